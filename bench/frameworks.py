@@ -58,6 +58,14 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "pydantic-ai 2.66.0": (PYDANTIC_AI, "pydantic_ai_session.py", ("nothing", "OpenAICompaction", "midfold")),
     "LiteLLM 1.106.2": (LITELLM, "litellm_session.py", ("nothing", "trim_messages", "compress", "midfold")),
 }
+LABELS = {
+    "SummarizationMiddleware": "`SummarizationMiddleware`, at half of the window",
+    "ContextEditingMiddleware": "`ContextEditingMiddleware`, at half of the window",
+    "OpenAIResponsesCompactionSession": "`OpenAIResponsesCompactionSession`",
+    "OpenAICompaction": "`OpenAICompaction`, from 20 messages on",
+    "trim_messages": "`trim_messages`, to three quarters of the window",
+    "compress": "`compress`, at half of the window",
+}
 
 
 class Row(NamedTuple):
@@ -69,7 +77,7 @@ class Row(NamedTuple):
     refused: int
     requests: int
     tokens: int
-    cached: float
+    cached: int
     word: str
     early: str
 
@@ -85,11 +93,7 @@ def asks() -> Iterator[str]:
 def text_of(body: dict[str, Any]) -> str:
     """Everything that a model sees, its provider's own compactions included."""
     items = body.get("messages") or body.get("input") or ""
-    hidden = (
-        base64.b64decode(item["encrypted_content"]).decode()
-        for item in items
-        if isinstance(item, dict) and item.get("type") == "compaction"
-    )
+    hidden = (_sealed(item) for item in items if isinstance(item, dict) and item.get("type") == "compaction")
     return "\n".join([json.dumps(items, ensure_ascii=False), str(body.get("instructions") or ""), *hidden])
 
 
@@ -133,9 +137,18 @@ class Reader:
         return Turn(json.dumps({"word": "yes" if WORD in text else "no", "early": self.early}))
 
 
+def _sealed(item: dict[str, Any]) -> str:
+    return base64.b64decode(item["encrypted_content"]).decode()
+
+
 def _last_user(body: dict[str, Any]) -> str:
-    items = body.get("messages") or body.get("input")
-    said = [json.dumps(item) for item in items if isinstance(item, dict) and item.get("role") == "user"]
+    """The newest ask; the last line of what was compacted is one, for who sends only that."""
+    items = [item for item in body.get("messages") or body.get("input") if isinstance(item, dict)]
+    said = [
+        json.dumps(item) if item.get("role") == "user" else _sealed(item).splitlines()[-1]
+        for item in items
+        if item.get("role") == "user" or item.get("type") == "compaction"
+    ]
     return next((one for one in reversed(said) if "Step " in one or "What was the word" in one), "")
 
 
@@ -156,8 +169,8 @@ class CompactingProvider(RulesProvider):
         if problem is not None:
             return self._refuse("responses", problem)
         prompt = prompt_tokens("responses", body)
-        self.served.append(Served("responses", prompt, Bill(prompt, 0, 0, 0)))
-        sealed = base64.b64encode(summary(text_of(body)).encode()).decode()
+        self.served.append(Served("responses", prompt, Bill(prompt, 0, 0, 0), body))
+        sealed = base64.b64encode(f"{summary(text_of(body))}\n{_last_user(body)}".encode()).decode()
         users = [item for item in body["input"] if isinstance(item, dict) and item.get("role") == "user"]
         whole = {"type": "message", "status": "completed"}
         output = [{"id": f"msg_u{place}", **whole, **item} for place, item in enumerate(users)]
@@ -194,14 +207,16 @@ def session(framework: str, policy: str, packages: tuple[str, ...], program: str
     if done.returncode != 0:
         sys.exit(f"{framework} with {policy} failed:\n{done.stderr[-3000:]}")
     answers = json.loads(done.stdout.splitlines()[-1])
+    if any("Connection" in one for one in answers):
+        sys.exit(f"{framework} with {policy}: the provider broke off, so the row says nothing about the framework")
     told = json.loads(answers[-1]) if answers[-1].startswith("{") else {}
     prompt, read = sum(one.prompt for one in provider.served), sum(bill.read for bill in provider.bills)
-    good = sum(one.startswith(("Read up to", "{")) for one in answers)
+    good = sum(one.startswith("Read up to") for one in answers[:-1]) + answers[-1].startswith("{")
     if good < len(answers):
         told = {"word": "-", "early": "-"}
     for message in sorted({problem.message[:160] for problem in provider.rejected})[:2]:
         print(f"    refused: {message}", file=sys.stderr)
-    counts = (good, len(provider.rejected), len(provider.served), prompt, read / max(prompt, 1))
+    counts = (good, len(provider.rejected), len(provider.served), prompt, read)
     return Row(framework, policy, *counts, told["word"], told["early"])
 
 
@@ -210,15 +225,16 @@ def main() -> None:
     size = prompt_tokens("chat", {"messages": [file_text(1)]})
     print(f"  {ASKS + 1} asks, {ASKS * FILES} files of about {size} tokens, a window of {WINDOW:,}.")
     print(f"  The word is of the first ask, the number of file {EARLY}.\n")
-    columns = "framework | under | asks answered | refused | requests | tokens sent | from the cache | word | number"
-    print(f"| {columns} |\n|---|---|---|---|---|---|---|---|---|")
+    columns = "framework | under | asks answered | refused | requests | tokens sent | from the cache | not from it"
+    print(f"| {columns} | word | number |\n|---|---|---|---|---|---|---|---|---|---|")
     for framework in wanted or FRAMEWORKS:
         packages, program, policies = FRAMEWORKS[framework]
         for policy in policies:
             row = session(framework, policy, packages, program)
             print(
-                f"| {row.framework} | {row.policy} | {row.answered} of {ASKS + 1} | {row.refused} | {row.requests} "
-                f"| {row.tokens:,} | {row.cached:.0%} | {row.word} | {row.early} |",
+                f"| {row.framework} | {LABELS.get(row.policy, row.policy)} | {row.answered} of {ASKS + 1} "
+                f"| {row.refused} | {row.requests} | {row.tokens:,} | {row.cached / max(row.tokens, 1):.0%} "
+                f"| {row.tokens - row.cached:,} | {row.word} | {row.early} |",
                 flush=True,
             )
 

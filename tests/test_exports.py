@@ -33,7 +33,7 @@ INNER = {
     "Dialect.read Dialect.read_system Message.over": "`midfold.read` calls them; the three dialects are ours",
     "Health.observe Health.seen": "a conversation calls it with hashes of the request that it has sent",
     "Meter.count Meter.fixed_size Meter.request Setup.fixed_size": "the parts of a request that is no document yet",
-    "Memory.messages Memory.places Memory.recall Memory.shorten Recall.__init__ Recall.hits": "`midfold.recall` asks",
+    "Memory.messages Memory.places Memory.shorten Recall.__init__ Recall.hits": "`midfold.recall` asks",
     "ModelSummarizer.send": "what a summarizer and its HTTP client say to each other",
     "PreparedFold.now PreparedFold.tally": "what `swap` compares; a user hands the fold back as it is",
     "Sessions.given": "what the gateway and the adapters hand over, already measured",

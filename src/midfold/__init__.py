@@ -30,7 +30,7 @@ _MODULES = {
     "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
-        Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
+        AskFailed Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
         MissingExtra ModelFailed NotStored NotTheirs PluginError SchemaError StoreConflict StoreDamaged
         StoreError StoreUnavailable SummaryFailed TooMuch ToolRefused TranscriptError UnreadableEncoding
         UpstreamError
@@ -60,7 +60,7 @@ _MODULES = {
     """,
     "service": "Sessions open=open_sessions",
     "session": "Session",
-    "recall": "Hit HitPart Memory Recall ToolAnswer",
+    "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
     "setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held=hold_lease",

@@ -7,7 +7,7 @@ from midfold.config import Auxiliary as AuxiliarySettings, Compression as Compre
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
 from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
-from midfold.errors import Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
+from midfold.errors import AskFailed as AskFailed, Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.fold.archive import Archive as Archive
 from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
 from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
@@ -29,7 +29,7 @@ from midfold.models import Belief as Belief, Model as Model, ModelOverride as Mo
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
 from midfold.service import Sessions as Sessions, open_sessions as open
 from midfold.session import Session as Session
-from midfold.recall import Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
+from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, hold_lease as held
@@ -48,7 +48,9 @@ __version__: str
 __all__ = [
     "Action",
     "AgentSettings",
+    "AnswerBounds",
     "Archive",
+    "AskFailed",
     "AuxiliarySettings",
     "Belief",
     "Boundary",

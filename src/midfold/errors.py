@@ -13,7 +13,9 @@
     │   ├── NotStored           there is no such session, compaction or handle
     │   ├── StoreConflict       what is there contradicts what was given
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
-    ├── ModelFailed             a model could not answer; `.kind` says how
+    ├── AskFailed               what was asked of a model did not come; `.kind` says how
+    │   ├── ModelFailed         it could not answer
+    │   └── SummaryFailed       a summarizer gives up; the kind decides what happens to the fold
     ├── ToolRefused             a tool of the agent was asked for something it does not do
     ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
     ├── Misdirected             a request would not have gone to the configured upstream; it was not sent
@@ -21,8 +23,7 @@
     ├── NotTheirs               what a request names was not made under this key of the gateway
     ├── TooMuch                 a request has too many values to be checked for whose ids they are
     ├── GatewayFull             the gateway holds as much as it can; the next try may work
-    ├── UnreadableEncoding      a request's body is compressed in a way that cannot be read here
-    └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
+    └── UnreadableEncoding      a request's body is compressed in a way that cannot be read here
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
 """
@@ -134,8 +135,8 @@ class LeaseLost(StoreError):
     status = 409
 
 
-class ModelFailed(MidfoldError):
-    """The model did not answer."""
+class AskFailed(MidfoldError):
+    """What was asked of a model did not come."""
 
     status = 502
 
@@ -146,9 +147,14 @@ class ModelFailed(MidfoldError):
             kind, message = "other", message or str(kind)
         self.kind: FailureKind = kind
         self.retry_after = retry_after
+        """Seconds the provider asked to be left alone."""
         self.limit = limit
         """The size of the context that an overflow error named, in tokens."""
         super().__init__(message)
+
+
+class ModelFailed(AskFailed):
+    """The model did not answer."""
 
 
 class ToolRefused(MidfoldError):
@@ -208,21 +214,8 @@ class UnreadableEncoding(MidfoldError):
         return cls(f"a body with content-encoding {encoding} needs a package: pip install 'midfold[compressed]'")
 
 
-class SummaryFailed(MidfoldError):
+class SummaryFailed(AskFailed):
     """No summary could be made."""
 
-    status = 502
-
-    def __init__(
-        self, kind: FailureKind = "other", message: str | None = None, *, retry_after: float = 0.0, limit: int = 0
-    ) -> None:
-        if kind not in _FAILURE_KINDS:
-            kind, message = "other", message or str(kind)
-        self.kind: FailureKind = kind
-        self.retry_after = retry_after
-        """Seconds the provider asked to be left alone."""
-        self.limit = limit
-        """The size of the context that an overflow error named, in tokens."""
-        self.calls = 0
-        """Calls that were made before it was given up."""
-        super().__init__(message)
+    calls = 0
+    """Calls that were made before it was given up."""

@@ -163,7 +163,8 @@ class Sessions:
         """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
 
         A hit is a call with its result, or an ask with its answer. Those with most of the words come first; what is "in
-        quotes" must occur, `beginning*` is a beginning. Hits with all of the words say so (`has_every_word`).
+        quotes" must occur if it does anywhere, `beginning*` is a beginning. Hits with all of the words say so
+        (`has_every_word`).
         """
         past = StoredPast(self.store, session, role=role, since=since, until=until)
         return search(past, query, self.redactor, limit, Filters(role=role or ""))

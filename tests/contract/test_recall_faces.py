@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import midfold
 from midfold.adapters.hermes import create_engine
+from midfold.adapters.mcp_server import SessionTools
 from midfold.agent.tools import Toolbox
 from midfold.agent.workshop import recall_tools
+from midfold.cli.main import main
 from midfold.config import Config
 from midfold.fold.archive import handle_of
 from midfold.lab.exams import recall_search
+from midfold.pages.lookup import Lookup
 from midfold.recall import CONSIDERED, FOUND, NEAREST, NOTHING
+from midfold.service import Sessions
 from midfold.session import Session
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
@@ -151,3 +156,56 @@ def test_every_face_says_the_same_of_what_is_not_there(agent: Ask, hermes: Ask, 
     assert all("Tools called: read_file" in text and "src/part_12.py" in text for text in told)
     for ask in (agent, hermes, gateway):
         assert ask("context_search", {"query": "zebra"}).startswith(NOTHING)
+
+
+# People's faces
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, Sessions, str]]:
+    """The same conversation in a file, with a search in it: an echo of a question is no answer to it."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('faces')}/s.db"
+    with midfold.open(url) as sessions:
+        made = sessions.session("s", model="gpt-4o", context_length=8_000)
+        made.append(TALK)
+        assert made.compact(force=True).changed
+        for number, query in enumerate(QUERIES.values(), 90):
+            found = made.recall().run("context_search", {"query": query}).text
+            made.append([*call(number, "context_search", {"query": query}, found), assistant("I see.")])
+        yield made, sessions, url
+
+
+def is_in_order(few: list[str], many: list[str]) -> bool:
+    rest = iter(many)
+    return few[:1] == many[:1] and all(one in rest for one in few)
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+def test_people_find_the_same_in_the_same_order_however_many_they_want(
+    query: str, kept: tuple[Session, Sessions, str]
+) -> None:
+    session, sessions, url = kept
+    wanted = hits_in(session.recall().run("context_search", {"query": query}).text)
+    lists = {limit: session.search(query, limit) for limit in (3, 10, 20, 31)}
+    every = [hit.handle for hit in lists[31]]
+    for limit, hits in lists.items():
+        assert [hit.handle for hit in hits] == every[:limit]
+    parts = [part.handle for hit in lists[31] for part in hit.parts]
+    told = [handle for handle, what, _ in wanted if not is_beside(what) and handle in parts]
+    assert bool(told) == (query != "zebra") and is_in_order(told, parts)
+    done = CliRunner().invoke(main, ["sessions", "search", query, "--session", "s", "--json", "--store", url])
+    assert [hit["handle"] for hit in json.loads(done.output)] == every[:10]
+    page = Lookup(sessions).search(query, lambda name: True, session="s")
+    assert [hit.handle for hit in page.hits] == every[:30]
+    whole = Lookup(sessions).search(query, lambda name: True)
+    assert [hit.handle[:9] for hit in whole.hits] == [handle[:9] for handle in every[:30]]
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+def test_over_mcp_the_same_is_found_in_the_same_order(query: str, kept: tuple[Session, Sessions, str]) -> None:
+    session, sessions, _ = kept
+    mine = [part.handle for hit in session.search(query, CONSIDERED) for part in hit.parts]
+    for given in ({"query": query, "session": "s"}, {"query": query}):
+        found = hits_in(SessionTools(sessions, "").run("search", given).text)
+        handles = [handle[:9] for handle, what, _ in found if not is_beside(what)]
+        assert bool(handles) == (query != "zebra") and is_in_order(handles, [handle[:9] for handle in mine])

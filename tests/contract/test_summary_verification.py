@@ -69,6 +69,43 @@ SUMMARIES = [
 ]
 
 
+CODE = """\
+## Progress
+
+### Done
+1. The cause is mended:
+```python
+# This works even when values change
+name = value.name
+## not a heading either
+```
+2. The tests pass.
+
+## Active State
+On main."""
+
+
+def test_comments_in_a_block_of_code_are_no_headings() -> None:
+    found = parse_summary(CODE)
+    assert found.done.startswith("1. The cause") and found.done.endswith("2. The tests pass.")
+    assert "# This works even when values change\nname = value.name" in found.done
+    assert (found.active_state, found.critical) == ("On main.", "")
+
+
+def test_a_block_that_nobody_closes_hides_no_heading_and_a_summary_may_stand_in_one() -> None:
+    assert parse_summary("## Goal\nShip.\n```\nmake\n## Active State\nOn main.").active_state == "On main."
+    assert parse_summary("Here it is:\n```\n## Goal\nShip.\n## Active State\nOn main.\n```").goal == "Ship."
+
+
+def test_a_section_that_is_cut_in_its_code_closes_the_block() -> None:
+    code = "\n".join(f"say(that, the, work, goes, on, {number})" for number in range(400))
+    head, tail = "## Goal\nShip.\n\n## Progress\n### Done\n- read", "## Active State\nOn main."
+    text = f"{head}\n\n## Key Decisions\n```python\n{code}\n```\n\n{tail}"
+    told = audit_summary(ask_of([user("Ship."), *work(0, 8)]), text).text
+    assert "goes, on, 0)" in told and "goes, on, 399)" not in told
+    assert told.count("```") % 2 == 0 and parse_summary(told).active_state.startswith("On main.")
+
+
 @pytest.mark.parametrize("text", NO_SUMMARY)
 def test_what_is_no_summary_is_refused(text: str) -> None:
     assert rejection(text, ASK) == NO_SUMMARY[text]

@@ -37,8 +37,9 @@ os.environ |= {"OPENAI_API_KEY": "sk-example", "OPENAI_BASE_URL": asked["url"] +
 sys.argv = [asked["program"], *asked["arguments"]]
 with contextlib.redirect_stdout(said):
     runpy.run_path(asked["program"], run_name="__main__")
-print("\n" + json.dumps(said.getvalue()), flush=True)
-os._exit(0)  # CrewAI prints once more when it ends
+sys.stdout.flush()
+os.write(1, f"\n{json.dumps(said.getvalue())}\n".encode())  # in one piece: CrewAI has threads that print
+os._exit(0)
 """
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.hidden import SEPARATOR
+from midfold.gateway.joined import SEPARATOR
 from midfold.recall import FOUND, TOOLS
 from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client

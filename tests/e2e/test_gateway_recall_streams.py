@@ -14,7 +14,7 @@ import pytest
 import midfold
 from midfold.fold.receipt import RecallCost
 from midfold.gateway import create_app
-from midfold.gateway.hidden import JoinedChat
+from midfold.gateway.joined import JoinedChat
 from midfold.gateway.rounds import UNREADABLE
 from midfold.testing import answers
 from midfold.testing.doubles import Request, ScriptedProvider, served

@@ -13,7 +13,7 @@ from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 FILES = 36
-HOWS = ("folded", "streamed", "plain", "unknown")
+HOWS = ("folded", "streamed", "plain", "unknown", "wide")
 
 PROBE = r'''
 import asyncio, json, os, sys
@@ -42,11 +42,12 @@ class Watch(BasePlugin):
     async def before_model_callback(self, *, callback_context, llm_request):
         self.seen.append(list(llm_request.contents))
 
-async def run(key, *, recall=True, streamed=False, first=()):
+async def run(key, *, recall=True, streamed=False, first=(), plugin=None):
     reports, service, before, after = [], InMemorySessionService(), [], []
+    given = plugin
     session = await service.create_session(app_name="app", user_id="u", session_id="s")
     async def ask(*parts):
-        plugin = MidfoldPlugin(context_length=16000, report=reports.append)
+        plugin = given or MidfoldPlugin(context_length=16000, report=reports.append)
         model = LiteLlm(model="openai/gpt-4o", api_base=asked["url"] + "/v1", api_key=key, max_retries=0)
         agent = LlmAgent(name="reader", model=model, instruction="You are careful.",
                          tools=[read_file, *(plugin.tools if recall else ())])
@@ -58,20 +59,26 @@ async def run(key, *, recall=True, streamed=False, first=()):
             if event.is_final_response() and event.content:
                 said = "".join(part.text or "" for part in event.content.parts)
         return said
-    answer = await ask(*first, types.Part(text=asked["ask"]))
+    refusals = []
+    try:
+        answer = await ask(*first, types.Part(text=asked["ask"]))
+    except Exception as error:
+        refusals.append(str(error))
+        answer = await ask(types.Part(text="Go on."))
     state = (await service.get_session(app_name="app", user_id="u", session_id="s"))
     kept = state.state["midfold:reader"]
     same = [sum(any(a is b for b in given) for a in sent) for given, sent in zip(before, after)]
     again = await ask(types.Part(text="And now?"))   # as another process would
     later = (await service.get_session(app_name="app", user_id="u", session_id="s")).state["midfold:reader"]
     return {"answer": answer, "again": again, "folds": kept["memory"]["state"]["count"], "events": len(state.events),
-            "after": later["memory"]["state"]["count"], "same": same, "reports": reports,
+            "after": later["memory"]["state"]["count"], "same": same, "reports": reports, "refusals": refusals,
             "plain": json.loads(json.dumps(kept)) == kept}
 
 async def main():
     odd = types.Part(inline_data=types.Blob(data=b"\x89PNG", mime_type="image/png"))
     return {"folded": await run("folded"), "streamed": await run("streamed", streamed=True),
-            "plain": await run("plain", recall=False), "unknown": await run("unknown", first=[odd])}
+            "plain": await run("plain", recall=False), "unknown": await run("unknown", first=[odd]),
+            "wide": await run("wide", plugin=MidfoldPlugin(context_length=60000))}
 print(json.dumps(asyncio.run(main())), flush=True)
 '''
 
@@ -99,14 +106,23 @@ def test_a_long_task_ends_and_an_early_result_is_found_again(seen: dict[str, Any
     assert run["plain"]
 
 
-def test_the_provider_refuses_nothing(seen: dict[str, Any]) -> None:
-    assert seen["rejected"] == []
+def test_the_provider_refuses_only_where_the_window_was_wrong(seen: dict[str, Any]) -> None:
+    assert len(seen["rejected"]) == 1
+    assert str(WINDOW) in seen["rejected"][0]
+
+
+def test_a_refused_request_fails_and_the_next_one_knows_the_window(seen: dict[str, Any]) -> None:
+    run = seen["wide"]
+    assert len(run["refusals"]) == 1
+    assert str(WINDOW) in run["refusals"][0]
+    assert run["answer"] == "found it"
+    assert run["folds"] >= 2
 
 
 def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
     same = seen["folded"]["same"]
     assert same[:8] == [1 + 2 * number for number in range(8)]
-    assert min(same[10:]) >= 3
+    assert min(same[10:]) > 5
 
 
 def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ The agent runs in an environment of its own under .bench; the provider, and the 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ PROBE = r'''
 import asyncio, json, sys
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware
-from langchain_core.messages import ChatMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -106,12 +105,15 @@ def run(key, *, asynchronous=False, first=(), **settings):
     }
 
 word = ChatMessage(role="user", content="The other word is PEAR.")
+# A block that LangChain itself cannot read, beside a call; the model behind it drops what it does not know.
+call = {"name": "read_file", "args": {"path": "f0.txt"}, "id": "call_odd"}
+odd = [AIMessage([{"type": "image_url"}], tool_calls=[call]), ToolMessage("a result of PEAR", tool_call_id="call_odd")]
 print(json.dumps({
     "sync": run("sync", context_length=16000),
     "async": run("async", asynchronous=True, context_length=16000),
     "agent": run("agent", summarizer="agent", context_length=16000),
     "agent_async": run("agent_async", summarizer="agent", asynchronous=True, context_length=16000),
-    "unknown": run("unknown", first=[word], context_length=16000),
+    "unknown": run("unknown", first=[word, *odd], context_length=16000),
     "wide": run("wide", context_length=60000),
     "plain": run("plain", recall=False, context_length=16000),
 }))
@@ -129,6 +131,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for key in ("sync", "async", "agent", "agent_async", "unknown", "wide", "plain")
     }
     return answer
+
+
+@pytest.mark.parametrize(("how", "most"), [("sync", 2_000), ("async", 2_000), ("wide", 4_000)])
+def test_an_answer_of_recall_takes_what_the_window_bears(seen: dict[str, Any], how: str, most: int) -> None:
+    messages = [message for body in seen["bodies"][how] for message in body["messages"]]
+    sizes = [len(one["content"]) for one in messages if one.get("tool_call_id") == "call_search"]
+    assert sizes and max(sizes) <= most
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -155,7 +164,9 @@ def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
         messages = [message for message in body["messages"] if message["role"] != "system"]
         assert 1 <= same <= ids <= len(messages)
     assert run["same"][:8] == [1 + 2 * number for number in range(8)]
-    assert min(run["same"][10:]) >= 3
+    assert min(run["same"][10:]) >= 5, (
+        "the first ask and the newest two rounds; the tools that come with a fold take room"
+    )
 
 
 def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:
@@ -192,14 +203,7 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert run["answer"] == "found it"
     assert run["kinds"].count("ChatMessage") == 1
     assert all("PEAR" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
-    assert len(run["reports"]) == 2, "once by each of the two middlewares that ran on this thread"
-    assert all("ChatMessage" in text for text in run["reports"])
+    assert all("a result of PEAR" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
+    kinds = [text.split()[7].rpartition(".")[2].strip(":") for text in run["reports"]]
+    assert kinds == ["ChatMessage", "AIMessage"] * 2, "once by each of the two middlewares that ran on this thread"
     assert seen["sync"]["reports"] == []
-
-
-def test_nothing_is_imported_without_being_asked_for() -> None:
-    adapters = Path(__file__).parents[2] / "src" / "midfold" / "adapters"
-    for path in (adapters / "langchain.py", adapters / "folded_history.py"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("from midfold"):
-                assert line.startswith(("from midfold import", "from midfold.adapters.")), f"{path.name}: {line}"

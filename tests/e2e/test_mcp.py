@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import midfold
+from midfold import AnswerBounds
 from midfold.adapters.claude_code import EVENTS, answer, keep
 from midfold.adapters.mcp_server import SPECS, SessionTools, project_prefix
 from midfold.cli.main import main
@@ -228,6 +229,24 @@ def test_a_project_sees_its_own_sessions_only(home: Path, project: Path) -> None
         for name, given in attempts:
             assert "is quokka77" not in tools.run(name, given).text, (name, given)
         assert json.loads(tools.run("stats", {}).text)["sessions"] == 1
+
+
+@pytest.mark.parametrize(("window", "most"), [(16_000, 1_600), (200_000, 6_800)])
+def test_an_answer_takes_what_the_window_bears_that_the_session_was_folded_for(
+    project: Path, window: int, most: int
+) -> None:
+    planks = [f"Part {number} of the harbour:\n" + f"plank {number} is sound\n" * 300 for number in range(60)]
+    with midfold.open("memory:") as sessions:
+        tools = SessionTools(sessions, project_prefix(project), project)
+        session = sessions.session(f"{tools.under}mine", model="claude-opus-4-6", context_length=window)
+        session.append([{"role": "user", "content": text} for text in planks])
+        assert session.compact(force=True).changed
+        receipt = session.receipts()[-1].receipt
+        bounds = AnswerBounds.of(receipt.threshold_tokens)
+        for given in ({"query": "harbour plank"}, {"query": "harbour plank", "session": "mine"}):
+            assert most / 4 < len(tools.run("search", given).text) <= min(most, bounds.hits + 800)
+        shown = tools.run("unfold", {"handle": receipt.fold, "start": 0}).text
+        assert bounds.page <= len(shown) <= bounds.page + 200
 
 
 def test_files_are_read_in_the_folder_only(home: Path, project: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from support.frameworks import AGENTS, run_in
+from support.provider_replies import Turn
 from support.reading_model import ASK, ReadingModel, file_text, offered
 from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 FILES = 36
-HOWS = ("stored", "streamed", "sync", "chat", "loose", "unknown", "plain")
+HOWS = ("stored", "streamed", "sync", "chat", "loose", "unknown", "plain", "conversation", "response")
+AT_ONCE = 20
 
 PROBE = r'''
 import asyncio, json, sys
@@ -104,6 +106,21 @@ async def store():
     did += [await session.get_items()]
     return did
 
+async def elsewhere(key):
+    """The provider keeps the history; a round of results is larger than the size from which on is folded."""
+    folding, seen = Folding(context_length=16000), []
+    async def filter(data):
+        out = await folding(data)
+        seen.append(out is data.model_data)
+        return out
+    agent = make(key, folding)
+    more = {"auto_previous_response_id": True}
+    if key == "conversation":
+        more = {"conversation_id": (await agent.model._client.conversations.create()).id}
+    config = RunConfig(call_model_input_filter=filter)
+    out = await Runner.run(agent, asked["ask"], hooks=folding, run_config=config, **more)
+    return {"answer": out.final_output, "untouched": seen}
+
 async def main():
     odd = {"type": "item_reference", "id": "msg_PEAR"}
     return {
@@ -111,21 +128,35 @@ async def main():
         "sync": await run("sync", runner=run_sync), "chat": await run("chat", chat=True),
         "loose": await run("loose", loose=True), "unknown": await run("unknown", first=[odd]),
         "plain": await run("plain", recall=False), "store": await store(), "interleaved": await interleave(),
+        "conversation": await elsewhere("conversation"), "response": await elsewhere("response"),
     }
 print(json.dumps(asyncio.run(main())))
 '''
 
 
+READER = ReadingModel(FILES)
+
+
+def answer(request: Any) -> Turn:
+    """As the reader; to who has the provider keep the history, twenty calls at once, and then the end."""
+    if request.headers["authorization"].split()[-1] not in ("conversation", "response"):
+        return READER(request)
+    if len(request.body["input"]) == AT_ONCE:
+        return Turn("read them all")
+    names = [f"f{number}.txt" for number in range(AT_ONCE)]
+    return Turn("", tuple((f"call_{name}", "read_file", {"path": name}) for name in names))
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    with RulesProvider(ReadingModel(FILES), window=WINDOW) as provider:
+    with RulesProvider(answer, window=WINDOW) as provider:
         question = {"url": provider.url, "ask": ASK, "files": [file_text(number) for number in range(FILES + 1)]}
-        answer: dict[str, Any] = run_in(AGENTS, PROBE, question, tmp_path_factory.mktemp("agents"))
-    answer["rejected"] = [problem.message for problem in provider.rejected]
-    answer["bodies"] = {
+        found: dict[str, Any] = run_in(AGENTS, PROBE, question, tmp_path_factory.mktemp("agents"))
+    found["rejected"] = [problem.message for problem in provider.rejected]
+    found["bodies"] = {
         key: [one.body for one in provider.requests if one.headers["authorization"] == f"Bearer {key}"] for key in HOWS
     }
-    return answer
+    return found
 
 
 @pytest.mark.parametrize("how", ["stored", "streamed", "sync", "chat", "loose"])
@@ -153,7 +184,7 @@ def test_another_process_goes_on_with_the_same_fold(seen: dict[str, Any], how: s
 def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
     counts = seen["stored"]["seen"]
     assert counts[:8] == [[1 + 2 * number, 1 + 2 * number] for number in range(8)]
-    assert min(same for same, _ in counts[10:]) >= 3
+    assert min(same for same, _ in counts[10:]) > 5
     assert counts[-1][1] == 1 + 2 * FILES + 2
 
 
@@ -188,4 +219,11 @@ def test_a_session_keeps_items_as_the_sdk_asks_of_it(seen: dict[str, Any]) -> No
 def test_two_agents_with_one_run_config_do_not_undo_each_others_folds(seen: dict[str, Any]) -> None:
     sizes, folds = seen["interleaved"]
     assert folds == [1, 1]
-    assert max(sizes) < 50_000
+    assert max(sizes) < 32_000
+
+
+@pytest.mark.parametrize("how", ["conversation", "response"])
+def test_a_history_that_the_provider_keeps_is_left_alone(seen: dict[str, Any], how: str) -> None:
+    assert seen[how] == {"answer": "read them all", "untouched": [True, True]}
+    results = seen["bodies"][how][-1]["input"]
+    assert [item["call_id"] for item in results] == [f"call_f{number}.txt" for number in range(AT_ONCE)]

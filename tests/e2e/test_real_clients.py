@@ -94,6 +94,21 @@ def test_a_client_that_compacts_by_itself_loses_nothing_either(client: RealClien
     note(client, run, "own compaction on", run.cached)
 
 
+def test_claude_code_on_a_model_that_hears_the_system_in_the_middle_is_never_refused(tmp_path: Path) -> None:
+    """Behind every result it says there how many tokens are left, and at the beginning what its environment is."""
+    client = next(client for client in CLIENTS if client.name == "Claude Code")
+    older, newer = client.model, "claude-opus-4-8"
+    commands = tuple(tuple(newer if word == older else word for word in line) for line in client.commands)
+    client = client._replace(model=newer, commands=commands)
+    run = drive(client, tmp_path / "through")
+    check_end(client, run)
+    assert run.overflows == 0
+    assert check_folds(client, run, tmp_path) >= LEAST_CACHED
+    told = [[one["content"] for one in served.body["messages"] if one["role"] == "system"] for served in run.requests]
+    assert all("# Environment" in str(one[0]) for one in told)
+    assert max(map(len, told)) > 50
+
+
 THIRD = "Third ask: what is left to do?"
 LEAVING = {
     "Claude Code": ("claude-code", 52_000, lambda name: ["-p", "--resume", name, THIRD, "--allowedTools", "Bash"]),

@@ -53,7 +53,12 @@ def run(key, *, window=16000, recall=True, later=False, first=()):
 
 odd = [{"role": "user", "content": [{"document": {"format": "txt", "name": "PEAR", "source": {"bytes": b"PEAR"}}},
                                     {"text": "the file is PEAR"}]},
-       {"role": "assistant", "content": [{"text": "Thank you."}]}]
+       {"role": "assistant", "content": [{"text": "Thank you."},
+        {"toolUse": {"toolUseId": "call_odd", "name": "read_file", "input": {"path": "f0.txt"}}}]},
+       {"role": "user", "content": [{"toolResult": {"toolUseId": "call_odd", "status": "success",
+                                                    "content": [{"text": "a result of PEAR"}]}},
+                                    {"document": {"format": "txt", "name": "PEAR", "source": {"bytes": b"PEAR"}}}]},
+       {"role": "assistant", "content": [{"text": "I have it."}]}]
 print(json.dumps({
     "sync": run("sync"), "async": run("async", later=True), "wide": run("wide", window=60000),
     "plain": run("plain", recall=False), "unknown": run("unknown", first=odd),
@@ -109,6 +114,7 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     run = seen["unknown"]
     assert run["answer"] == "found it"
     assert all("the file is PEAR" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
+    assert all("a result of PEAR" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
     assert len(run["reports"]) >= 1
     assert "document" in run["reports"][0]
     assert seen["sync"]["reports"] == []

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,5 +44,12 @@ def run_in(packages: tuple[str, ...], script: str, question: Any, folder: Path) 
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    # Frameworks print empty lines of their own when they end.
-    return json.loads([line for line in done.stdout.splitlines() if line.strip()][-1])
+    # Frameworks print lines of their own when they end, from threads of their own.
+    return next(found for line in reversed(done.stdout.splitlines()) for found in _decode(line))
+
+
+def _decode(line: str) -> Iterator[Any]:
+    try:
+        yield json.loads(line)
+    except ValueError:
+        return

@@ -135,7 +135,8 @@ class PrefixCache:
 
     def blocks(self, body: Mapping[str, Any]) -> list[Block]:
         """The chain of blocks of a request."""
-        is_envelope = any(message.get("role") in ("system", "tool") for message in body.get("messages", ()))
+        roles = {message.get("role") for message in body.get("messages", ())}
+        is_envelope = "tool" in roles or ("system" in roles and "system" not in body)
         is_envelope = is_envelope or any("function" in tool for tool in body.get("tools", ()) or ())
         blocks = list(_envelope_blocks(body, self.host) if is_envelope else _native_blocks(body))
         if body.get("cache_control") is not None:

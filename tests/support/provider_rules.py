@@ -3,8 +3,9 @@
     problem = check("anthropic", body, window=32_768)      # None, or the status and words the provider would answer
 
 Rules of this file (OpenAI and Anthropic, November 2026): every call is answered and every answer called for; Anthropic
-has the user speak first, roles alternate, no empty text; nobody takes fields that are not theirs; the prompt and the
-answer together fit the context.
+has the user speak first, roles alternate, no empty text; its messages of the system follow the user's, end the list or
+are followed by the assistant's, and are text (which models take them is not checked); nobody takes fields that are not
+theirs; the prompt and the answer together fit the context.
 """
 
 from __future__ import annotations
@@ -164,16 +165,28 @@ def _anthropic(body: Mapping[str, Any]) -> None:
     before = None
     for index, message in enumerate(messages):
         role = message.get("role")
-        if role not in ("user", "assistant") or set(message) - {"role", "content"}:
+        if role not in ("user", "assistant", "system") or set(message) - {"role", "content"}:
             raise Violation(f"messages.{index}: Extra inputs are not permitted, or an unexpected role")
+        blocks = list(_blocks(message, index))
+        if role == "system":
+            _system_message(messages, index, blocks)
+            continue
         if role == before:
             raise Violation(f"messages: roles must alternate between user and assistant, but {index} is {role} again")
         before = role
-        blocks = list(_blocks(message, index))
         _results(blocks, calls, index)
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
     if calls:
         raise Violation(f"tool_use ids were found without tool_result blocks immediately after: {', '.join(calls)}")
+
+
+def _system_message(messages: list[Any], index: int, blocks: list[Mapping[str, Any]]) -> None:
+    if messages[index - 1].get("role") != "user":
+        raise Violation(f"messages.{index}: role 'system' must follow a 'user' message")
+    if index + 1 < len(messages) and messages[index + 1].get("role") != "assistant":
+        raise Violation(f"messages.{index}: role 'system' must be last or be followed by an 'assistant' message")
+    if any(block["type"] != "text" for block in blocks):
+        raise Violation(f"messages.{index}: role 'system' takes text blocks only")
 
 
 def _blocks(message: Mapping[str, Any], index: int) -> Iterator[Mapping[str, Any]]:

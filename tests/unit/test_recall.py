@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from midfold.recall import (
     NOTHING,
     PAGE,
     TOOLS,
+    Filters,
     Memory,
     Recall,
     search,
@@ -141,7 +143,8 @@ def test_where_no_message_has_every_word_the_nearest_ones_are_told_as_such() -> 
     answer = recall(modules()).run("context_search", {"query": "which port does module 17 listen on, please"})
     assert answer.text.startswith(NEAREST)
     assert "module 17 listens on port 9017" in answer.text.split("\n\n")[0]
-    assert recall(modules()).run("context_search", {"query": '"port 9017 of module"'}).text.startswith(NOTHING)
+    quoted = recall(modules()).run("context_search", {"query": '"port 9017 of module"'}).text
+    assert quoted.startswith(NEAREST) and "module 17 listens on port 9017" in quoted.split("\n\n")[0]
     assert "(nowhere: zebra)" in recall(modules()).run("context_search", {"query": "zebra of port"}).text
 
 
@@ -219,20 +222,62 @@ def test_instead_of_a_word_that_is_nowhere_those_are_looked_for_that_are_nearly_
             assert text in answer.split("\n\n")[0]
 
 
-def test_who_finds_nothing_is_told_words_that_there_are() -> None:
+def test_where_no_word_is_there_those_are_looked_for_that_have_it_inside_or_begin_like_it() -> None:
     with midfold.open("memory:") as sessions:
         session = sessions.session("s")
-        session.append([user(SAID), assistant("Yes."), user("The nighthouse is another's.")])
+        session.append([user(SAID), assistant("Yes, verified."), user("The nighthouse is another's.")])
         for query, words in (
             ("base", "database"),
-            ("hous", "lighthouse, nighthouse"),
-            ("tighthouse", "lighthouse, nighthouse"),
+            ("hous", "lighthouse nighthouse"),
+            ("tighthouse", "lighthouse nighthouse"),
+            ("verification", "verified"),
         ):
             told = session.recall().run("context_search", {"query": query}).text.splitlines()
-            assert told[:2] == [NOTHING, f"Words there are: {words}"]
+            assert told[:2] == [NEAREST, f"(nowhere: {query}, instead: {words})"]
+        assert session.recall().run("context_search", {"query": "zebra"}).text.startswith(NOTHING)
         past = Recall(StoredPast(sessions.store, "s", stop=2), redact)
         assert "nighthouse" not in past.run("context_search", {"query": "hous"}).text
         assert "nighthouse" not in past.run("context_search", {"query": "nighthouze"}).text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"query": "harbour", "kind": "errors"}, "(nothing with kind=errors: left out)"),
+        ({"query": "harbour", "tool": "grep", "role": "tool"}, "(nothing with role=tool, tool=grep: left out)"),
+        (
+            {"query": "harbour", "tool": "cat", "path": "/srv/x/b.py"},
+            "(nothing with path=/srv/x/b.py; looked for path=b.py: left out)",
+        ),
+        ({"query": "harbour", "path": "c.py"}, "(nothing with path=c.py: left out)"),
+        ({"query": "harbour", "after": 900}, "(nothing with after=900: left out)"),
+        ({"query": '"harbour lighthouse"'}, '(nothing with these words "in quotes" as they stand: left out)'),
+        ({"pattern": r"harbour\s+of\s+zinc"}, "(no line fits this pattern; looked for its words)"),
+    ],
+)
+def test_what_leaves_nothing_is_left_out_of_a_search_and_that_is_told(given: dict[str, Any], told: str) -> None:
+    turns = [user("Go."), *call(1, "cat", {"path": "a.py"}, NUMBERS), *call(2, "cat", {"path": "b.py"}, SAID)]
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append(turns)
+        for tools in (recall(turns), session.recall()):
+            answer = tools.run("context_search", given).text
+            assert answer.splitlines()[1] == told
+            assert SAID in answer
+
+
+def test_filters_with_which_something_is_found_stay() -> None:
+    turns = [user(f"The harbour. {SAID}"), *call(1, "cat", {"path": "a.py"}, SAID), *call(2, "sh", {"c": "x"}, SAID)]
+    answer = recall(turns).run("context_search", {"query": "harbour", "tool": "cat"}).text
+    hits = recall(turns).hits("harbour", Filters(tool="cat"))
+    assert "left out" not in answer and [hit.parts[0].what for hit in hits] == ["call cat"]
+
+
+def test_a_pattern_that_was_not_looked_for_everywhere_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midfold.recall.tool_answers.MOST_MATCHED", 1_000)
+    turns = [user("The very first zebra."), *(assistant(f"{number} " + "word " * 100) for number in range(200))]
+    answer = recall(turns).run("context_search", {"pattern": "zebr[ae]$"}).text
+    assert re.search(r"go on with before=1\d\d\]$", answer)
 
 
 def test_arguments_of_calls_are_shown_as_people_read_them() -> None:

@@ -11,6 +11,7 @@ from support.rules_provider import SentPrefixes
 
 USER = {"role": "user", "content": "hi"}
 TEXT = {"role": "assistant", "content": "ok"}
+TOLD = {"role": "system", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}, {"id": "b"}]}
 
 
@@ -47,7 +48,15 @@ ANTHROPIC = [
     ([USER, thought("hm", signature("hm")), USER], None),
     ([TEXT], "first message must use the user role"),
     ([USER, USER], "roles must alternate"),
-    ([USER, {"role": "system", "content": "x"}], "unexpected role"),
+    ([USER, TOLD], None),
+    ([USER, use("a"), answers("a"), TOLD, TEXT, USER, TOLD, TEXT], None),
+    ([TOLD, USER], "first message must use the user role"),
+    ([USER, TEXT, TOLD], "must follow a 'user' message"),
+    ([USER, TOLD, TOLD], "must be last or be followed by an 'assistant' message"),
+    ([USER, TOLD, USER], "must be last or be followed by an 'assistant' message"),
+    ([USER, use("a"), TOLD], "must follow a 'user' message"),
+    ([USER, {**TOLD, "content": [{"type": "image"}]}], "text blocks only"),
+    ([USER, {"role": "developer", "content": "x"}], "unexpected role"),
     ([{"role": "user", "content": " "}], "non-whitespace"),
     ([{"role": "user", "content": []}], "must not be empty"),
     ([USER, use("a"), USER], "without tool_result"),

@@ -12,9 +12,24 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from midfold import Memory, MemoryConversation, MidfoldError, Recall, Receipt, Setup, ToolAnswer, learn_limit, read
+from midfold import (
+    AnswerBounds,
+    Config,
+    Memory,
+    MemoryConversation,
+    MidfoldError,
+    Protection,
+    Recall,
+    Receipt,
+    Setup,
+    Summarizer,
+    ToolAnswer,
+    ToolSpec,
+    learn_limit,
+    read,
+)
 from midfold import redact as redact_text
 
 Report = Callable[[str], None]
@@ -22,8 +37,114 @@ Piece = int | dict[str, Any]
 """A message of the history by its place, or a message that is not in it."""
 
 RECALL_TOOLS = Recall.tools
+THRESHOLD = "threshold"
 RECALL_NAMES = frozenset(spec.name for spec in RECALL_TOOLS)
+MOST_KINDS = 100
+"""Kinds of unknown messages that are reported: in a proxy, anybody may make some up."""
 log_report: Report = logging.getLogger("midfold.adapters").warning
+
+
+def type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+class WindowSettings(TypedDict, total=False):
+    """Keywords of every adapter; `Histories` says what they mean."""
+
+    context_length: int | None
+    config: Config | None
+    protection: Protection | None
+    report: Report
+
+
+class HistorySettings(WindowSettings, total=False):
+    """The same, of adapters that take a summarizer as it is."""
+
+    summarizer: Summarizer | None
+
+
+class Histories:
+    """How an adapter folds, whatever the call.
+
+    `context_length` is needed where midfold does not know a model's window. Without a `summarizer` the settings of
+    `config` choose one, and without these summaries are made locally. `report` is told what a log would be: it is the
+    log unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        report: Report = log_report,
+    ) -> None:
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection = config, protection
+        self._report, self._reported = report, set[str]()
+        self._limits: dict[str, int] = {}
+
+    def open(
+        self,
+        messages: Sequence[Any],
+        wires: Sequence[dict[str, Any] | None],
+        kept: Mapping[str, Any] | None = None,
+        *,
+        model: str | None,
+        kind: Callable[[Any], str] = type_name,
+        system: Any = None,
+        tools: Iterable[ToolSpec | Any] = (),
+        dialect: str = "openai-chat",
+        window: int | None = None,
+        summarizer: Summarizer | None = None,
+        recall: Literal["never", "always", "folded"] | None = None,
+    ) -> FoldedHistory:
+        """One call's history; a message without a wire is reported as of its `kind`, once.
+
+        `tools` may be definitions of the dialect. `window` is what the framework says about the model. Tools for
+        looking back are counted if they are among these, unless `recall` says otherwise.
+        """
+        self._report_unknown(kind(one) for one, wire in zip(messages, wires, strict=True) if wire is None)
+        listed = [(_tool_name(tool), tool) for tool in tools]
+        others = [tool for name, tool in listed if name not in RECALL_NAMES]
+        setup = Setup(
+            model=model,
+            context_length=self._context_length or window,
+            config=self._config,
+            summarizer=summarizer or self._summarizer,
+            protection=self._protection,
+            system=system,
+            leaves_room=True,
+            tools=[tool.definition(dialect) if isinstance(tool, ToolSpec) else tool for tool in others],
+        )
+        setup.correct_window(self._limits.get(model or ""))
+        if recall is None:
+            recall = "never" if len(others) == len(listed) else "always"
+        return FoldedHistory(setup, wires, kept, dialect=dialect, recall=recall)
+
+    def _report_unknown(self, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            if kind not in self._reported and len(self._reported) < MOST_KINDS:
+                self._reported.add(kind)
+                self._report(
+                    f"midfold does not know messages of kind {kind}: they are sent as they are, and never folded"
+                )
+
+    def learn_refusal(self, history: FoldedHistory, error: Any) -> bool:
+        """As `FoldedHistory.learn_refusal`, for every other history of the same model as well."""
+        setup = history.conversation.setup
+        if not history.learn_refusal(error):
+            return False
+        self._limits[setup.model or ""] = setup.window
+        return True
+
+
+def _tool_name(tool: Any) -> Any:
+    if not isinstance(tool, Mapping):
+        return getattr(tool, "name", None)
+    function = tool.get("function")
+    return (function if isinstance(function, Mapping) else tool).get("name")
 
 
 class FoldedHistory:
@@ -42,8 +163,11 @@ class FoldedHistory:
         dialect: str = "openai-chat",
         recall: Literal["never", "always", "folded"] = "folded",
     ) -> None:
-        self.wires, self.dialect = wires, dialect
+        self.wires, self.dialect = _without_halves(wires), dialect
         self._given = [setup.model, setup.context_length]
+        own = setup.budget.threshold_tokens
+        self.threshold = min(own, (kept or {}).get(THRESHOLD) or own)
+        """Tokens at which the conversation is folded: what an answer of recall may take is a share of it."""
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
         self.pieces: list[Piece] = list(range(len(wires)))
@@ -76,6 +200,10 @@ class FoldedHistory:
         folded: dict[str, list[Piece]] = self._plan.get("folded", {})
         return {handle: [self._wire(piece) for piece in pieces] for handle, pieces in folded.items()}
 
+    def select(self, messages: Sequence[Any], write: Callable[[dict[str, Any]], Any] = lambda wire: wire) -> list[Any]:
+        """What to send: the very objects of what stays, and what stands for others as `write` makes it."""
+        return [messages[piece] if isinstance(piece, int) else write(piece) for piece in self.pieces]
+
     def fold(self, *, force: bool = False) -> Receipt | None:
         """Folds if it is time, or by `force` after a refusal; the receipt of a fold."""
         if not force and not self.conversation.should_compact():
@@ -88,18 +216,34 @@ class FoldedHistory:
             return None
         return self._settle((await self.conversation.compact_async(force=force, overflowed=force)).changed)
 
-    def learn_refusal(self, error: BaseException) -> bool:
-        """Whether a provider's refusal told a smaller window than was believed: then fold by force and send again."""
-        return self.conversation.setup.correct_window(learn_limit(str(error)))
+    def learn_refusal(self, error: Any) -> bool:
+        """Whether a provider's refusal told a smaller window than was believed: then fold by force and send again.
+
+        What it merely repeats of the conversation tells nothing.
+        """
+        errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
+        named = [text for text in map(str, errors) if learn_limit(text) is not None]
+        if not named:
+            return False
+        said = _essence(json.dumps(self.wires, ensure_ascii=False, default=repr).replace("\\n", " "))
+        limits = [learn_limit(text, is_quoted=lambda phrase: _essence(phrase) in said) for text in named]
+        return self.conversation.setup.correct_window(min(filter(None, limits), default=None))
 
     def observe(self, usage: Any) -> None:
         """What the provider counted for what was sent."""
         self.conversation.observe(usage)
 
+    def observe_tokens(self, prompt: int | None, output: int | None, cached: int | None) -> None:
+        """The same of a framework that counts in its own words; without a prompt nothing was counted."""
+        if prompt:
+            counts = {"prompt_tokens": prompt, "completion_tokens": output or 0}
+            self.observe({**counts, "prompt_tokens_details": {"cached_tokens": cached or 0}})
+
     def keep(self) -> dict[str, Any]:
         """What the next call must be given: equal to what comes back from JSON."""
         memory = json.loads(json.dumps({**self.conversation.save(), "archive": {}}))
-        return {"plan": self._plan, "given": self._given, "memory": memory}
+        threshold = self.conversation.setup.budget.threshold_tokens
+        return {"plan": self._plan, "given": self._given, "memory": memory, THRESHOLD: threshold}
 
     def _memory(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """What was learnt about another model, or under another window, says nothing about this one.
@@ -150,14 +294,54 @@ class FoldedHistory:
         return view
 
 
+def _essence(text: str) -> str:
+    """Letters and digits: escapes, line breaks and quotes are not what was said."""
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _pair_ids(wire: Mapping[str, Any] | None) -> tuple[set[Any], set[Any]]:
+    """The calls that a message makes and those that it answers, by id."""
+    if wire is None:
+        return set(), set()
+    content, kind = wire.get("content"), str(wire.get("type") or wire.get("role"))
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    calls = {call.get("id") for call in wire.get("tool_calls") or ()}
+    calls |= {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    results = {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
+    calls |= {wire["call_id"]} if kind.endswith("_call") and "call_id" in wire else set()
+    answered = wire.get("call_id") if kind.endswith("_output") else wire.get("tool_call_id")
+    return calls, results if answered is None else {*results, answered}
+
+
+def _without_halves(wires: Sequence[dict[str, Any] | None]) -> Sequence[dict[str, Any] | None]:
+    """A call whose result is in a message of unknown kind, and a result whose call is, are not read either."""
+    out, known = list(wires), -1
+    while None in out and out.count(None) != known:
+        known, pairs = out.count(None), [_pair_ids(wire) for wire in out]
+        last = max(place for place, wire in enumerate(out) if wire is None)
+        made = set().union(*(calls for calls, _ in pairs))
+        answered = set().union(*(results for _, results in pairs))
+        for place, (calls, results) in enumerate(pairs):
+            if results - made or (place < last and calls - answered):
+                out[place] = None
+    return wires if list(wires) == out else out
+
+
 def _is_result(wire: Mapping[str, Any] | None) -> bool:
-    return wire is not None and (wire.get("role") == "tool" or wire.get("type") == "function_call_output")
+    return bool(_pair_ids(wire)[1])
 
 
 def answer_recall(
-    name: str, arguments: Any, originals: Mapping[str, Any] | None, dialect: str = "openai-chat"
+    name: str,
+    arguments: Any,
+    originals: Mapping[str, Any] | None,
+    threshold: int | None,
+    dialect: str = "openai-chat",
 ) -> ToolAnswer:
-    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text."""
+    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text.
+
+    It takes what a conversation bears that is folded at `threshold` tokens.
+    """
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -167,12 +351,5 @@ def answer_recall(
         archive = {handle: read(messages, dialect=dialect).messages for handle, messages in (originals or {}).items()}
     except MidfoldError as error:
         return ToolAnswer(f"the originals cannot be read ({type(error).__name__})", is_error=True)
-    return Memory(archive).recall(redact_text).run(name, arguments)
-
-
-def report_unknown(kinds: Iterable[str], reported: set[str], report: Report) -> None:
-    """Says once of each kind of message that it is passed through."""
-    for kind in kinds:
-        if kind not in reported:
-            reported.add(kind)
-            report(f"midfold does not know messages of kind {kind}: they are sent as they are, and never folded")
+    bounds = AnswerBounds() if threshold is None else AnswerBounds.of(threshold)
+    return Memory(archive).recall(redact_text, bounds).run(name, arguments)

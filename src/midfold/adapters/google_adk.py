@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 
-from midfold import Config, Protection, Setup, Summarizer, ToolSpec, learn_limit
+from midfold import ToolSpec
 from midfold.adapters.folded_history import (
-    RECALL_NAMES,
     RECALL_TOOLS,
     FoldedHistory,
-    Report,
+    Histories,
+    HistorySettings,
     answer_recall,
-    log_report,
-    report_unknown,
 )
 
 DIALECT = "anthropic"
@@ -36,79 +34,56 @@ Wire = dict[str, Any]
 class MidfoldPlugin(BasePlugin):
     """Keeps every agent's requests inside the window of its model.
 
-    `context_length` is needed where midfold does not know the model's window. `tools` are for agents: with them they
-    search and unfold what was folded. `report` is told what a log would be: it is the log unless given.
+    The keywords are those of `Histories`. `tools` are for agents: with them they search and unfold what was folded.
     """
 
-    def __init__(
-        self,
-        *,
-        context_length: int | None = None,
-        summarizer: Summarizer | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
-        report: Report = log_report,
-    ) -> None:
+    def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__(name="midfold")
-        self._context_length, self._summarizer = context_length, summarizer
-        self._config, self._protection = config, protection
-        self._report, self._reported = report, set[str]()
-        self._windows: dict[str, int] = {}
+        self._histories = Histories(**settings)
         self._running: dict[str, FoldedHistory] = {}
         self.tools = [RecallTool(spec, self._running) for spec in RECALL_TOOLS]
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         contents = llm_request.contents
         wires = list(_wires(contents))
-        unknown = (_kind(content) for content, wire in zip(contents, wires, strict=True) if wire is None)
-        report_unknown(unknown, self._reported, self._report)
-        recall: Any = "always" if RECALL_NAMES & set(llm_request.tools_dict) else "never"
-        kept = callback_context.state.get(_place(callback_context))
-        history = FoldedHistory(self._setup(llm_request), wires, kept, dialect=DIALECT, recall=recall)
+        system = llm_request.config.system_instruction
+        history = self._histories.open(
+            contents,
+            wires,
+            callback_context.state.get(_place(callback_context)),
+            kind=_kind,
+            model=llm_request.model,
+            system=system if isinstance(system, str) else None,
+            tools=[
+                ToolSpec(tool.name, tool.description or "", _schema(tool)) for tool in llm_request.tools_dict.values()
+            ],
+            dialect=DIALECT,
+        )
         await history.fold_async()
         self._running[_run(callback_context)] = history
         _keep(callback_context, history)
         if history.is_folded:
-            sent = (contents[one] if isinstance(one, int) else _content(one, contents, wires) for one in history.pieces)
-            llm_request.contents = list(sent)
-            if isinstance(llm_request.config.system_instruction, str):
+            llm_request.contents = history.select(contents, lambda wire: _content(wire, contents, wires))
+            if isinstance(system, str):
                 llm_request.config.system_instruction = history.system
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
         history, used = self._running.get(_run(callback_context)), llm_response.usage_metadata
-        if history is not None and used is not None and used.prompt_token_count:
-            cached = used.cached_content_token_count or 0
-            counts = {"prompt_tokens": used.prompt_token_count, "completion_tokens": used.candidates_token_count or 0}
-            history.observe({**counts, "prompt_tokens_details": {"cached_tokens": cached}})
+        if history is not None and used is not None:
+            counts = used.prompt_token_count, used.candidates_token_count, used.cached_content_token_count
+            history.observe_tokens(*counts)
             _keep(callback_context, history)
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> None:
         """The next request knows the window that a refusal names; ADK lets nobody send this one again."""
-        limit = learn_limit(str(error))
-        if limit is not None:
-            self._windows[str(llm_request.model)] = limit
+        history = self._running.get(_run(callback_context))
+        if history is not None:
+            self._histories.learn_refusal(history, error)
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
         begins = f"{invocation_context.invocation_id}:"
         for key in [key for key in self._running if key.startswith(begins)]:
             del self._running[key]
-
-    def _setup(self, llm_request: Any) -> Setup:
-        model = str(llm_request.model or "")
-        system = llm_request.config.system_instruction
-        return Setup(
-            model=model.rpartition("/")[2] or None,
-            context_length=self._windows.get(model) or self._context_length,
-            config=self._config,
-            summarizer=self._summarizer,
-            protection=self._protection,
-            system=system if isinstance(system, str) else None,
-            tools=[
-                ToolSpec(tool.name, tool.description or "", _schema(tool)).definition(DIALECT)
-                for tool in llm_request.tools_dict.values()
-                if tool.name not in RECALL_NAMES
-            ],
-        )
 
 
 class RecallTool(BaseTool):
@@ -124,8 +99,8 @@ class RecallTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         history = self._running.get(_run(tool_context))
-        originals = {} if history is None else history.originals
-        return {"result": answer_recall(self.name, args, originals, DIALECT).text}
+        originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
+        return {"result": answer_recall(self.name, args, originals, threshold, DIALECT).text}
 
 
 def _run(context: Any) -> str:

@@ -9,38 +9,25 @@ midfold remembers is private state of the graph, so a checkpointer keeps it, and
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, Unpack
 
-from langchain.agents.middleware.types import (
-    AgentMiddleware,
-    AgentState,
-    ExtendedModelResponse,
-    ModelRequest,
-    ModelResponse,
-    PrivateStateAttr,
-)
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-    convert_to_messages,
-    convert_to_openai_messages,
-)
+from langchain.agents.middleware import AgentMiddleware, AgentState, ExtendedModelResponse, ModelRequest, ModelResponse
+from langchain.agents.middleware.types import PrivateStateAttr
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.utils import convert_to_messages, convert_to_openai_messages
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command
 
-from midfold import Config, Protection, Setup, Summarizer, SummaryAsk
+from midfold import Summarizer, SummaryAsk
 from midfold.adapters.folded_history import (
     RECALL_NAMES,
     RECALL_TOOLS,
+    THRESHOLD,
     FoldedHistory,
-    Report,
+    Histories,
+    WindowSettings,
     answer_recall,
-    log_report,
-    report_unknown,
 )
 
 KNOWN = (HumanMessage, AIMessage, ToolMessage, SystemMessage)
@@ -75,9 +62,8 @@ class AgentModelWriter:
 class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
     """Keeps an agent's requests inside the window of its model.
 
-    `summarizer="agent"` has the agent's own model write summaries; without one the settings of `config` choose, and
-    without these they are made locally. `context_length` is needed where neither the model's profile nor midfold's
-    table knows the window. `report` is told what a log would be: it is the log unless given.
+    The keywords are those of `Histories`, and `summarizer="agent"` has the agent's own model write summaries. A
+    window that the model's profile says is known. Without `recall` the agent has no tools for looking back.
     """
 
     state_schema = FoldingState
@@ -85,17 +71,12 @@ class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
     def __init__(
         self,
         *,
-        context_length: int | None = None,
         summarizer: Summarizer | Literal["agent"] | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
         recall: bool = True,
-        report: Report = log_report,
+        **settings: Unpack[WindowSettings],
     ) -> None:
         super().__init__()
-        self._context_length, self._summarizer = context_length, summarizer
-        self._config, self._protection, self._recall = config, protection, recall
-        self._report, self._reported = report, set[str]()
+        self._histories, self._summarizer, self._recall = Histories(**settings), summarizer, recall
         self.tools: Sequence[BaseTool] = [_tool(spec) for spec in RECALL_TOOLS] if recall else []
 
     def wrap_model_call(
@@ -134,25 +115,18 @@ class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
         return self._recall and request.tool_call["name"] in RECALL_NAMES
 
     def _history(self, request: ModelRequest[Any]) -> FoldedHistory:
-        wires = [_wire(message) for message in request.messages]
-        unknown = (_kind(message) for message, wire in zip(request.messages, wires, strict=True) if wire is None)
-        report_unknown(unknown, self._reported, self._report)
-        model, profile = request.model, getattr(request.model, "profile", None) or {}
-        setup = Setup(
+        model, state = request.model, dict(request.state)
+        return self._histories.open(
+            request.messages,
+            [_wire(message) for message in request.messages],
+            state.get("midfold"),
             model=getattr(model, "model_name", None) or getattr(model, "model", None),
-            context_length=self._context_length or profile.get("max_input_tokens"),
-            config=self._config,
+            window=(getattr(model, "profile", None) or {}).get("max_input_tokens"),
             summarizer=AgentModelWriter(model) if self._summarizer == "agent" else self._summarizer,
-            protection=self._protection,
             system=request.system_message and request.system_message.text,
             tools=[convert_to_openai_tool(tool) for tool in _others(request.tools)],
+            recall="folded" if self._recall else "never",
         )
-        state: Mapping[str, Any] = request.state
-        return FoldedHistory(setup, wires, state.get("midfold"), recall="folded" if self._recall else "never")
-
-
-def _kind(message: Any) -> str:
-    return f"{type(message).__module__}.{type(message).__qualname__}"
 
 
 def _wire(message: BaseMessage) -> dict[str, Any] | None:
@@ -175,7 +149,7 @@ def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest
         return request.override(tools=tools)
     tools += [tool for tool in request.tools if tool not in tools]  # last, so that the others keep their places
     ids = {key: message for message in request.messages for key in _calls(message)}
-    messages = [request.messages[piece] if isinstance(piece, int) else _message(piece, ids) for piece in history.pieces]
+    messages = history.select(request.messages, lambda wire: _message(wire, ids))
     system = request.system_message
     if system is not None and history.system != system.text:
         system = system.model_copy(update={"content": _system_content(system, history.system)})
@@ -207,14 +181,8 @@ def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> Extende
     for message in response.result:
         if isinstance(message, AIMessage) and message.usage_metadata:
             used = message.usage_metadata
-            cached = used.get("input_token_details", {}).get("cache_read") or 0
-            history.observe(
-                {
-                    "prompt_tokens": used["input_tokens"],
-                    "completion_tokens": used["output_tokens"],
-                    "prompt_tokens_details": {"cached_tokens": cached},
-                }
-            )
+            cached = used.get("input_token_details", {}).get("cache_read")
+            history.observe_tokens(used["input_tokens"], used["output_tokens"], cached)
     update: dict[str, Any] = {"midfold": history.keep()}
     if history.conversation.archive:
         update["midfold_originals"] = history.originals
@@ -222,8 +190,9 @@ def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> Extende
 
 
 def _recall_answer(request: Any) -> ToolMessage:
-    call = request.tool_call
-    answer = answer_recall(call["name"], call["args"], request.state.get("midfold_originals"))
+    call, state = request.tool_call, request.state
+    threshold = (state.get("midfold") or {}).get(THRESHOLD)
+    answer = answer_recall(call["name"], call["args"], state.get("midfold_originals"), threshold)
     status: Literal["error", "success"] = "error" if answer.is_error else "success"
     return ToolMessage(answer.text, tool_call_id=call["id"], name=call["name"], status=status)
 

@@ -16,24 +16,24 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from itertools import count
+from typing import Any, Unpack
 
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from midfold import Config, Protection, Setup, Summarizer, ToolAnswer, learn_limit
+from midfold import ToolAnswer
 from midfold.adapters.folded_history import (
-    RECALL_NAMES,
     RECALL_TOOLS,
     FoldedHistory,
-    Report,
+    Histories,
+    HistorySettings,
     answer_recall,
-    log_report,
-    report_unknown,
 )
 
 CHATS = ("completion", "acompletion")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_numbers = count(1)
 MOST_CONVERSATIONS = 1_000
 MOST_BRANCHES = 4
 """Conversations with the same beginning whose folds are remembered."""
@@ -42,27 +42,17 @@ MOST_BRANCHES = 4
 class MidfoldCallback(CustomLogger):
     """Keeps requests inside the window of their model: a callback for async calls and the proxy, else `completion`.
 
-    `context_length` is needed where midfold does not know a model's window. `tools` are for who runs the model's calls:
-    given to the model among its others, and answered by `answer`. `report` is told what a log would be: it is the log
-    unless given.
+    The keywords are those of `Histories`. `tools` are for who runs the model's calls: given to the model among its
+    others, and answered by `answer`.
     """
 
-    def __init__(
-        self,
-        *,
-        context_length: int | None = None,
-        summarizer: Summarizer | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
-        report: Report = log_report,
-    ) -> None:
+    def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__()
-        self._context_length, self._summarizer = context_length, summarizer
-        self._config, self._protection = config, protection
-        self._report, self._reported = report, set[str]()
+        self._histories = Histories(**settings)
+        # LiteLLM tells only the first of callbacks whose class and public numbers are the same how a call went.
+        self.number = next(_numbers)
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._running: OrderedDict[str, FoldedHistory] = OrderedDict()
-        self._windows: dict[str, int] = {}
         self.tools = [spec.definition("openai-chat") for spec in RECALL_TOOLS]
 
     def completion(self, **request: Any) -> Any:
@@ -72,15 +62,14 @@ class MidfoldCallback(CustomLogger):
         try:
             return self._finish(history, litellm.completion(**self._shorten(request, history)))
         except litellm.BadRequestError as error:
-            self._learn(request, error)
-            if not history.learn_refusal(error) or history.fold(force=True) is None:
+            if not self._histories.learn_refusal(history, error) or history.fold(force=True) is None:
                 raise
         return self._finish(history, litellm.completion(**self._shorten(request, history)))
 
     def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
         """The answer to a call of one of `tools`, in the conversation that has these messages."""
         history = self._history({"messages": messages})
-        return answer_recall(name, arguments, history.originals)
+        return answer_recall(name, arguments, history.originals, history.threshold)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any
@@ -100,8 +89,9 @@ class MidfoldCallback(CustomLogger):
             self._finish(history, response_obj)
 
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        self._running.pop(str(kwargs.get("litellm_call_id")), None)
-        self._learn(kwargs, kwargs.get("exception"))
+        history = self._running.pop(str(kwargs.get("litellm_call_id")), None)
+        if history is not None:
+            self._histories.learn_refusal(history, kwargs.get("exception"))
 
     async def _fold_async(self, request: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
         if call_type not in CHATS or not isinstance(request.get("messages"), list) or not request["messages"]:
@@ -115,31 +105,18 @@ class MidfoldCallback(CustomLogger):
         return self._shorten(request, history)
 
     def _history(self, request: Mapping[str, Any]) -> FoldedHistory:
-        messages, model = request["messages"], str(request.get("model") or "")
+        messages, model, tools = request["messages"], request.get("model"), request.get("tools") or []
         wires = [_wire(message) for message in messages]
-        unknown = (_kind(message) for message, wire in zip(messages, wires, strict=True) if wire is None)
-        report_unknown(unknown, self._reported, self._report)
-        tools = request.get("tools") or []
-        others = [tool for tool in tools if not _is_recall(tool)]
-        setup = Setup(
-            model=model.rpartition("/")[2] or None,
-            context_length=self._windows.get(model) or self._context_length,
-            config=self._config,
-            summarizer=self._summarizer,
-            protection=self._protection,
-            tools=others,
-        )
-        recall: Any = "never" if len(others) == len(tools) else "always"
         histories = (
-            FoldedHistory(setup.copy(), wires, kept, recall=recall) for kept in self._kept.get(_opening(wires), [{}])
+            self._histories.open(messages, wires, kept, kind=_kind, model=model, tools=tools)
+            for kept in self._kept.get(_opening(wires), [{}])
         )
         first = next(histories)
         return first if first.is_folded else next((one for one in histories if one.is_folded), first)
 
     def _shorten(self, request: Mapping[str, Any], history: FoldedHistory) -> dict[str, Any]:
         given = request["messages"]
-        sent = [given[piece] if isinstance(piece, int) else piece for piece in history.pieces]
-        return {**request, "messages": sent if history.is_folded else given}
+        return {**request, "messages": history.select(given) if history.is_folded else given}
 
     def _finish(self, history: FoldedHistory, response: Any) -> Any:
         usage = getattr(response, "usage", None)
@@ -156,19 +133,10 @@ class MidfoldCallback(CustomLogger):
         if len(self._kept) > MOST_CONVERSATIONS:
             self._kept.popitem(last=False)
 
-    def _learn(self, request: Mapping[str, Any], error: Any) -> None:
-        limit = learn_limit(str(error))
-        if limit is not None:
-            self._windows[str(request.get("model") or "")] = limit
-
-
-def _is_recall(tool: Any) -> bool:
-    return isinstance(tool, dict) and tool.get("function", {}).get("name") in RECALL_NAMES
-
 
 def _kind(message: Any) -> str:
     role = message.get("role") if isinstance(message, Mapping) else None
-    return f"role {role}" if role else type(message).__qualname__
+    return f"role {str(role)[:40]!r}" if role else type(message).__qualname__
 
 
 def _wire(message: Any) -> dict[str, Any] | None:

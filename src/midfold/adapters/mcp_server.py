@@ -22,7 +22,7 @@ import msgspec
 from midfold.errors import MidfoldError, MissingExtra, NotStored, TranscriptError
 from midfold.fold.trail import Trail, render
 from midfold.fold.trail.whole import trail_of
-from midfold.recall import TOOLS, Recall, ToolAnswer
+from midfold.recall import TOOLS, AnswerBounds, Recall, ToolAnswer
 from midfold.service import Sessions
 from midfold.store.protocol import SessionInfo
 from midfold.store.stored_past import StoredPast
@@ -154,7 +154,16 @@ class SessionTools:
 
     def _recall(self, name: str | None) -> Recall:
         past = StoredPast(self.store, name, sees=lambda one: one.startswith(self.under))
-        return Recall(past, self.sessions.redactor)
+        return Recall(past, self.sessions.redactor, bounds=self._bounds(name))
+
+    def _bounds(self, name: str | None) -> AnswerBounds:
+        """Who asks is nearly always the client whose sessions these are: its window is the one that it folded for."""
+        asked = name or next((info.name for info in self._infos()), None)
+        if asked is None:
+            return AnswerBounds()
+        folds = self.store.records(asked)
+        threshold = folds[-1].receipt.threshold_tokens if folds else 0
+        return AnswerBounds.of(threshold or self.sessions.session(asked).setup.budget.threshold_tokens)
 
     # The tools
 

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from agents import FunctionTool, RunHooks
 from agents.memory import SessionSettings
 from agents.run import CallModelData, ModelInputData
 
-from midfold import Config, Protection, Sessions, Setup, Summarizer, ToolSpec
+from midfold import Sessions, ToolSpec
 from midfold.adapters.folded_history import (
-    RECALL_NAMES,
     RECALL_TOOLS,
     FoldedHistory,
-    Report,
+    Histories,
+    HistorySettings,
     answer_recall,
-    log_report,
-    report_unknown,
 )
 
 DIALECT = "openai-responses"
@@ -106,24 +104,12 @@ class Folding(RunHooks[Any]):
     """Keeps an agent's requests inside the window of its model: the `call_model_input_filter` of one conversation.
 
     As `hooks` of the run it also learns what the provider counted. `tools` are for the agent: with them it searches and
-    unfolds what was folded. What is remembered is kept in `session`, or in this object without one. `context_length` is
-    needed where midfold does not know the model's window. `report` is told what a log would be: it is the log unless
-    given.
+    unfolds what was folded. What is remembered is kept in `session`, or in this object without one. The other keywords
+    are those of `Histories`.
     """
 
-    def __init__(
-        self,
-        session: MidfoldSession | None = None,
-        *,
-        context_length: int | None = None,
-        summarizer: Summarizer | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
-        report: Report = log_report,
-    ) -> None:
-        self._session, self._context_length = session, context_length
-        self._summarizer, self._config, self._protection = summarizer, config, protection
-        self._report, self._reported = report, set[str]()
+    def __init__(self, session: MidfoldSession | None = None, **settings: Unpack[HistorySettings]) -> None:
+        self._session, self._histories = session, Histories(**settings)
         self._folds: dict[str, Any] = {}
         self._last: tuple[str, FoldedHistory] | None = None
         self._originals: dict[str, list[Any]] = {}
@@ -132,18 +118,23 @@ class Folding(RunHooks[Any]):
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         """What to send instead of everything."""
         items, instructions = data.model_data.input, data.model_data.instructions
+        if _goes_on(items):
+            self._last = None
+            return data.model_data
         wires = [item if _is_known(item) else None for item in items]
-        report_unknown((_kind(item) for item in items if not _is_known(item)), self._reported, self._report)
         if self._session is not None:
             self._folds = await self._session.load_folds()
         opening = sha256(json.dumps(items[:1], default=repr).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        has_recall = any(tool.name in RECALL_NAMES for tool in data.agent.tools)
-        history = FoldedHistory(
-            self._setup(data.agent, instructions),
+        tools = [tool for tool in data.agent.tools if isinstance(tool, FunctionTool)]
+        history = self._histories.open(
+            items,
             wires,
             self._folds.get(opening),
+            kind=_kind,
+            model=_model(data.agent.model),
+            system=instructions,
+            tools=[ToolSpec(tool.name, tool.description, tool.params_json_schema) for tool in tools],
             dialect=DIALECT,
-            recall="always" if has_recall else "never",
         )
         await history.fold_async()
         self._last = opening, history
@@ -151,32 +142,14 @@ class Folding(RunHooks[Any]):
         await self._keep()
         if not history.is_folded:
             return data.model_data
-        sent: list[Any] = [items[piece] if isinstance(piece, int) else piece for piece in history.pieces]
-        return ModelInputData(input=sent, instructions=history.system)
+        return ModelInputData(input=history.select(items), instructions=history.system)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         used = response.usage
-        if self._last is not None and used.input_tokens:
-            cached = getattr(used.input_tokens_details, "cached_tokens", None) or 0
-            counts = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
-            self._last[1].observe({**counts, "input_tokens_details": {"cached_tokens": cached}})
+        if self._last is not None:
+            cached = getattr(used.input_tokens_details, "cached_tokens", None)
+            self._last[1].observe_tokens(used.input_tokens, used.output_tokens, cached)
             await self._keep()
-
-    def _setup(self, agent: Any, instructions: str | None) -> Setup:
-        model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
-        return Setup(
-            model=model if isinstance(model, str) else None,
-            context_length=self._context_length,
-            config=self._config,
-            summarizer=self._summarizer,
-            protection=self._protection,
-            system=instructions,
-            tools=[
-                ToolSpec(tool.name, tool.description, tool.params_json_schema).definition(DIALECT)
-                for tool in agent.tools
-                if isinstance(tool, FunctionTool) and tool.name not in RECALL_NAMES
-            ],
-        )
 
     async def _keep(self) -> None:
         assert self._last is not None
@@ -191,13 +164,25 @@ class Folding(RunHooks[Any]):
 
     def _tool(self, spec: Any) -> FunctionTool:
         async def answer(_: Any, arguments: str) -> str:
-            return answer_recall(spec.name, arguments, self._originals, DIALECT).text
+            threshold = None if self._last is None else self._last[1].threshold
+            return answer_recall(spec.name, arguments, self._originals, threshold, DIALECT).text
 
         return FunctionTool(spec.name, spec.description, dict(spec.parameters), answer, strict_json_schema=False)
 
 
+def _model(model: Any) -> str | None:
+    name = model if isinstance(model, str) else getattr(model, "model", None)
+    return name if isinstance(name, str) else None
+
+
 def _kind(item: Any) -> str:
     return str(item.get("type") or sorted(item)) if isinstance(item, dict) else type(item).__qualname__
+
+
+def _goes_on(items: Sequence[Any]) -> bool:
+    """Whether the provider has what came before (`conversation_id`): the first result comes without its call."""
+    first = items[0] if items and _is_known(items[0]) else {}
+    return str(first.get("type")).endswith("_output")
 
 
 def _is_known(item: Any) -> bool:

@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple, Unpack
 
-from pydantic_ai import RetryModelRequest, Tool
+from pydantic_ai import BinaryContent, FunctionToolset, ImageUrl, ModelRequest, ModelResponse, RetryModelRequest, Tool
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
-    BinaryContent,
-    ImageUrl,
     InstructionPart,
-    ModelRequest,
-    ModelResponse,
     RetryFeedbackPart,
     SystemPromptPart,
     TextPart,
@@ -29,17 +26,15 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.toolsets import FunctionToolset
 
-from midfold import Config, Protection, Setup, Summarizer, ToolSpec
+from midfold import ToolSpec, look_up_model
 from midfold.adapters.folded_history import (
-    RECALL_NAMES,
     RECALL_TOOLS,
     FoldedHistory,
-    Report,
+    Histories,
+    HistorySettings,
     answer_recall,
-    log_report,
-    report_unknown,
+    type_name,
 )
 
 NAME = "midfold"
@@ -57,24 +52,11 @@ class HistoryUnit(NamedTuple):
 class MidfoldCapability(AbstractCapability[Any]):
     """Keeps an agent's requests inside the window of its model.
 
-    `context_length` is needed where midfold does not know the model's window. Without a `summarizer` the settings of
-    `config` choose, and without these summaries are made locally. `report` is told what a log would be: it is the log
-    unless given.
+    The keywords are those of `Histories`. Without `recall` the agent has no tools for looking back.
     """
 
-    def __init__(
-        self,
-        *,
-        context_length: int | None = None,
-        summarizer: Summarizer | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
-        recall: bool = True,
-        report: Report = log_report,
-    ) -> None:
-        self._context_length, self._summarizer = context_length, summarizer
-        self._config, self._protection, self._recall = config, protection, recall
-        self._report, self._reported = report, set[str]()
+    def __init__(self, *, recall: bool = True, **settings: Unpack[HistorySettings]) -> None:
+        self._histories, self._recall = Histories(**settings), recall
         self._begin()
 
     def _begin(self) -> None:
@@ -94,23 +76,25 @@ class MidfoldCapability(AbstractCapability[Any]):
 
     async def prepare_model_request(self, ctx: Any, request_context: Any) -> Any:
         units = list(_units(request_context.messages))
-        kinds = (_kind(unit) for unit in units if unit.wire is None)
-        report_unknown(kinds, self._reported, self._report)
-        history = self._history = FoldedHistory(
-            self._setup(request_context),
+        parameters = request_context.model_request_parameters
+        system = "\n\n".join(part.content for part in parameters.instruction_parts or ()) or None
+        tools = parameters.function_tools
+        history = self._history = self._histories.open(
+            units,
             [unit.wire for unit in units],
             self._kept,
-            recall="always" if self._recall else "never",
+            kind=lambda unit: type_name(unit.message if unit.part is None else unit.part),
+            model=_smallest(request_context.model),
+            system=system,
+            tools=[ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema) for tool in tools],
         )
         await history.fold_async(force=self._refused)
         if not history.is_folded:
             return request_context
-        parameters = request_context.model_request_parameters
-        system = _system_of(request_context)
         if system is not None and history.system != system:
             note = InstructionPart(history.system.removeprefix(system).lstrip("\n"))
             parameters = replace(parameters, instruction_parts=[*parameters.instruction_parts, note])
-        messages = list(_messages(units, history.pieces))
+        messages = list(_messages(units, history))
         return replace(request_context, messages=messages, model_request_parameters=parameters)
 
     async def on_model_request_error(self, ctx: Any, *, request_context: Any, error: Exception) -> Any:
@@ -125,51 +109,30 @@ class MidfoldCapability(AbstractCapability[Any]):
         if history is None:
             return response
         self._refused, used = False, response.usage
-        if used.input_tokens:
-            counts = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
-            history.observe({**counts, "prompt_tokens_details": {"cached_tokens": used.cache_read_tokens}})
+        history.observe_tokens(used.input_tokens, used.output_tokens, used.cache_read_tokens)
         self._kept = history.keep()
         if before is not None and _lasting(before) == _lasting(self._kept):
             return response
         return replace(response, metadata={**(response.metadata or {}), NAME: self._kept})
 
-    def _setup(self, request_context: Any) -> Setup:
-        tools = request_context.model_request_parameters.function_tools
-        return Setup(
-            model=request_context.model.model_name,
-            context_length=self._context_length,
-            config=self._config,
-            summarizer=self._summarizer,
-            protection=self._protection,
-            system=_system_of(request_context),
-            tools=[
-                ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema).definition("openai-chat")
-                for tool in tools
-                if tool.name not in RECALL_NAMES
-            ],
-        )
-
     def _tool(self, spec: Any) -> Tool[Any]:
         def answer(**arguments: Any) -> str:
-            originals = {} if self._history is None else self._history.originals
-            return answer_recall(spec.name, arguments, originals).text
+            history = self._history
+            originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
+            return answer_recall(spec.name, arguments, originals, threshold).text
 
         return Tool.from_schema(answer, spec.name, spec.description, dict(spec.parameters))
+
+
+def _smallest(model: Any) -> str:
+    """The model; of those that take over from each other, the one with the smallest window."""
+    names: list[str] = [one.model_name for one in getattr(model, "models", [model])]
+    return min(names, key=lambda name: look_up_model(name).model.context_window)
 
 
 def _lasting(kept: Mapping[str, Any]) -> Any:
     """What must not be lost; of the rest, the numbers learnt, a run begins again."""
     return kept["plan"], kept["memory"]["state"]
-
-
-def _system_of(request_context: Any) -> str | None:
-    parts = request_context.model_request_parameters.instruction_parts
-    return "\n\n".join(part.content for part in parts) if parts else None
-
-
-def _kind(unit: HistoryUnit) -> str:
-    found = type(unit.message if unit.part is None else unit.part)
-    return f"{found.__module__}.{found.__qualname__}"
 
 
 def _units(messages: Sequence[Any]) -> Iterator[HistoryUnit]:
@@ -205,6 +168,13 @@ def _block(item: Any) -> dict[str, Any] | None:
     return None
 
 
+def _item(block: Mapping[str, Any]) -> Any:
+    if block["type"] != "image_url":
+        return block.get("text", "")
+    url = block["image_url"]["url"]
+    return BinaryContent.from_data_uri(url) if url.startswith("data:") else ImageUrl(url)
+
+
 def _response_wire(message: Any) -> dict[str, Any] | None:
     """A response with calls is always read, for the results that follow are."""
     parts, calls = message.parts, []
@@ -217,29 +187,16 @@ def _response_wire(message: Any) -> dict[str, Any] | None:
     return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
 
 
-def _messages(units: Sequence[HistoryUnit], pieces: Sequence[int | dict[str, Any]]) -> Iterator[Any]:
+def _messages(units: Sequence[HistoryUnit], history: FoldedHistory) -> Iterator[Any]:
     """What to send. A request of which all is sent is the very object."""
     parts = {unit.part.tool_call_id: unit for unit in units if isinstance(unit.part, ToolReturnPart)}
     calls = {call["id"]: unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
-    request: Any = None
-    sent: list[Any] = []
-    for piece in pieces:
-        unit = units[piece] if isinstance(piece, int) else _unit_for(piece, parts, calls)
-        if request is not None and unit.message is not request:
-            yield _request(request, sent)
-            request, sent = None, []
-        if unit.part is None:
-            yield unit.message
-        else:
-            request = unit.message
-            sent.append(unit.part)
-    if request is not None:
-        yield _request(request, sent)
-
-
-def _request(request: Any, sent: list[Any]) -> Any:
-    whole = len(sent) == len(request.parts) and all(a is b for a, b in zip(sent, request.parts, strict=True))
-    return request if whole else replace(request, parts=sent)
+    chosen = history.select(units, lambda wire: _unit_for(wire, parts, calls))
+    for _, group in groupby(chosen, key=lambda unit: id(unit.message)):
+        first, *more = group
+        sent = first.message.parts if first.part is None else [first.part, *(unit.part for unit in more)]
+        whole = list(map(id, sent)) == list(map(id, first.message.parts))
+        yield first.message if whole else replace(first.message, parts=sent)
 
 
 def _unit_for(
@@ -247,7 +204,8 @@ def _unit_for(
 ) -> HistoryUnit:
     """A message that midfold wrote; one that stands for another has everything else of it."""
     content, role = wire.get("content") or "", wire["role"]
-    text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    text = "".join(block.get("text", "") for block in blocks)
     if role == "tool":
         unit = parts.get(wire["tool_call_id"])
         if unit is not None:
@@ -264,5 +222,7 @@ def _unit_for(
             for part in unit.message.parts
         ]
         return HistoryUnit(replace(unit.message, parts=changed), None, None)
-    made = SystemPromptPart(text) if role == "system" else UserPromptPart(text)
+    said = [_item(block) for block in blocks]
+    is_text = all(isinstance(one, str) for one in said)
+    made = SystemPromptPart(text) if role == "system" else UserPromptPart(text if is_text else said)
     return HistoryUnit(ModelRequest([made]), made, None)

@@ -10,22 +10,14 @@ that stay are the very objects. Originals are kept in the manager's state, which
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from strands.agent.conversation_manager import ConversationManager
 from strands.hooks import BeforeModelCallEvent
 from strands.tools.tools import PythonAgentTool
 
-from midfold import Config, Protection, Setup, Summarizer, ToolSpec
-from midfold.adapters.folded_history import (
-    RECALL_NAMES,
-    RECALL_TOOLS,
-    FoldedHistory,
-    Report,
-    answer_recall,
-    log_report,
-    report_unknown,
-)
+from midfold import ToolSpec
+from midfold.adapters.folded_history import RECALL_TOOLS, THRESHOLD, Histories, HistorySettings, answer_recall
 
 DIALECT = "anthropic"
 NAME = "midfold"
@@ -34,24 +26,13 @@ NAME = "midfold"
 class MidfoldConversationManager(ConversationManager):
     """Keeps an agent's messages inside the window of its model; one for each agent.
 
-    `context_length` is needed where neither the model says its `context_window_limit` nor midfold knows it. `tools` are
-    for the agent: with them it searches and unfolds what was folded. `report` is told what a log would be: it is the
-    log unless given.
+    The keywords are those of `Histories`; a model's `context_window_limit` is known without them. `tools` are for
+    the agent: with them it searches and unfolds what was folded.
     """
 
-    def __init__(
-        self,
-        *,
-        context_length: int | None = None,
-        summarizer: Summarizer | None = None,
-        config: Config | None = None,
-        protection: Protection | None = None,
-        report: Report = log_report,
-    ) -> None:
+    def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__()
-        self._context_length, self._summarizer = context_length, summarizer
-        self._config, self._protection = config, protection
-        self._report, self._reported = report, set[str]()
+        self._histories = Histories(**settings)
         self._kept: dict[str, Any] = {}
         self._originals: dict[str, list[Any]] = {}
         self._front: list[Any] = []
@@ -83,19 +64,25 @@ class MidfoldConversationManager(ConversationManager):
     def _fold(self, agent: Any, *, error: Exception | None = None, force: bool = False) -> bool:
         messages = agent.messages
         wires = [_wire(message) for message in messages]
-        unknown = (_kind(message) for message, wire in zip(messages, wires, strict=True) if wire is None)
-        report_unknown(unknown, self._reported, self._report)
-        has_recall = bool(RECALL_NAMES & set(agent.tool_registry.registry))
-        recall: Any = "always" if has_recall else "never"
-        history = FoldedHistory(self._setup(agent), wires, self._kept, dialect=DIALECT, recall=recall)
+        specs = agent.tool_registry.get_all_tool_specs()
+        history = self._histories.open(
+            messages,
+            wires,
+            self._kept,
+            kind=_kind,
+            model=agent.model.get_config().get("model_id"),
+            window=agent.model.context_window_limit,
+            system=agent.system_prompt,
+            tools=[ToolSpec(one["name"], one["description"], one["inputSchema"].get("json", {})) for one in specs],
+            dialect=DIALECT,
+        )
         if error is not None:
             history.learn_refusal(error)
         folded = history.fold(force=force) is not None
         self._kept = {**history.keep(), "plan": {}}
         if folded:
             self._originals |= history.originals
-            sent = [messages[one] if isinstance(one, int) else _message(one, messages) for one in history.pieces]
-            self._replace(messages, sent)
+            self._replace(messages, history.select(messages, lambda wire: _message(wire, messages)))
         return folded
 
     def _replace(self, messages: list[Any], sent: list[Any]) -> None:
@@ -107,27 +94,11 @@ class MidfoldConversationManager(ConversationManager):
         self._front = sent[: len(sent) - same]
         messages[:] = sent
 
-    def _setup(self, agent: Any) -> Setup:
-        specs = agent.tool_registry.get_all_tool_specs()
-        return Setup(
-            model=agent.model.get_config().get("model_id"),
-            context_length=self._context_length or agent.model.context_window_limit,
-            config=self._config,
-            summarizer=self._summarizer,
-            protection=self._protection,
-            system=agent.system_prompt,
-            tools=[
-                ToolSpec(spec["name"], spec["description"], spec["inputSchema"].get("json", {})).definition(DIALECT)
-                for spec in specs
-                if spec["name"] not in RECALL_NAMES
-            ],
-        )
-
     def _tool(self, spec: Any) -> PythonAgentTool:
         told = {"name": spec.name, "description": spec.description, "inputSchema": {"json": dict(spec.parameters)}}
 
         def run(tool_use: Any, **_: Any) -> Any:
-            answer = answer_recall(spec.name, tool_use["input"], self._originals, DIALECT)
+            answer = answer_recall(spec.name, tool_use["input"], self._originals, self._kept.get(THRESHOLD), DIALECT)
             status = "error" if answer.is_error else "success"
             return {"toolUseId": tool_use["toolUseId"], "status": status, "content": [{"text": answer.text}]}
 

@@ -231,14 +231,15 @@ HIGH = 0.75
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
     audit = _audit(job, ask, answer)
-    body = _own(job, ask, clip_tokens(audit.text, ask.budget_tokens))
+    body = _own(job, ask, clip_tokens(audit.text, ask.room_tokens))
     if ask.handle_tokens:
         body = _with_handles(job, plan, ask, body)
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
     system, view = _with_note(job)
     messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
-    messages, repairs = let_user_open(_seamless(messages, ask), repairs, ask.fold)
+    messages, joined = _seat_system(job, _seamless(messages, ask), ask)
+    messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
     helps = is_asked(job.request) or new_tokens < job.prompt_tokens * SMALLEST_GAIN
@@ -418,6 +419,33 @@ def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
             out.append(filler(ask.fold, "assistant" if message.role == "user" else "user", terse=ask.dense))
         out.append(message)
     return tuple(out)
+
+
+def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Transcript, tuple[Repair, ...]]:
+    """What the system says in the middle, where its neighbours are gone.
+
+    Anthropic takes it only directly behind a message of the user's, at the end or before one of the assistant's, and
+    never twice in a row.
+    """
+    begins_so = bool(job.messages) and job.messages[0].role == "system"
+    if job.request.options.result_role != "user" or begins_so:
+        return messages, ()
+    places = {id(message): index for index, message in enumerate(job.view)}
+    out: list[Message] = []
+    joined: list[Message] = []
+    for message in messages:
+        last = out[-1].role if out else None
+        if message.role == last == "system":
+            joined += [out[-1], message]
+            out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
+            continue
+        if message.role == "system" and last != "user":
+            out.append(filler(ask.fold, "user", terse=ask.dense))
+        elif message.role == "user" and last == "system":
+            out.append(filler(ask.fold, "assistant", terse=ask.dense))
+        out.append(message)
+    found = (places[id(message)] for message in joined if id(message) in places)
+    return tuple(out), tuple(Repair(place, "joined what the system says in the middle") for place in found)
 
 
 def handoff_role(before: Role | None, after: Role | None) -> Role:

@@ -104,7 +104,8 @@ def _enough(job: Job, plan: Plan) -> int:
 
 def _slack(job: Job, plan: Plan) -> float:
     """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
-    gain = sum(_most_gain(job.view[index], job.sizes[index], job.scale) for index in plan.fold())
+    view, sizes, scale = job.view, job.sizes, job.scale
+    gain = sum(_most_gain(view[index], sizes[index], scale) for index in plan.fold())
     if gain <= 0 and not job.media:
         return -1.0
     return _enough(job, plan) * DOUBT - (job.staying(NOTHING) - gain)

@@ -137,7 +137,7 @@ def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transc
         result_role=options.result_role,
         batches_of_items=options.batches_of_items,
     )
-    places = {id(message): index for index, message in enumerate(view)}
+    places = {id(message): index for index, message in enumerate(view)} if repairs else {}
     return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -53,24 +54,24 @@ USUAL_RATE = 0.27
 """Units per character, before anything was measured."""
 
 
-def rough_units(messages: Transcript, meter: Meter, may_stay: float) -> list[int]:
+def rough_units(messages: Transcript, meter: Meter, may_stay: float, lengths: Sequence[int]) -> list[int]:
     """Units per message, exact for so many units at the end as may stay there."""
     if len(messages) < MANY:
         return [meter.units(message) for message in messages]
     newest = _newest_units(messages, meter, may_stay)
     exact_from = len(messages) - len(newest)
-    lengths: dict[str, int] = {}
+    read: dict[str, int] = {}
     measured: dict[str, int] = {}
-    for message in messages[OLDEST:exact_from:EVERY]:
-        role = message.role
-        lengths[role] = lengths.get(role, 0) + characters(message.parts)
-        measured[role] = measured.get(role, 0) + meter.units(message)
-    rates = {role: measured[role] / length for role, length in lengths.items() if length}
+    for index in range(OLDEST, exact_from, EVERY):
+        role = messages[index].role
+        read[role] = read.get(role, 0) + lengths[index]
+        measured[role] = measured.get(role, 0) + meter.units(messages[index])
+    rates = {role: measured[role] / length for role, length in read.items() if length}
     return [
         *map(meter.units, messages[:OLDEST]),
         *(
-            MESSAGE_UNITS + int(characters(message.parts) * rates.get(message.role, USUAL_RATE))
-            for message in messages[OLDEST:exact_from]
+            MESSAGE_UNITS + int(lengths[index] * rates.get(messages[index].role, USUAL_RATE))
+            for index in range(OLDEST, exact_from)
         ),
         *newest,
     ]
@@ -143,7 +144,12 @@ class Job:
     @cached_property
     def _units(self) -> list[int]:
         may_stay = self.budget.tail_tokens * self.request.options.protection.soft_ceiling_ratio
-        return rough_units(self.messages, self.request.meter, may_stay / max(self.request.meter.factor, 0.01))
+        meter = self.request.meter
+        return rough_units(self.messages, meter, may_stay / max(meter.factor, 0.01), self._lengths)
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [characters(message.parts) for message in self.messages]
 
     @cached_property
     def cuts(self) -> list[int]:
@@ -301,17 +307,16 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        turns = ((index, self.messages[index]) for index in plan.fold() if index not in self.ours)
-        left = ((index, self.standing.rest.get(index, message)) for index, message in turns)
+        (ours, beside), rest = self._generated_messages, self.standing.rest
+        turns = ((index, self.messages[index]) for index in plan.fold() if index not in ours)
+        left = ((index, rest.get(index, message)) for index, message in turns)
         return tuple(
-            without_summary(message) if index in self._generated_messages[1] else message
-            for index, message in left
-            if message is not None
+            without_summary(message) if index in beside else message for index, message in left if message is not None
         )
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends, start = self.ends(plan), self._previous[0] if self._previous else 0
-        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in self.ours]
+        ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
         budget = self.summary_budget(plan)
@@ -338,7 +343,7 @@ class Job:
 
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
-        read = sum(characters(self.messages[index].parts) for index in plan.fold())
+        read = sum(map(self._lengths.__getitem__, plan.fold()))
         size = self._folded_tokens(plan)
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)

@@ -26,8 +26,8 @@ from midfold.fold.handoff import newest_handoff
 
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
-LONGEST_SUMMARY = 1.1
-"""Times its budget; what is longer is cut."""
+LONGEST_SUMMARY, WITH_ADDED = 1.1, 1.25
+"""Times its budget: what is longer is cut; and a model's answer with all that is added to it."""
 
 
 def plan_whole(job: Job) -> Plan:
@@ -68,7 +68,8 @@ def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
     """The size of the view that a plan makes, with a full summary."""
     if not plan.fold():
         return job.staying(plan, ends)
-    return job.staying(plan, ends) + int(job.summary_budget(plan) * LONGEST_SUMMARY) + FRAME_TOKENS
+    longest = WITH_ADDED if job.request.target_tokens is None else LONGEST_SUMMARY
+    return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS
 
 
 def _layout(job: Job) -> Layout:

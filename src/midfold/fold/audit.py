@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -29,9 +30,11 @@ from midfold.fold.local import Book, count_names
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
     CHARACTERS_PER_TOKEN,
+    FENCE,
     SECTIONS,
     StructuredSummary,
     follows_template,
+    has_open_code,
     parse_summary,
     sections_text,
 )
@@ -138,7 +141,7 @@ def audit_summary(ask: SummaryAsk, text: str) -> Audit:
     quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _omissions(ask, f"{quiet.text}\n{trail}")
-    room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
+    room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fit_into(parse_summary(quiet.text), room), ask.trail_lines)
     body = "\n\n".join(filter(None, [summary.render(), added]))
     book = count_names(ask, body, SCANNED_FOR_MODEL)
@@ -237,7 +240,7 @@ DEMAND = re.compile(
     re.I,
 )
 _WORDS = re.compile(r"\w{4,40}+")
-_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
+_SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 
@@ -246,7 +249,7 @@ def _omissions(ask: SummaryAsk, told: str) -> str:
 
     Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
     """
-    left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
+    left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
     said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
@@ -271,13 +274,18 @@ def _without_added(text: str) -> str:
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
     """A task that no user ever spoke of gives way to what the user said last."""
-    said = list(filter(None, map(user_words, (*ask.messages, *ask.after))))
-    spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
+    said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
+    newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
-    if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
+    unspoken = set(own)
+    for text in chain((newest, ask.previous), map(_text_of, ask.before), said):
+        if not newest or len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
+            return summary
+        unspoken.difference_update(_WORDS.findall(text.lower()))
+    if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
         return summary
-    newest = " ".join(ask.redact(said[-1]).split())
-    shown = newest if len(newest) <= LONGEST_TASK else f"{newest[:LONGEST_TASK]}…"
+    shown = " ".join(ask.redact(newest).split())
+    shown = shown if len(shown) <= LONGEST_TASK else f"{shown[:LONGEST_TASK]}…"
     return msgspec.structs.replace(summary, task_snapshot=shown)
 
 
@@ -382,7 +390,9 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
         kept.append(line)
     if not kept:
         return f"{lines[0][: int(room * CHARACTERS_PER_TOKEN)].rpartition(' ')[0]} […]"
-    return "\n".join([LEFT_OUT, *reversed(kept)] if oldest else [*kept, LEFT_OUT])
+    rest = "\n".join(reversed(kept) if oldest else kept)
+    cut = [FENCE] if has_open_code(rest) else []
+    return "\n".join([LEFT_OUT, *cut, rest] if oldest else [rest, *cut, LEFT_OUT])
 
 
 def trust_summary(ask: SummaryAsk, text: str) -> Audit:

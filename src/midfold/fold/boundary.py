@@ -68,8 +68,12 @@ class Plan(NamedTuple):
 
     def fold(self) -> list[int]:
         """The places of what is folded."""
-        pinned = {index for group in self.pinned for index in group}
-        return [index for index in range(self.head_end, self.tail_start) if index not in pinned]
+        found: list[int] = []
+        start = self.head_end
+        for pinned in sorted(index for group in self.pinned for index in group):
+            found += range(start, min(pinned, self.tail_start))
+            start = max(start, pinned + 1)
+        return [*found, *range(start, self.tail_start)]
 
 
 def head_length(

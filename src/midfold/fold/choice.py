@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from heapq import heapify, heappop, heappush, nlargest
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
 
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, parts, subwords, worth
@@ -56,6 +56,8 @@ HEADS = {
     "web": 0.06,
 }
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
+MOST_PER_TOKEN = {Kind.USER: PER_TOKEN["ask"], Kind.SAID: PER_TOKEN["finding"], Kind.CALL: DEFINES, Kind.NOTE: DEFINES}
+"""What a line of a kind is worth beside its names, at most."""
 ON_TOPIC = 1.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -72,20 +74,20 @@ _INTENT = re.compile(
 )
 _DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z", re.I)
 _EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}", re.I)
+# The next three are for text in small letters: to look for both is several times as slow.
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
     r"fail(?:s|ed|ing)?|already|instead|decid\w+|chose|need(?:s|ed)?|does(?:n't| not)|did(?:n't| not)|is(?:n't| not)|"
     r"not|only|still|add(?:s|ed)?|removed?|replaced?|changed?|committed|pushed|created|updated|default|should|would|will|"
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
-    r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]",
-    re.I,
+    r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]"
 )
-_ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback", re.I)
+_ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
 _REFUSES = re.compile(
-    r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}", re.I
+    r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
 )
 """A message that a program gives up with, as its code has it or as it was printed."""
 _LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
@@ -135,20 +137,36 @@ class Choice:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
     def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
+        """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
         for number, step in enumerate(steps):
             oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
-            age = oldest + (newest - oldest) * number / last
+            step.age = oldest + (newest - oldest) * number / last
             if step.head:
                 head = Line(step, -1, -1, step.head_names)
-                head.base = _head_base(step) * age
+                step.head_base = _head_base(step)
+                head.base = step.head_base * step.age
                 head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
+                head.is_judged = True
                 found.append(head)
-            length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
-            for line in step.lines:
-                line.base = _base(line, length) * age
-                found.append(line)
+            step.length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
+            found += step.lines
+        if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
+            return self._judge_all(found, budget)
+        for line in found:
+            if not line.is_judged:
+                step, text = line.step, line.text
+                line.cost = estimate_text(text) + LINE_TOKENS
+                is_added = step.kind is Kind.CALL and text.startswith("+ ")
+                line.base = (ADDED if is_added else MOST_PER_TOKEN[step.kind]) * (len(text) / 4) * step.age
+        return found
+
+    def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
+        """The lines that are worth most, judged."""
+        lines = [line for line in found if not line.is_judged]
+        for line in lines:
+            line.base = _base(line) * line.step.age
         most = int(budget * CANDIDATES_PER_TOKEN) + 50
         if len(found) > most and not self._topic:
             worthy = [line for line in found if self._gain(line) > 0]
@@ -160,13 +178,26 @@ class Choice:
         if len(found) > budget * CANDIDATES_PER_TOKEN:
             found = nlargest(most, found, key=lambda line: self._gain(line) / line.cost)
         for line in found:
-            if line.step.kind is Kind.CALL and line.first >= 0:
-                self._widen(line)
-            elif line.step.kind is Kind.SAID:
-                line.binds = not _is_intent(line)
-            elif line.step.kind is Kind.USER:
-                line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
+            self._bind(line)
         return found
+
+    def _judge(self, line: Line) -> None:
+        """Weighs a line; where it may be next even so, finds out whether it says what its names are."""
+        if line.is_weighed:
+            self._bind(line)
+        else:
+            line.base = _base(line) * line.step.age
+            line.is_weighed = True
+
+    def _bind(self, line: Line) -> None:
+        """Whether a line says what its names are, if need be with the one before or behind it."""
+        line.is_judged = True
+        if line.step.kind is Kind.CALL and line.first >= 0:
+            self._widen(line)
+        elif line.step.kind is Kind.SAID:
+            line.binds = not _is_intent(line)
+        elif line.step.kind is Kind.USER:
+            line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
 
     def _widen(self, line: Line) -> None:
         """Takes the line before or behind along where a line does not say what its names are."""
@@ -183,39 +214,60 @@ class Choice:
                 return
         line.binds = False
 
-    def _gain(self, line: Line) -> float:
+    def _names_worth(self, line: Line) -> float:
+        """What the names of a line are worth that a reader does not have yet."""
         covered, named = self.covered, 0.0
         for entry in line.names:
             if entry not in covered:
                 named += self.worths[entry]
-        has_base = self._speech_left > 0 or line.step.kind is not Kind.SAID
-        base = line.base if has_base and not self._only_names else 0.0
-        return base + NAMED * (named if line.binds else named * UNBOUND)
+        return named
 
-    def _price(self, line: Line) -> tuple[float, float]:
+    def _gain(self, line: Line) -> float:
+        return self._price(line, self._names_worth(line), self._speech_left > 0, is_told=True)[0]
+
+    def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
-        gain, cost = self._gain(line), line.cost
         step = line.step
-        if step.head and line.first >= 0 and step not in self.chosen:
+        base = line.base if (has_speech or step.kind is not Kind.SAID) and not self._only_names else 0.0
+        gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
+        if not is_told and step.head and line.first >= 0:
             cost += step.head_cost
-            gain += 0.0 if self._only_names else _head_base(step)
+            gain += 0.0 if self._only_names else step.head_base
         return gain, cost
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
-        heap = [(-gain / cost, number) for number, line in enumerate(lines) for gain, cost in [self._price(line)]]
+        named, told, has_speech = [*map(self._names_worth, lines)], set(self.chosen), self._speech_left > 0
+
+        def promise(number: int) -> tuple[float, int]:
+            """What a line would add for each token before this run, at most; exact where it is judged."""
+            line = lines[number]
+            gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+            return -gain / cost, number
+
+        def judge_first() -> None:
+            while heap and not lines[heap[0][1]].is_judged:
+                self._judge(lines[heap[0][1]])
+                heapreplace(heap, promise(heap[0][1]))
+
+        heap = [*map(promise, range(len(lines)))]
         heapify(heap)
         over: list[Line] = []
         end = max(self.left - room, 0.0)
         while heap and self.left > end + LEAST_LEFT:
+            judge_first()
             promised, number = heappop(heap)
             line = lines[number]
-            gain, cost = self._price(line)
+            gain, cost = self._price(
+                line, self._names_worth(line), self._speech_left > 0, is_told=line.step in self.chosen
+            )
             if gain <= 0 or cost > self.left - end or (line.first < 0 and line.step in self.chosen):
                 continue
-            if heap and -gain / cost > promised + 1e-12 and -gain / cost > heap[0][0]:
-                heappush(heap, (-gain / cost, number))
-                continue
+            if -gain / cost > promised + 1e-12:
+                judge_first()
+                if heap and -gain / cost > heap[0][0]:
+                    heappush(heap, (-gain / cost, number))
+                    continue
             if not is_last and self._is_full(line.step):
                 over.append(line)
                 continue
@@ -282,12 +334,12 @@ def _head_base(step: StoryStep) -> float:
     return HEADS.get(action.family, 0.01)
 
 
-def _base(line: Line, length: int) -> float:
+def _base(line: Line) -> float:
     """What a line is worth beside its names."""
     step, text = line.step, line.text
-    tokens = line.cost or len(text) / 4
+    tokens = len(text) / 4
     if step.kind is Kind.USER:
-        key = "ask" if length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
+        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
         return PER_TOKEN[key] * tokens
     if step.kind is Kind.SAID:
         if _EMPTY.fullmatch(text):
@@ -296,16 +348,16 @@ def _base(line: Line, length: int) -> float:
             return PER_TOKEN["intent"] * tokens
         if _DOUBT.match(text) and not step.is_answer:
             return PER_TOKEN["said"] * tokens
-        is_finding = _FINDING.search(text) is not None
+        is_finding = _FINDING.search(text.lower()) is not None
         return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
         is_patch = step.action is not None and step.action.family == "patch"
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
-    if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text):
+    if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
         return ERROR * tokens
     if _DEFINES.search(text):
         return DEFINES * tokens
-    if _REFUSES.search(text):
+    if _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0

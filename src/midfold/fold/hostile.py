@@ -78,10 +78,11 @@ class Source:
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
         said = [piece for message in messages for part in message.parts for piece in _texts(part)]
-        self._text = b"\n".join([_bytes(text.replace("\\/", "/")) for text in (*said, *texts)]).lower()
+        self._text = b"\n".join([_bytes(_unescape(text)) for text in (*said, *texts)]).lower()
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
-        self._places: dict[bytes, int] = {}
-        """Where each piece that was looked for stands first; -1 if nowhere."""
+        self._known: dict[bytes, bool] = {}
+        """Whether each piece that was looked for stands somewhere."""
+        self._last = 0
 
     def has(self, found: Identifier) -> bool:
         """Whether it stands in the source; beyond what may be read of a very long one, it is believed."""
@@ -98,7 +99,7 @@ class Source:
         pieces = [piece for piece in re.split(rb"[/*]+", text.strip(b"~./*")) if piece not in (b"", b".", b"..")]
         if not pieces or not self._stands(pieces[-1]):
             return False
-        if b"*" not in text and self._stands(b"/".join(pieces), pieces[-1]):
+        if b"*" not in text and self._stands(b"/".join(pieces)):
             return True
         if b"*" in text or (text[:1].isalnum() and not any(b"." in piece for piece in pieces)):
             return all(map(self._stands, pieces))
@@ -113,13 +114,18 @@ class Source:
                 return True
         return False
 
-    def _stands(self, piece: bytes, end: bytes = b"") -> bool:
-        """Whether it stands anywhere; with an `end` that is known to stand, not before that."""
-        at = self._places.get(piece)
-        if at is None:
-            at = self._places[piece] = self._text.find(piece, max(self._places.get(end, 0) - len(piece), 0))
-            self._searches -= at < 0
-        return at >= 0
+    def _stands(self, piece: bytes) -> bool:
+        """Whether it stands anywhere: looked for from where the last one stood, as summaries follow their source."""
+        found = self._known.get(piece)
+        if found is None:
+            start = max(self._last - len(piece), 0)
+            at = self._text.find(piece, start)
+            if at < 0:
+                at = self._text.find(piece, 0, start + len(piece))
+            found = self._known[piece] = at >= 0
+            self._last = at if found else self._last
+            self._searches -= not found
+        return found
 
     def _stands_alone(self, tail: bytes, head: bytes, reach: int) -> bool:
         """Whether a path stands somewhere without another place before it; with a reach, near its own place."""
@@ -133,6 +139,10 @@ class Source:
             if is_alone and (not reach or head in self._text[max(at - reach, 0) : at + reach]):
                 return True
         return False
+
+
+def _unescape(text: str) -> str:
+    return text.replace("\\/", "/") if "\\" in text else text
 
 
 def _bytes(text: str) -> bytes:
@@ -277,7 +287,8 @@ _ORDER = _compile(_CERTAIN, _CHINESE)
 _MAYBE = _compile(_POSSIBLE, _TAGGED)
 _ANY = _compile([*_CERTAIN, *_POSSIBLE], _CHINESE, _TAGGED)
 _ANYWHERE = re.compile(
-    rf"[^a-z0-9_](?:(?={_BEGINNINGS})(?:{'|'.join([*_CERTAIN, *_POSSIBLE])})|(?<=<){_TAGGED.removeprefix('<')})"
+    rf"[^a-z0-9_](?=[idfobnwsahurplecmgy/])"
+    rf"(?:(?={_BEGINNINGS})(?:{'|'.join([*_CERTAIN, *_POSSIBLE])})|(?<=<){_TAGGED.removeprefix('<')})"
 )
 """Whether there may be one, for long texts: places inside of words are passed at once. Chinese is looked for alone."""
 _WORD = re.compile(r"[a-z]{4,30}+")
@@ -365,12 +376,20 @@ class _Texts:
     """Texts in which a phrase is looked for, whatever its case and the space between its words."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = [text.lower() for text in texts]
+        self._unread = iter(texts)
+        self._texts: list[str] = []
 
     def has(self, phrase: str) -> bool:
         """Whether a text has the phrase, which is in small letters; only texts with its longest word are read."""
         word = max(phrase.split(), key=len, default="")
-        return any(word in text and (word == phrase or phrase in _flat(text)) for text in self._texts)
+        return any(word in text and (word == phrase or phrase in _flat(text)) for text in self._lower())
+
+    def _lower(self) -> Iterator[str]:
+        """The texts in small letters, no more of them than were ever asked for."""
+        yield from self._texts
+        for text in self._unread:
+            self._texts.append(text.lower())
+            yield self._texts[-1]
 
 
 class _Said:
@@ -385,10 +404,11 @@ class _Said:
         if line.lstrip(_BULLETS).startswith(QUOTED):
             return False
         plain = _plain(line).lower()
-        is_certain, phrases = _ORDER.search(plain), [_normal([match.group()]) for match in _MAYBE.finditer(plain)]
-        if not (is_certain or phrases or orderly) or self._is_users(line):
-            return False
-        return bool(is_certain) or any(map(self._is_data, phrases)) or (orderly and self._rests_on_order(plain))
+        gives_order = _ANY.search(plain) is not None and (
+            _ORDER.search(plain) is not None
+            or any(self._is_data(_normal([match.group()])) for match in _MAYBE.finditer(plain))
+        )
+        return (gives_order or (orderly and self._rests_on_order(plain))) and not self._is_users(line)
 
     def _rests_on_order(self, line: str) -> bool:
         """Whether a line, in small letters, is about what an order named, and nobody trusted ever spoke of that."""
@@ -444,16 +464,20 @@ class _Said:
     def _windows(self) -> list[str]:
         """What stands around orders in tool results."""
         found: list[str] = []
-        room = max(MOST_SCANNED // max(sum(1 for _ in _results(self._messages)), 1), SMALLEST_SCANNED)
-        for part in _results(self._messages):
-            if len(found) < MOST_WINDOWS:
-                text = f" {_plain(_ends(part.text, room)).lower()}"
-                if not _ANYWHERE.search(text) and "忽略" not in text:
-                    continue
-                found += [
-                    text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW]
-                    for match, _ in zip(_ANY.finditer(text), range(4), strict=False)
-                ]
+        texts = [part.text for part in _results(self._messages)]
+        room = max(MOST_SCANNED // max(len(texts), 1), SMALLEST_SCANNED)
+        for whole in texts:
+            text = f" {_plain(_ends(whole, room)).lower()}"
+            first = _ANYWHERE.search(text)
+            if first is None and "忽略" not in text:
+                continue
+            start = first.start() if first is not None and "忽略" not in text else 0
+            found += [
+                text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW]
+                for match, _ in zip(_ANY.finditer(text, start), range(4), strict=False)
+            ]
+            if len(found) >= MOST_WINDOWS:
+                break
         return found
 
 

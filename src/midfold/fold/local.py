@@ -25,7 +25,7 @@ from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
-from midfold.transcript.message import ToolCall
+from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
@@ -84,7 +84,8 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
 
 def _tools_used(ask: SummaryAsk) -> str:
     """Which tools were called how often, with the id of the newest call of each."""
-    calls = [part for message in ask.messages for part in message.parts if isinstance(part, ToolCall)]
+    messages = (message for message in ask.messages if message.kinds & CALL)
+    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
     newest = {call.name: call.id for call in calls}
     most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
     used = Counter(call.name for call in calls).most_common(most)

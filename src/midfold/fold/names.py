@@ -55,7 +55,7 @@ def binds(text: str) -> bool:
             if seen:
                 return True
             seen = word
-    return _LABEL.search(text) is not None or _is_row(text)
+    return (":" in text and _LABEL.search(text) is not None) or _is_row(text)
 
 
 def _is_row(text: str) -> bool:

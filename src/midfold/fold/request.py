@@ -151,10 +151,19 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_tokens(self) -> int:
-        """How long a model's answer should be: all of the budget but what is added to it."""
+        """How long a model's answer should be: the budget, less what is added where a size was asked for."""
+        budget = self.budget_tokens
+        return max(budget - self._added_tokens, budget // 2) if self.dense else budget
+
+    @property
+    def room_tokens(self) -> int:
+        """How long a model's answer may be with what is added to it."""
+        return self.budget_tokens if self.dense else self.budget_tokens + self._added_tokens
+
+    @property
+    def _added_tokens(self) -> int:
         trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
-        added = trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
-        return max(self.budget_tokens - added, self.budget_tokens // 2)
+        return trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""

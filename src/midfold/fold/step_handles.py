@@ -103,13 +103,14 @@ def _sources(messages: Transcript, wanted: set[str]) -> dict[str, list[str]]:
     room = min(max(SCANNED // max(len(messages), 1), LEAST_SCANNED), MOST_SCANNED)
     found: dict[str, list[str]] = {}
     for handle, texts in _by_handle(messages):
-        for name in wanted & _names(texts, room):
+        for name in wanted & _names(texts, room).keys():
             found.setdefault(name, []).append(handle)
     return found
 
 
-def _names(texts: Iterable[str], room: int) -> set[str]:
-    return {name for text in texts for name in _NAME.findall(text[:room])}
+def _names(texts: Iterable[str], room: int) -> dict[str, None]:
+    """In the order of the text: which of two handles of the same weight is taken depends on it."""
+    return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:room]))
 
 
 def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
@@ -131,7 +132,7 @@ def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
             yield own, said
 
 
-def _best(names: set[str], sources: dict[str, list[str]]) -> str:
+def _best(names: Iterable[str], sources: dict[str, list[str]]) -> str:
     weights: dict[str, float] = {}
     for name in names:
         places = dict.fromkeys(sources.get(name, ()))

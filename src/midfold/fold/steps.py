@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from midfold.fold.digest.actions import (
@@ -39,7 +39,8 @@ from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCo
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
-from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.wrappers import read_user_text
 
 SCANNED = 300_000
@@ -67,7 +68,7 @@ GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
-_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t](?=[ \tA-Z`*\"(])|(?<=[.!?。])[ \t](?=[^\x00-\x7f])")
+_SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -84,7 +85,7 @@ class Kind(IntEnum):
 class Line:
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = ("base", "binds", "cost", "first", "last", "names", "step")
+    __slots__ = ("base", "binds", "cost", "first", "is_judged", "is_weighed", "last", "names", "step")
 
     def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
@@ -93,28 +94,37 @@ class Line:
         """The places of the first and the last line among those of the step; -1: the step's own line."""
         self.names = names
         self.base = 0.0
-        """What it is worth beside its names."""
+        """What it is worth beside its names; until it is judged, at most."""
         self.binds = True
         """Whether it says what its names are."""
         self.cost = 0.0
+        self.is_weighed = self.is_judged = False
 
     @property
     def text(self) -> str:
-        return "\n".join(self.step.rows[self.first : self.last + 1]) if self.first >= 0 else self.step.head
+        rows, first = self.step.rows, self.first
+        if first == self.last:
+            return rows[first] if first >= 0 else self.step.head
+        return "\n".join(rows[first : self.last + 1])
 
 
 class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "at", "call", "head", "head_cost", "head_names", "is_answer", "kind", "lines", "look", "result",
-        "rows", "texts",
+        "action", "age", "at", "call", "head", "head_base", "head_cost", "head_names", "is_answer", "kind", "length",
+        "lines", "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
         self.kind = kind
         self.at = at
+        self.age = 1.0
+        """What its age makes of its worth."""
+        self.length = 0
+        """Characters of what the user said."""
         self.head = ""
+        self.head_base = 0.0
         self.head_cost = 0.0
         self.head_names: list[NameCounts] = []
         self.rows: list[str] = []
@@ -146,6 +156,8 @@ class FoldReading:
         places = places_to_read(messages, scanned)
         self.room = room_for([messages[at] for at in places], scanned)
         self.census = Census()
+        self._names: dict[str, list[NameCounts]] = {}
+        """The names of every line that was read: many stand in more than one place."""
         self.inside: set[NameCounts] = set()
         """Names of the fold."""
         self.seen: set[NameCounts] = set()
@@ -236,11 +248,16 @@ class FoldReading:
             step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
 
     def names(self, text: str) -> list[NameCounts]:
-        known, find = self.census.known, self.census.find
-        found = CHUNK.findall(text)
-        if len(found) > 1:
-            found = list(dict.fromkeys(found))
-        return [entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None]
+        entries = self._names.get(text)
+        if entries is None:
+            known, find = self.census.known, self.census.find
+            found = CHUNK.findall(text)
+            if len(found) > 1:
+                found = list(dict.fromkeys(found))
+            entries = self._names[text] = [
+                entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None
+            ]
+        return entries
 
     def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
@@ -461,20 +478,27 @@ def visible_part(text: str, shown: int) -> str:
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
     """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
-    lengths = [_text_lengths(message) for message in messages]
-    if sum(min(length, ROOMS[-1]) for own in lengths for length in own) <= scanned:
+    left = scanned
+    for message in messages:
+        left -= sum(min(length, ROOMS[-1]) for length in _text_lengths(message))
+        if left < 0:
+            break
+    else:
         return range(len(messages))
     found: list[int] = []
     for at in range(len(messages) - 1, -1, -1):
-        if scanned > 0 or not any(isinstance(part, ToolCall | ToolResult) for part in messages[at].parts):
-            found.append(at)
-            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths[at])
+        if scanned > 0:
+            lengths = _text_lengths(messages[at])
+            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths)
+        elif messages[at].kinds & (CALL | RESULT_PART):
+            continue
+        found.append(at)
     return found[::-1]
 
 
 def room_for(messages: Sequence[Message], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = sorted(length for message in messages for length in _text_lengths(message))
+    lengths = sorted(chain.from_iterable(map(_text_lengths, messages)))
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)

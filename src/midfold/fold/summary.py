@@ -9,7 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -120,6 +120,8 @@ STANDING = (
 )
 APPENDED = "What stands in <appended> is added to the sections of your summary as it is: say what it does not."
 _HEADING = re.compile(r"^#{1,4}[ \t]([^\n]*)$", re.MULTILINE)
+FENCE = "```"
+_FENCE = re.compile(r"^[ \t]{0,3}+```[^\n]*$", re.MULTILINE)
 _FRAME_END = re.compile(r"</(?=\s{0,4}(?:turns|previous-summary|stays|appended)\b)", re.I)
 _WORDS = re.compile(r"[a-z]+")
 _ALIASES = {
@@ -181,7 +183,24 @@ _KEYS = {_normal(section.heading): section.key for section in SECTIONS} | _ALIAS
 
 def follows_template(text: str) -> bool:
     """Whether a text has sections of the template, so that one can tell what it does not say."""
-    return len({_KEYS[normal] for match in _HEADING.finditer(text) if (normal := _normal(match.group(1))) in _KEYS}) > 1
+    return len({_KEYS[normal] for match in _headings(text) if (normal := _normal(match.group(1))) in _KEYS}) > 1
+
+
+def _headings(text: str) -> list[re.Match[str]]:
+    """The headings of a text. A line of code that begins like one is none; a block that nobody closes is no block.
+
+    Where all of them stand in blocks, the summary itself does.
+    """
+    found = list(_HEADING.finditer(text))
+    fences = [match.start() for match in _FENCE.finditer(text)]
+    if len(fences) % 2:
+        fences.pop()
+    return [match for match in found if bisect_left(fences, match.start()) % 2 == 0] or found
+
+
+def has_open_code(text: str) -> bool:
+    """Whether a block of code begins in a text and does not end in it, or the other way round."""
+    return len(_FENCE.findall(text)) % 2 == 1
 
 
 def parse_summary(text: str) -> StructuredSummary:
@@ -189,7 +208,7 @@ def parse_summary(text: str) -> StructuredSummary:
     found: dict[str, list[str]] = {}
     position = 0
     key, title = "critical", ""
-    for match in [*_HEADING.finditer(text), None]:
+    for match in [*_headings(text), None]:
         body = text[position : match.start() if match else len(text)].strip()
         if body:
             found.setdefault(key, []).append(f"{title}: {body}" if title else body)

@@ -7,11 +7,12 @@ Rules of this file:
    tool of such a name keeps it, and one without tools is offered none.
 2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
    the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
-   apart. What a stream says before a call is relayed as it comes (see `hidden`).
+   apart. What a stream says before a call is relayed as it comes (see `joined`).
 3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
    again. Only a stream whose first call is the client's is not held back: it is the client's turn, our calls are taken
    out of it, and what they brought is put back beside the client's results.
-4. Rounds, what they may bring and the time they take are bounded. Then the model must answer without tools.
+4. Rounds, what they may bring and the time they take are bounded, and so are calls that were cut off. Then the model
+   must answer without tools; a call of ours that it makes all the same is taken out of its answer.
 5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
    another conversation that began with the same messages.
 """
@@ -32,15 +33,8 @@ from midfold.fold.receipt import RecallCost
 from midfold.gateway.encodings import decode_body
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.folding import names_of
-from midfold.gateway.hidden import (
-    JOINED,
-    BesideCalls,
-    HiddenRun,
-    HiddenTurnMemory,
-    JoinedStream,
-    OfferMemory,
-    raw_messages,
-)
+from midfold.gateway.hidden import BesideCalls, HiddenRun, HiddenTurnMemory, OfferMemory, raw_messages
+from midfold.gateway.joined import JOINED, JoinedStream
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.overflows import MOST_OF_ERRORS
 from midfold.gateway.peek import MOST_VALUES, structural_values
@@ -57,7 +51,7 @@ from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
 from midfold.transcript.message import ToolCall, Transcript, read_usage
-from midfold.transcript.replies import ModelAnswer, read_answer, result_messages
+from midfold.transcript.replies import BLANK, FIRST_OF_STREAM, ModelAnswer, read_answer, result_messages
 from midfold.transcript.splice import Piece, replace_values
 from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
 from midfold.transcript.tokens import estimate_text
@@ -68,7 +62,8 @@ if TYPE_CHECKING:
     from midfold.gateway.measuring import PreparedRequest
     from midfold.gateway.upstream import UpstreamAnswer
 
-MOST_ROUNDS = 8
+MOST_ROUNDS, MOST_CUT_OFF = 8, 2
+"""Rounds, and those one after the other whose calls were cut off: the same request would cut off the next, too."""
 MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
 """What the tools may bring in one request of a client: no more than this, nor than most of what is left of the window,
 and at least so much."""
@@ -99,7 +94,7 @@ class Allowance:
 
     def __init__(self, measured: MeasuredRequest | None) -> None:
         self._ends = time.monotonic() + MOST_SECONDS
-        self._rounds = MOST_ROUNDS
+        self._rounds, self._cut_off = MOST_ROUNDS, 0
         self._tokens = MOST_TOKENS
         if measured is not None:
             limits = measured.limits
@@ -117,8 +112,9 @@ class Allowance:
         self._tokens -= max(estimate_text(fitting), 1)
         return fitting
 
-    def end_round(self) -> None:
-        self._rounds -= 1
+    def end_round(self, *, is_cut_off: bool) -> None:
+        self._cut_off = self._cut_off + 1 if is_cut_off else 0
+        self._rounds = self._rounds - 1 if self._cut_off < MOST_CUT_OFF else 0
 
 
 class RecallRounds:
@@ -205,7 +201,7 @@ class RecallRounds:
             answers = await self.preparer.in_thread(self._answers, turn, prepared, exchange.own_tools, allowance)
             values = [*turn.messages, *result_messages(joined.dialect, answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
-            allowance.end_round()
+            allowance.end_round(is_cut_off=turn.finish == "length" or all(_arguments(call) is None for call in ours))
             self._count_round(exchange, turn)
             joined.hide()
             if _is_stream(answer):
@@ -218,7 +214,11 @@ class RecallRounds:
             await self._keep_beside(exchange, prepared, joined, turn, hidden, allowance)
         elif hidden and not _is_stream(answer) and answer.status == 200:
             await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
-        await self._relay_rest(exchange, answer, data, told, joined)
+        if ours and is_last and answer.status == 200:
+            joined.end(turn)
+            data = await self.preparer.work_on(len(told), _without_hidden, joined, told)
+            self._owe(exchange, joined, ours)
+        await self._relay_rest(exchange, answer, data, joined, told)
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Writes down what a conversation is offered from now on."""
@@ -336,19 +336,26 @@ class RecallRounds:
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
+    def _owe(self, exchange: Exchange, joined: JoinedStream, calls: Iterable[ToolCall]) -> None:
+        """The provider keeps a response with calls that its client does not know of: what goes on from it needs their
+        results."""
+        if joined.response_id:
+            results = result_messages(joined.dialect, [(call.id, NO_ROOM) for call in calls])
+            self._owed.put((exchange.owner.id, joined.response_id), b",".join(map(jsonio.encode, results)))
+
     async def _relay_rest(
-        self, exchange: Exchange, answer: UpstreamAnswer, data: bytes, told: bytes, joined: JoinedStream
+        self, exchange: Exchange, answer: UpstreamAnswer, data: bytes, joined: JoinedStream, told: bytes
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         exchange.account.usage = read_usage(joined.usage)
         if _is_stream(answer):
-            await self._send(exchange, answer, joined.rest())
+            await self._send(exchange, answer, data + joined.rest())
             self._rename(exchange, joined.renamed)
             await self._end(exchange, answer)
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
         else:
-            await exchange.begin(answer.status, to_client(answer.headers))
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=joined.has_ended))
             await exchange.write(data, more=False)
 
     def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
@@ -387,11 +394,9 @@ class RecallRounds:
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
         given = _arguments(call)
-        if given is None:
-            return f"error: {UNREADABLE}"
         if past is None:
-            return NOTHING_FOLDED
-        answer = past[0].run(call.name, given)
+            return NOTHING_FOLDED if given is not None else f"error: {UNREADABLE}"
+        answer = past[0].run(call.name, given) if given is not None else past[0].refuse(UNREADABLE)
         return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
@@ -425,6 +430,16 @@ def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
     except jsonio.NotJSON:
         return None
     return given if isinstance(given, Mapping) else None
+
+
+def _without_hidden(joined: JoinedStream, told: bytes) -> bytes:
+    """The answer that ends a turn, without hidden calls: what is left of a stream, or what came in one piece."""
+    if not told:
+        return joined.rest()
+    if told.lstrip(BLANK)[:1] not in FIRST_OF_STREAM:
+        return jsonio.encode(joined.strip(jsonio.decode(told)))
+    events = EventReader()
+    return b"".join([*map(joined.feed, (*events.feed(told), *events.end())), joined.rest()])
 
 
 def _is_stream(answer: UpstreamAnswer) -> bool:

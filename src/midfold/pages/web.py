@@ -176,7 +176,7 @@ HANDLE = Param("handle", "path", "a handle (mf-...) of a receipt, a line or a hi
 START = Param("start", "query", "the first entry of the page, from 0 on", number=True)
 PAGE = Param("page", "query", "the page, from 0 on", number=True)
 SHOWN = Param("show", "query", "only messages with this fate, or those there were afterwards", choices=(*FATES, AFTER))
-QUERY = Param("q", "query", 'words that must all occur; "in quotes" literally, begin* as a beginning')
+QUERY = Param("q", "query", 'words to look for; "in quotes" literally where that finds anything, begin* as a beginning')
 NAME = Param("q", "query", "a part of the names or titles of sessions")
 MODEL = Param("model", "query", "only sessions of this model")
 CLIENT = Param("client", "query", "only sessions of this client, such as claude-code")

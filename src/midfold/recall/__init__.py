@@ -5,11 +5,10 @@ what is shown, `linear_patterns` are regular expressions, `tool_answers` the too
 Pure: whoever keeps originals brings them as a `Past`.
 """
 
-from midfold.recall.hits import Hit, HitPart, search
+from midfold.recall.hits import Hit, HitPart
 from midfold.recall.memory_past import Memory
-from midfold.recall.ranking import Filters, Past, Positions
+from midfold.recall.ranking import CONSIDERED, Filters, Past, Positions
 from midfold.recall.tool_answers import (
-    CONSIDERED,
     FOUND,
     MOST_CHARACTERS,
     MOST_HITS,
@@ -23,6 +22,7 @@ from midfold.recall.tool_answers import (
     AnswerBounds,
     Recall,
     ToolAnswer,
+    search,
 )
 from midfold.recall.units import Candidate, Unit, original
 

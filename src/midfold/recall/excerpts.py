@@ -189,6 +189,8 @@ def _is_of_name(letter: str) -> bool:
 
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
     """The passage with the most weight of words that are not known yet."""
+    if not found:
+        return NOWHERE
     passages: dict[int, dict[int, Occurrence]] = {}
     for one in found:
         if one.term not in known and one.fit:

@@ -9,15 +9,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from midfold.fold.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Redact
-from midfold.recall.ranking import ANY, Filters, Past, RankedSearch, Scored
-from midfold.recall.units import Unit, UnitPiece, original
+from midfold.recall.ranking import Past, RankedSearch, Scored
+from midfold.recall.units import UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
 """Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
@@ -63,20 +63,9 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     """What came right after it and right before it, where there is room to show it."""
 
 
-def search(
-    past: Past,
-    text: str,
-    redact: Redact,
-    limit: int,
-    filters: Filters = ANY,
-    *,
-    wanted: Callable[[Unit], bool] = lambda unit: True,
-) -> list[Hit]:
-    """The best hits first."""
-    asked = RankedSearch(past, text, filters, wanted=wanted)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return []
-    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, PEOPLES_ROOM, ROOM))
+def hits_for_reader(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
+    """Hits of scored units for somebody who reads them on a page."""
+    return _with_handles(past, asked, _hits(asked, scored, redact, limit, PEOPLES_ROOM, ROOM))
 
 
 def hits_for_model(

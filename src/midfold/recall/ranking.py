@@ -8,7 +8,8 @@ Rules of this file:
    asks for what the user said finds users' words first; who asks for what is now, what is newer.
 3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
    grows with the places of rare words, not with the conversation.
-4. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
+4. Where nothing is found, what was asked for besides words is left out, one thing after the other, and that is told.
+5. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
    searches and what they brought are never hits.
 """
 
@@ -24,9 +25,11 @@ import msgspec
 
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
-from midfold.recall.words import Term, near_words, parse_query, search_tokens
+from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
+CONSIDERED = 12
+"""Units of which the best are told to a model; who wants more of them gets the same first."""
 MOST_TERMS = 40
 MOST_PLACES = 1_500
 """Places of rare words that are weighed; of commoner words only those at the same messages."""
@@ -36,6 +39,8 @@ MOST_AT_ONCE = 8
 """Calls of one message whose results are looked for."""
 MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
 """Words that are nowhere for which others are looked for; how many for each, and how long it must be."""
+MOST_LOOKED_THROUGH = 100_000
+"""Messages of a conversation whose words are all looked at where none of a query's is there."""
 MOST_SCANNED = 3_000
 """Messages that are read where there is no word to go by."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
@@ -45,6 +50,7 @@ NEIGHBOUR = 0.15
 """How much of the score of what stands before and after counts."""
 NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
 """How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
+QUOTES = 'these words "in quotes" as they stand'
 WORTH = 0.05
 """Of the best score; less is no hit."""
 _ASKED_ASIDES = (
@@ -113,6 +119,19 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     def are_narrow(self) -> bool:
         return bool(self.tool or self.path or self.role or self.kind)
 
+    def relax(self) -> Iterator[tuple[Filters, str]]:
+        """With less and less of them, and what was left out: of a path at first its folders, the positions last."""
+        kept, left = self, ""
+        *folders, name = self.path.replace("\\", "/").rstrip("/").split("/")
+        if folders and name:
+            kept = msgspec.structs.replace(kept, path=name)
+            yield kept, f"path={self.path}; looked for path={name}"
+        for field in ("kind", "role", "tool", "path", "before", "after"):
+            if (value := getattr(self, field)) not in ("", None):
+                kept = msgspec.structs.replace(kept, **{field: getattr(ANY, field)})
+                left += f"{', ' if left else ''}{field}={value}"
+                yield kept, left
+
 
 ANY = Filters()
 
@@ -133,6 +152,34 @@ class Scored(NamedTuple):
         return self.unit.pieces[self.best]
 
 
+def rank(
+    past: Past,
+    text: str,
+    filters: Filters,
+    limit: int,
+    *,
+    wanted: Callable[[Unit], bool],
+    seen: Collection[bytes] = (),
+) -> tuple[RankedSearch, list[Scored]]:
+    """The best first, of what was asked for, or of the most of it with which anything is found."""
+    asked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
+    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
+        return asked, []
+    found = asked.best(limit)
+    if found:
+        return asked, found
+    quotes = (QUOTES,) if asked.query.phrases else ()
+    plain = text.replace('"', " ") if quotes else text
+    kept = [(filters, "")] if quotes else []
+    for looser, left in (*kept, *filters.relax()) if plain.split() else ():
+        again = RankedSearch(past, plain, looser, wanted=wanted, seen=seen, left_out=(*quotes, *filter(None, [left])))
+        again.share_reading(asked)
+        found = again.best(limit)
+        if found:
+            return again, found
+    return asked, []
+
+
 class RankedSearch:
     """One query over one past."""
 
@@ -144,7 +191,10 @@ class RankedSearch:
         *,
         wanted: Callable[[Unit], bool] = lambda unit: True,
         seen: Collection[bytes] = (),
+        left_out: tuple[str, ...] = (),
     ) -> None:
+        self.left_out = left_out
+        """What was asked for, and is not, because nothing was found with it."""
         query = parse_query(text)
         query = query._replace(terms=tuple(nlargest(MOST_TERMS, query.terms, key=_length)))
         self.query, self.filters, self._past = query, filters, past
@@ -152,27 +202,42 @@ class RankedSearch:
         self._matcher = Matcher(query)
         self._weights: list[float] = []
         self._read: dict[tuple[str, int], Candidate] = {}
+        self._known: set[tuple[str, int, int]] = set()
         self.missing: tuple[str, ...] = ()
         """Words that are nowhere."""
         self.instead: dict[str, tuple[str, ...]] = {}
         """Words that were looked for instead of some of them."""
 
     def best(self, limit: int) -> list[Scored]:
-        """The best first; what the model still sees only if there is nothing else."""
+        """The best first; what the model still sees only if there is nothing else.
+
+        How many are wanted changes nothing about the first of them: what is read for more of them comes behind.
+        """
+        batches = self._batches()
+        found = self._rank(batches, CONSIDERED, 0.0)
+        if limit > CONSIDERED:
+            found += self._rank(batches, limit - len(found), max((one.score for one in found), default=0.0))
+        hidden = [one for one in found if not self._is_seen(one)]
+        return hidden or found
+
+    def _rank(self, batches: Iterator[Mapping[str, set[int]]], count: int, best: float) -> list[Scored]:
+        """What the next messages bring, so many units or a few more."""
         scored: list[Scored] = []
-        for batch in self._batches():
+        for batch in batches:
             scored += [one for unit in self._units(batch) if (one := self._score(unit)) is not None]
-            if len(scored) >= limit:
+            if len(scored) >= count:
                 break
-        least = WORTH * max((one.score for one in scored), default=0.0)
+        least = WORTH * max([best, *(one.score for one in scored)])
         scored = _beside([one for one in scored if one.score >= least])
         scored.sort(key=lambda one: (-one.score, -one.main.found.position))
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
         asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
-        found = [*others, *asides]
-        hidden = [one for one in found if not self._is_seen(one)]
-        return hidden or found
+        return [*others, *asides]
+
+    def share_reading(self, other: RankedSearch) -> None:
+        """What either has read, the other need not read."""
+        self._read = other._read
 
     def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
         """Pieces of messages that the model no longer sees, in the order of these positions."""
@@ -203,6 +268,10 @@ class RankedSearch:
         return one.main.found.digest in self._seen
 
     @cached_property
+    def _every_word(self) -> list[str]:
+        return sorted(self._past.words(""), key=_short_first)
+
+    @cached_property
     def _size(self) -> int:
         return max(self._past.size(), 1)
 
@@ -218,7 +287,7 @@ class RankedSearch:
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        chosen = nlargest(MOST_READ, _promising(where, weights, counts, self.filters))
+        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MOST_READ]
         for start in range(0, len(chosen), READ_AT_ONCE):
             batch: dict[str, set[int]] = {}
             for _, position, session in chosen[start : start + READ_AT_ONCE]:
@@ -230,7 +299,7 @@ class RankedSearch:
         where, asked = self._in_any_spelling(terms), [*self.query.terms]
         self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
         for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
-            near = self._near(asked[number].typed)
+            near = self._near(asked[number].typed, is_alone=not any(where))
             if near:
                 where[number] = _union([*near.values()])
                 asked[number] = asked[number]._replace(also=tuple(near))
@@ -239,11 +308,13 @@ class RankedSearch:
             self._matcher = Matcher(self.query)
         return where
 
-    def _near(self, typed: str) -> dict[str, Mapping[str, Sequence[int]]]:
-        """Where words are that may have been meant."""
+    def _near(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
+        """Where words are that may have been meant; if there is no other word to go by, every one is looked at."""
         if len(typed) < SHORTEST_MENDED or not typed.isalpha():
             return {}
         words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
+        if not words and is_alone and self._size <= MOST_LOOKED_THROUGH:
+            words = words_like(typed, self._every_word)[:MOST_NEAR]
         found = self._past.places([Term(word, True, word) for word in words]) if words else []
         near = {word: places for word, places in zip(words, found, strict=True) if places}
         if near:
@@ -272,20 +343,24 @@ class RankedSearch:
             end = start
 
     def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
-        """The units that these messages are in."""
-        reach = {session: set(positions) for session, positions in batch.items()}
-        for _ in range(2):
-            for one in [one for one in self.messages(reach) if one.position in batch[one.session]]:
-                reach[one.session].update(self._belonging(one))
+        """The units that these messages are in; nearly always their neighbours are all that is needed beside them."""
+        around = {session: {one + step for one in places for step in (-1, 0, 1)} for session, places in batch.items()}
+        self.messages({session: places - {-1} for session, places in around.items()})
+        reach = {session: set(places) for session, places in batch.items()}
+        for one in self.messages(batch):
+            reach[one.session].update(self._belonging(one))
         made = units(self.messages(reach))
-        return [
+        chosen = [
             unit
             for unit in made
             if any(piece.found.position in batch[piece.found.session] for piece in unit.pieces)
             and any(self.filters.spans(piece.found.position) for piece in unit.pieces)
             and self.filters.allows(unit)
             and self._wanted(unit)
+            and unit.place not in self._known
         ]
+        self._known.update(unit.place for unit in chosen)
+        return chosen
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         """Messages in their order; each is read once."""
@@ -342,7 +417,8 @@ class RankedSearch:
         score *= 1 + newer * first.position / self._size
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
-        return Scored(score, unit, found, best, together / whole, all(fits) and not self.instead)
+        has_every_word = all(fits) and not self.instead and QUOTES not in self.left_out
+        return Scored(score, unit, found, best, together / whole, has_every_word)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
@@ -395,6 +471,10 @@ def _intersection(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, 
     return {name: sorted(places) for name, places in both.items() if places}
 
 
+def _short_first(word: str) -> tuple[int, str]:
+    return len(word), word
+
+
 def _length(term: Term) -> int:
     return len(term.typed)
 
@@ -404,12 +484,11 @@ def _promising(
 ) -> Iterator[tuple[float, int, str]]:
     """How much the words in and beside each message weigh."""
     order = sorted((number for number in range(len(where)) if counts[number]), key=counts.__getitem__)
-    values: dict[int, float] = {0: 0.0}
+    is_open = filters.before is None and filters.after is None
+    worth: dict[tuple[int, int], float] = {}
 
     def value(mask: int) -> float:
-        if mask not in values:
-            values[mask] = sum(weight for number, weight in enumerate(weights) if mask >> number & 1)
-        return values[mask]
+        return sum(weight for number, weight in enumerate(weights) if mask >> number & 1)
 
     for session in dict.fromkeys(name for number in order for name in where[number]):
         masks: dict[int, int] = {}
@@ -423,6 +502,8 @@ def _promising(
                     masks[place] = masks.get(place, 0) | bit
         get = masks.get
         for place, mask in masks.items():
-            if filters.spans(place):
-                around = mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
-                yield value(mask) + (value(around) - value(mask)) * 0.6, place, session
+            if is_open or filters.spans(place):
+                both = mask, mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
+                if both not in worth:
+                    worth[both] = 0.4 * value(mask) + 0.6 * value(both[1])
+                yield worth[both], place, session

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
-from midfold.recall.hits import Hit, HitPart, hits_for_model
+from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
-from midfold.recall.ranking import MOST_AT_ONCE, Filters, Past, RankedSearch
+from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, Past, RankedSearch, rank
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
-from midfold.recall.words import Term, parse_query, words_like
+from midfold.recall.words import parse_query
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
-MOST_HITS, CONSIDERED = 6, 12
-"""Hits a model is told of, and those they are chosen from."""
+MOST_HITS = 6
+"""Hits a model is told of."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
 """Of the hits a model is told of; several queries have twice as much together."""
@@ -42,8 +42,6 @@ SHORT_LINE = 12
 STEPS, MOST_STEPS = 10, 40
 OVERVIEW = 400
 """Newest messages that an overview looks at."""
-MOST_LIKE, MOST_LOOKED_THROUGH = 12, 100_000
-"""Words that are named to who found nothing; in a conversation of more messages they are not looked for."""
 MOST_MATCHED = 4_000_000
 """Characters a pattern is looked for in, in one call."""
 
@@ -56,6 +54,8 @@ ORIGINAL = "Original of"
 CONTENTS = "Contents of"
 TIMELINE = "Around"
 _SAID = (FOUND, NEAREST, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
+NO_LINE = "(no line fits this pattern; looked for its words)"
+_WORDS_OF_PATTERN = re.compile(r"(?<!\\)\w{3,}")
 _LINES = re.compile(r"\s*(\d{1,9})\s*(?:[-–:]\s*(\d{1,9})\s*)?")
 
 SEARCH = ToolSpec(
@@ -107,6 +107,12 @@ TOOLS = (SEARCH, UNFOLD, STEPS_AROUND)
 NAMES = frozenset(tool.name for tool in TOOLS)
 
 
+def search(past: Past, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
+    """The best hits first, for people: in the order in which a model is told of them."""
+    asked, scored = rank(past, text, filters, limit, wanted=_is_not_own)
+    return hits_for_reader(past, asked, scored, redact, limit)
+
+
 class ToolAnswer(NamedTuple):
     """What a tool says."""
 
@@ -156,14 +162,17 @@ class Recall:
             if name == STEPS_AROUND.name:
                 return self._timeline(handle, given)
         except NotStored as error:
-            problem = str(error).partition(": ")[2] or str(error)
-            return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
+            return self.refuse(str(error).partition(": ")[2] or str(error))
         except PatternRefused as error:
             return ToolAnswer(str(error), is_error=True)
         except MidfoldError as error:
             return ToolAnswer(f"the archive cannot be read now ({type(error).__name__})", is_error=True)
         names = ", ".join(tool.name for tool in TOOLS)
         return ToolAnswer(f"unknown tool {name[:80]!r}; there are {names}", is_error=True)
+
+    def refuse(self, problem: str) -> ToolAnswer:
+        """An error, and what there is."""
+        return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
 
     # Searching
 
@@ -172,10 +181,8 @@ class Recall:
         return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
     def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
-        asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
-        if not asked.query.terms and not filters.are_narrow:
-            return asked, []
-        return asked, hits_for_model(self._past, asked, asked.best(CONSIDERED), self._redact, limit, room)
+        asked, scored = rank(self._past, query, filters, CONSIDERED, wanted=_is_not_own, seen=self._seen)
+        return asked, hits_for_model(self._past, asked, scored, self._redact, limit, room)
 
     def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
@@ -212,7 +219,7 @@ class Recall:
             return ToolAnswer("the query is empty", is_error=True)
         answers = [self._answer(one, filters, len(queries) or 1) for one in queries or [""]]
         if not any(answers):
-            return ToolAnswer(self._nothing(*queries))
+            return ToolAnswer(self._nothing())
         if len(answers) == 1:
             return ToolAnswer(answers[0])
         told = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
@@ -226,8 +233,9 @@ class Recall:
         if not hits:
             return ""
         missing = [_missing(asked)] * bool(asked.missing)
+        without = [f"(nothing with {'; '.join(asked.left_out)}: left out)"] * bool(asked.left_out)
         first = FOUND if hits[0].has_every_word else NEAREST
-        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, room))])
+        return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
     def _match(self, text: str, filters: Filters) -> ToolAnswer:
         """Messages with a line that a pattern fits, the newest first."""
@@ -248,26 +256,16 @@ class Recall:
                     shown = self._redact(line)[:400]
                     lines.append(f"{handle} (message {one.position}, {one.role}) line {number}: {shown}")
             end = start
-        if not lines:
-            return ToolAnswer(self._nothing())
         more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
+        if not lines:
+            words = " ".join(_WORDS_OF_PATTERN.findall(text))
+            first, _, instead = self._answer(words, filters, 1).partition("\n") if words else ("", "", "")
+            return ToolAnswer((f"{first}\n{NO_LINE}\n{instead}" if first else self._nothing()) + more)
         return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
 
-    def _nothing(self, *queries: str) -> str:
+    def _nothing(self) -> str:
         """That nothing was found, and what there is."""
-        like = self._words_like(queries)
-        told = [NOTHING, *([f"Words there are: {', '.join(like)}"] if like else []), *self._overview()]
-        return "\n".join(told)
-
-    def _words_like(self, queries: Iterable[str]) -> list[str]:
-        """Words of the conversation that somebody may have meant who found nothing."""
-        asked = [term.typed for query in queries for term in parse_query(query).terms if len(term.typed) > 2]
-        if not asked or self._past.size() > MOST_LOOKED_THROUGH:
-            return []
-        every = sorted(self._past.words(""), key=lambda word: (len(word), word))
-        near = dict.fromkeys(word for typed in asked[:MOST_QUERIES] for word in words_like(typed, every)[:MOST_LIKE])
-        terms = [Term(word, typed=word) for word in [*near][:MOST_LIKE]]
-        return [term.typed for term, places in zip(terms, self._past.places(terms), strict=True) if places]
+        return "\n".join([NOTHING, *self._overview()])
 
     def _overview(self) -> list[str]:
         """What there is."""

@@ -71,6 +71,12 @@ class Unit:
         self.pieces = tuple(pieces)
         self.call, self.result = call, result
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where it begins: session, position and character."""
+        first = self.pieces[0]
+        return first.found.session, first.found.position, first.start
+
     @cached_property
     def action(self) -> Action | None:
         """What a call did, as digests say it."""

@@ -25,7 +25,7 @@ from midfold.transcript import jsonio
 
 
 VERSION = 3
-SHORTEST_STEM = 4
+SHORTEST_STEM, SHORTEST_BEGINNING = 4, 5
 _ENDINGS = (
     *("izations", "ization", "ations", "ation", "ators", "ator", "ating", "ated", "ates", "ate", "ings", "ing", "ions"),
     *("ion", "ments", "ment", "ers", "ors", "or", "er", "ies", "ied", "ed", "es", "ly", "able", "s", "y", "e"),
@@ -303,8 +303,15 @@ def near_words(word: str, words: Iterable[str]) -> list[str]:
 
 
 def words_like(word: str, words: Sequence[str]) -> list[str]:
-    """Words that have this one inside, then those that end like it and are nearly it."""
-    return [*(one for one in words if word in one), *near_words(word, (one for one in words if one[-2:] == word[-2:]))]
+    """Words that have this one inside, else those that end like it and are nearly it, or begin with most of it."""
+    inside = [one for one in words if word in one]
+    if inside:
+        return inside
+    near = near_words(word, (one for one in words if one[-2:] == word[-2:]))
+    shortest = max(SHORTEST_BEGINNING, len(word) // 2 - 1)
+    beginnings = (word[:size] for size in range(len(word) - 1, shortest - 1, -1))
+    alike = ([one for one in words if one.startswith(beginning)] for beginning in beginnings)
+    return near or next(filter(None, alike), [])
 
 
 def _distance(one: str, other: str, most: int) -> int:

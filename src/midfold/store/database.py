@@ -131,10 +131,6 @@ class Tx(ABC):
         """The same query for many rows."""
 
     @abstractmethod
-    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
-        """Every row for each of these values, in one round trip."""
-
-    @abstractmethod
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
         """Digests of bodies in any of these ranges, and where each stands first in a session, if it does."""
 
@@ -221,11 +217,14 @@ class Database(ABC):
             return work(tx)
 
     def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        return self.ask(lambda tx: tx.all(query, **values))
+
+    def ask(self, work: Callable[[Tx], T]) -> T:
         """One query of one state needs no transaction around it, and can be asked again on another connection."""
         while True:
             connection, fresh = self._connection()
             try:
-                found = self.transaction(connection).all(query, **values)
+                found = work(self.transaction(connection))
             except self.errors as error:
                 self._put_back(connection)
                 if fresh or self.is_alive(connection):

@@ -53,17 +53,6 @@ class PostgresTx(Tx):
         with self.connection.cursor() as cursor:
             cursor.executemany(self.queries[query], list(rows))
 
-    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
-        if not values:
-            return []
-        found = []
-        with self.connection.cursor() as cursor:
-            cursor.executemany(self.queries[query], list(values), returning=True)
-            for _ in values:
-                found.append(cursor.fetchall())
-                cursor.nextset()
-        return found
-
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
         """One statement: each has its price here."""
         low, high = [*zip(*bounds, strict=True)] if bounds else ((), ())

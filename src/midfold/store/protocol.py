@@ -191,7 +191,7 @@ class Store(Protocol):
         self,
         terms: Sequence[Term],
         *,
-        name: str | None = None,
+        of: str | SessionInfo | None = None,
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,

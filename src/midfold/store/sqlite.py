@@ -65,9 +65,6 @@ class SQLiteTx(Tx):
     def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
         self.connection.executemany(self.queries[query], rows)
 
-    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
-        return [self.all(query, **one) for one in values]
-
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
         rows = (self.all("digests_like", session=session, low=low, high=high) for low, high in bounds)
         return [row for each in rows for row in each]

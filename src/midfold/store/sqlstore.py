@@ -282,23 +282,21 @@ class SqlStore:
         self,
         terms: Sequence[Term],
         *,
-        name: str | None = None,
+        of: str | SessionInfo | None = None,
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
         stop: int | None = None,
     ) -> list[dict[str, list[int]]]:
-        """Where each word is: positions by session."""
-        session = None if name is None else self.must(name)
-
-        def look(tx: Tx) -> tuple[list[dict[int, list[int]]], dict[int, str]]:
-            if session is not None:
-                return word_index.find(tx, terms, session.id, session.count), {session.id: session.name}
-            return word_index.find(tx, terms, None, 0), {row[0]: row[1] for row in tx.all("session_names")}
-
+        """Where each word is: positions by session, of one or of all."""
+        session = self.must(of) if isinstance(of, str) else of
         if not terms:
             return []
-        found, names = self.database.read(look)
+        if session is not None:
+            found, names = word_index.find(self.database, terms, session.id, session.count), {session.id: session.name}
+        else:
+            found = word_index.find(self.database, terms, None, 0)
+            names = {row[0]: row[1] for row in self.database.rows("session_names")}
         number, end = -1 if role is None else ROLES.index(role), FOREVER if stop is None else stop
         is_whole = role is None and since is None and until is None
 

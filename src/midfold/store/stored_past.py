@@ -57,16 +57,14 @@ class StoredPast:
         return self._name, count if self._stop is None else min(count, self._stop)
 
     def places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
-        found = self._store.find(
-            terms, name=self._name, role=self._role, since=self._since, until=self._until, stop=self._stop
-        )
+        of = None if self._name is None else self._info(self._name)
+        found = self._store.find(terms, of=of, role=self._role, since=self._since, until=self._until, stop=self._stop)
         return [{name: where for name, where in one.items() if self._sees(name)} for one in found]
 
     def words(self, beginning: str) -> set[str]:
         if self._name is None:
             return set()
-        session = self._info(self._name).id
-        return self._store.database.read(lambda tx: word_index.words(tx, session, beginning))
+        return word_index.words(self._store.database, self._info(self._name).id, beginning)
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         stop = FOREVER if self._stop is None else self._stop
@@ -109,7 +107,7 @@ class StoredPast:
         beginnings = {one.digest[: FEWEST_DIGITS // 2] for one in found}
         bounds = [(low, low + b"\xff" * DIGITS) for low in sorted(beginnings)]
         alike: dict[bytes, dict[bytes, int]] = {low: {} for low in beginnings}
-        for digest, place in self._store.database.read(lambda tx: tx.digests_between(session, bounds)):
+        for digest, place in self._store.database.ask(lambda tx: tx.digests_between(session, bounds)):
             if place is not None:
                 alike[bytes(digest)[: FEWEST_DIGITS // 2]][bytes(digest)] = place
         return [_shortest(one.digest, alike[one.digest[: FEWEST_DIGITS // 2]]) for one in found]

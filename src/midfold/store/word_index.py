@@ -11,15 +11,16 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
 
 from midfold.errors import StoreDamaged
 from midfold.recall.words import VERSION, Term, index_text
 from midfold.store.bodies import NewMessage, blob, inflate
-from midfold.store.database import Tx
+from midfold.store.database import Database, Tx
 
 FAN = 8
 """Segments that become one."""
@@ -116,48 +117,49 @@ def renew(tx: Tx, session: int, count: int) -> int:
     return one.messages
 
 
-def find(tx: Tx, terms: Sequence[Term], session: int | None, count: int) -> list[dict[int, list[int]]]:
+def find(database: Database, terms: Sequence[Term], session: int | None, count: int) -> list[dict[int, list[int]]]:
     """Where each word is: positions by session; in one session of so many messages, or in all."""
-    known = [] if session is None else segments(tx, session)
-    covered = known[-1].stop if known else 0
-    late = {} if session is None or covered >= count else _read(tx, session, max(covered, count - AT_ONCE), count)
-    found: list[dict[int, list[int]]] = []
-    asked = [{"low": term.text, "high": term.text + LAST if term.prefix else term.text} for term in terms]
-    if session is None:
-        blocks = tx.each("all_word_blocks", asked)
-    else:
-        blocks = tx.each("word_blocks", [{"session": session, **one} for one in asked])
-    for term, rows in zip(terms, blocks, strict=True):
-        places: dict[int, set[int]] = {}
-        for owner, start, data in rows:
-            places.setdefault(owner, set()).update(_places(_unpack(data), term, _number(start)))
-        if session is not None:
+    places: list[dict[int, set[int]]] = [{} for _ in terms]
+    covered = 0
+    for number, owner, start, stop, data in _blocks_with(database, session, terms):
+        covered = max(covered, _number(stop))
+        places[number].setdefault(owner, set()).update(*_places(_unpack(data), terms[number], _number(start)))
+    if session is not None and covered < count:
+        late = database.read(lambda tx: _read(tx, session, max(covered, count - AT_ONCE), count))
+        for term, found in zip(terms, places, strict=True):
             more = (late[word] for word in late if term.is_in({word}))
-            places.setdefault(session, set()).update(place for each in more for place in each)
-        found.append({owner: sorted(each) for owner, each in places.items() if each})
-    return found
+            found.setdefault(session, set()).update(place for each in more for place in each)
+    return [{owner: sorted(each) for owner, each in found.items() if each} for found in places]
 
 
-def words(tx: Tx, session: int, beginning: str) -> set[str]:
+def _blocks_with(database: Database, session: int | None, terms: Iterable[Term]) -> list[tuple[Any, ...]]:
+    """One statement: each segment has a block for each word."""
+    wanted = json.dumps([(term.text, term.text + LAST if term.prefix else term.text) for term in terms])
+    if session is None:
+        return database.rows("all_word_blocks", words=wanted)
+    return database.rows("word_blocks", session=session, words=wanted)
+
+
+def words(database: Database, session: int, beginning: str) -> set[str]:
     """Every word of a session that begins so."""
-    blocks = tx.all("word_blocks", session=session, low=beginning, high=beginning + LAST)
+    blocks = _blocks_with(database, session, [Term(beginning, prefix=True)])
     lines = (line for *_, data in blocks for line in _unpack(data).split("\n")[1:])
     return {word for line in lines if (word := line.partition(" ")[0]).startswith(beginning)}
 
 
-def _places(block: str, term: Term, start: int) -> Iterator[int]:
+def _places(block: str, term: Term, start: int) -> Iterator[list[int]]:
     wanted = f"\n{term.text}" if term.prefix else f"\n{term.text} "
     place = block.find(wanted)
     while place >= 0 and block.startswith(wanted, place):
         end = block.find("\n", place + 1)
         line = block[place : end if end >= 0 else len(block)]
-        yield from _positions(line[line.index(" ") :], start)
+        yield _positions(line[line.index(" ") :], start)
         place = end
 
 
-def _positions(deltas: str, start: int) -> Iterator[int]:
+def _positions(deltas: str, start: int) -> list[int]:
     try:
-        return iter([start + place for place in accumulate(map(int, deltas.split()))])
+        return [*islice(accumulate(map(int, deltas.split()), initial=start), 1, None)]
     except ValueError:
         raise StoreDamaged(BROKEN) from None
 
@@ -223,7 +225,7 @@ def _unpack_all(tx: Tx, session: int, one: WordSegment) -> Postings:
     for (data,) in tx.all("blocks_of_segment", session=session, start=one.start):
         for line in _unpack(data).split("\n")[1:]:
             word, _, deltas = line.partition(" ")
-            postings[word] = list(_positions(deltas, one.start))
+            postings[word] = _positions(deltas, one.start)
     return postings
 
 

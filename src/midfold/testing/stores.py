@@ -70,7 +70,7 @@ def bytes_of(items: Sequence[Item]) -> list[bytes]:
 
 
 def positions(store: Store, query: str, name: str, **more: Any) -> list[int]:
-    found = [set(one.get(name, ())) for one in store.find(parse_query(query).terms, name=name, **more)]
+    found = [set(one.get(name, ())) for one in store.find(parse_query(query).terms, of=name, **more)]
     return sorted(set.intersection(*found)) if found else []
 
 
@@ -400,7 +400,7 @@ class StoreContract(StoreBase):
         assert places("E1234") == places("10.0.0.17") == [3]
         assert places("garden*") == places("garden") == [5]
         assert places("parser gardening") == []
-        assert store.find(parse_query("parser zebra").terms, name=name) == [{name: [0, 1]}, {}]
+        assert store.find(parse_query("parser zebra").terms, of=name) == [{name: [0, 1]}, {}]
         assert places("") == places("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:

@@ -120,13 +120,15 @@ def _is_plainly_json(value: Any, depth: int) -> bool:
     """Whether a value is plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
     for item in value.values() if type(value) is dict else value if type(value) is list else (value,):
         kind = type(item)
+        if kind is str:
+            continue
         if kind is dict or kind is list:
             if depth == PLAIN_DEPTH or not _is_plainly_json(item, depth + 1):
                 return False
         elif kind is float:
             if not math.isfinite(item):
                 return False
-        elif kind is not str and kind is not int and kind is not bool and item is not None:
+        elif kind is not int and kind is not bool and item is not None:
             return False
     return True
 

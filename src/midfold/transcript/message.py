@@ -269,7 +269,9 @@ def kinds_of(parts: tuple[Part, ...]) -> int:
         bit = part.bit
         found |= bit
         if bit == RESULT:
-            found |= kinds_of(part.parts) & IMAGE  # type: ignore[attr-defined]
+            inner: tuple[Part, ...] = part.parts  # type: ignore[attr-defined]
+            if len(inner) != 1 or inner[0].bit != TEXT:
+                found |= kinds_of(inner) & IMAGE
         elif bit == MEDIA and part.kind == "image":  # type: ignore[attr-defined]
             found |= IMAGE
     return found

@@ -67,6 +67,7 @@ WRAPPERS = (
     _reminder("Available agent types for the Agent tool:", _BULLETS),
     _reminder("The following deferred tools are now available via ToolSearch", _LINES),
     *_tags("claude-code", "instructions", "system-reminder"),
+    *_tags("claude-code", "notice", "total_tokens", stays=True),
     Wrapper("claude-code", "Base directory for this skill: ", "", "instructions"),
     *_tags("claude-code", "command", "command-name command-message command-args command-contents"),
     *_tags("claude-code", "output", "local-command-stdout local-command-stderr bash-stdout bash-stderr bash-input"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -82,3 +85,31 @@ def test_the_next_fold_keeps_the_handles_of_lines_it_keeps() -> None:
 def test_only_what_was_added_is_taken_out(text: str) -> None:
     assert without_step_handles(text) == text
     assert without_step_handles(f"{text} {PREFIX}12345678") == text
+
+
+def test_the_same_handles_under_every_hash_seed() -> None:
+    script = (
+        "import midfold, sys\n"
+        "tool = {'type': 'function', 'function': {'name': 'context_unfold', 'description': '', 'parameters': {}}}\n"
+        "turns = [{'role': 'user', 'content': 'Go.'}]\n"
+        "for n in range(60):\n"
+        "    text = f'alpha_{n} and bravo_{n + 1} and delta_{n + 2} are in dir_{n}/file_{n}.py' + ', and so on' * 60\n"
+        "    turns += [{'role': 'assistant', 'content': text}, {'role': 'user', 'content': 'go on'}]\n"
+        "done = midfold.compact(turns, tools=[tool], context_length=16_000, force=True,\n"
+        "    summarizer=lambda ask: '## Goal\\nGo.\\n\\n## Progress\\n### Done\\n' + '\\n'.join(\n"
+        "        f'- alpha_{n} and bravo_{n + 2} and delta_{n + 4} in file_{n}.py' for n in range(40))\n"
+        "    + '\\n\\n## Active State\\nAll of it is done, nothing is running, and no test fails.')\n"
+        "sys.stdout.write(done.state.summary)"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(runs) == 1
+    assert len(HANDLE.findall(runs.pop())) > 3

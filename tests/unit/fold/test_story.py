@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import midfold
+from midfold.fold.choice import Choice
 from midfold.fold.handoff import recognise
 from midfold.fold.local import local_summary
 from midfold.fold.names import Shape, binds, judge_name, names, parts
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import SCANNED, FoldReading, Kind, places_to_read
+from midfold.fold.steps import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
@@ -378,3 +381,27 @@ def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> Non
     reading = FoldReading(ask_of(turns))
     read = sum(len(row) for step in reading.steps if step.kind is Kind.CALL for row in step.rows)
     assert 0 < read < SCANNED
+
+
+class EagerChoice(Choice):
+    """Judges every line before the first is taken."""
+
+    def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
+        found = super()._candidates(steps, budget)
+        for line in found:
+            while not line.is_judged:
+                self._judge(line)
+        return found
+
+
+@pytest.mark.parametrize("budget", [300, 790, 900])
+def test_lines_that_are_judged_late_are_chosen_as_if_all_were_judged_before(budget: int) -> None:
+    example = Path(midfold.__file__).parents[2] / "examples" / "coding-session.json"
+    session = json.loads(example.read_text(encoding="utf-8"))["messages"]
+    chosen = []
+    for kind in (Choice, EagerChoice):
+        reading = FoldReading(ask_of([*work(30), *session, *work(5)]))
+        choice = kind(reading, reading.steps, budget)
+        chosen.append({reading.steps.index(step): places for step, places in choice.chosen.items()})
+    assert chosen[0]
+    assert chosen[0] == chosen[1]

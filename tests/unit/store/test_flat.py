@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,3 +81,20 @@ def test_a_compaction_rewrites_and_indexes_nothing(tmp_path: Path) -> None:
         before = rows()
         assert session.compact(force=True).changed
         assert rows() == before
+
+
+def test_a_search_asks_the_database_a_few_times_and_reads_a_few_blocks_of_its_index(tmp_path: Path) -> None:
+    with midfold.open(f"sqlite:///{tmp_path}/s.db?synchronous=normal") as sessions:
+        costs: dict[int, int] = {}
+        for count in (1_000, 8_000):
+            session = sessions.session(f"s{count}")
+            session.append([user(f"plank {number} lies beside rivet{number:05}") for number in range(count)])
+            recall = session.recall()
+            (connection,) = sessions.store.database._idle
+            statements: list[str] = []
+            connection.set_trace_callback(statements.append)
+            costs[count] = steps(sessions, lambda: recall.run("context_search", {"query": "rivet00500 rivet00700"}))  # noqa: B023
+            connection.set_trace_callback(None)
+            kinds = Counter(" ".join(one.split()[:2]) for one in statements if "digest >=" not in one)
+            assert kinds.total() <= 5 and not {"BEGIN", "COMMIT"} & {*kinds}, statements
+        assert costs[8_000] <= 1.5 * costs[1_000], costs

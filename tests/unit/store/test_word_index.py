@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlStore]:
 
 
 def places(store: SqlStore, word: str, name: str = "s", *, prefix: bool = False) -> list[int]:
-    return store.find([Term(word, prefix)], name=name)[0].get(name, [])
+    return store.find([Term(word, prefix)], of=name)[0].get(name, [])
 
 
 def segments(store: SqlStore, name: str = "s") -> list[word_index.WordSegment]:

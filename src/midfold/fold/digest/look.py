@@ -119,6 +119,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SEPARATORS = re.compile(r"__|[./:]")
 
 
+@lru_cache(maxsize=1024)
 def squash(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 

@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Literal, NamedTuple
 
 LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
@@ -168,11 +169,14 @@ def accesses(script: str) -> list[FileAccess]:
     script = script[:LONGEST_TEXT]
     if not any(mark in script for mark in _ACCESSES):
         return []
-    known = {name: first or second for name, first, second in _NAMED.findall(f"\n{script}")}
     found: list[FileAccess] = []
 
+    @cache
+    def constants() -> dict[str, str]:
+        return {name: first or second for name, first, second in _NAMED.findall(f"\n{script}")}
+
     def add(how: Literal["read", "write", "append", "delete"], first: str, second: str, name: str) -> None:
-        path = first or second or known.get(name, "")
+        path = first or second or constants().get(name, "")
         if path and is_path(path):
             found.append(FileAccess(path, how))
 
@@ -190,7 +194,7 @@ def accesses(script: str) -> list[FileAccess]:
         add("delete", first, second, name)
     moved = _RELOCATED.findall(script) if any(mark in script for mark in _ACCESSES[-3:]) else ()
     for copy, _, first, second, name, third, fourth, other in moved:
-        source, target = first or second or known.get(name, ""), third or fourth or known.get(other, "")
+        source, target = first or second or constants().get(name, ""), third or fourth or constants().get(other, "")
         if source and target and is_path(source) and is_path(target):
             found.append(FileAccess(source, "copy" if copy.startswith("copy") else "move", target))
     return found

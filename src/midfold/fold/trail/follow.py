@@ -113,6 +113,7 @@ class _Walk:
         self.checks = {(check.kind, check.command): check for check in trail.checks}
         self.outputs: dict[CheckRun, CallAnswer] = {}
         self.scripts: dict[str, str] = {}
+        self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
         self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
             "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
             "editor": self._editor, "agent": self._agent, "process": self._process, "other": self._other,
@@ -283,9 +284,8 @@ class _Walk:
         if "*** Begin Patch" in command:
             self._patch(at, look, answer)
             return
-        steps = steps_of(command, folder)
+        steps, effects = self._effects(command, folder)
         self._learn_root(steps, folder)
-        effects = [effects_of(step) for step in steps]
         if not any(effects):
             return
         if all(effect.kind == "read" for items in effects for effect in items):
@@ -299,6 +299,14 @@ class _Walk:
             for effect in items:
                 if effect not in aside:
                     self._take(at, step, effect, fate, answer)
+
+    def _effects(self, command: str, folder: str) -> tuple[list[Step], list[list[Effect]]]:
+        """The programs of a command and what each does; many are given more than once."""
+        found = self.commands.get((command, folder))
+        if found is None:
+            steps = steps_of(command, folder)
+            found = self.commands[command, folder] = steps, [effects_of(step) for step in steps]
+        return found
 
     def _learn_root(self, steps: list[Step], folder: str) -> None:
         places = self.book.places

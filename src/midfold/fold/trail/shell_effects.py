@@ -358,7 +358,8 @@ def script_changes(script: str) -> list[Effect]:
     if not opened:
         return found
     shown = {access.path for access in opened if access.how == "read"}
-    inner = names_in("\n".join(line for line in script.split("\n") if line[:1] in (" ", "\t")))
+    is_changed = any(access.how == "write" and access.path in shown for access in opened)
+    inner = names_in("\n".join(line for line in script.split("\n") if line[:1] in (" ", "\t"))) if is_changed else ()
     for access in opened:
         if access.how == "write":
             found.append(Effect("change" if access.path in shown else "write", access.path, ", ".join(inner)))

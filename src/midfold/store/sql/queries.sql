@@ -498,18 +498,6 @@ SELECT :target, start, stop, version FROM word_segments WHERE session = :source 
 INSERT INTO word_blocks (session, start, word, data)
 SELECT :target, start, word, data FROM word_blocks WHERE session = :source AND start = :start
 
--- name: word_blocks
-SELECT s.session, s.start, b.data
-FROM word_segments s JOIN word_blocks b ON b.session = s.session AND b.start = s.start
-WHERE s.session = :session AND b.word <= :high AND b.word >=
-      (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= :low)
-
--- name: all_word_blocks
-SELECT s.session, s.start, b.data
-FROM word_segments s JOIN word_blocks b ON b.session = s.session AND b.start = s.start
-WHERE b.word <= :high AND b.word >=
-      (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= :low)
-
 -- name: age_words
 UPDATE word_segments SET version = 0
 

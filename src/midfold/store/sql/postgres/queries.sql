@@ -54,3 +54,26 @@ DELETE FROM words
 
 -- name: drop_waiting_words
 SELECT 1
+
+-- Without statistics the planner would read the whole index of a session: OFFSET 0 keeps it from that.
+-- name: word_blocks
+SELECT p.number, s.session, s.start, s.stop, b.data
+FROM (SELECT n - 1 AS number, pair->>0 AS low, pair->>1 AS high
+      FROM json_array_elements(CAST(:words AS json)) WITH ORDINALITY AS e(pair, n)) p
+CROSS JOIN (SELECT * FROM word_segments o WHERE o.session = :session OFFSET 0) s
+CROSS JOIN LATERAL (
+    SELECT o.data FROM word_blocks o
+    WHERE o.session = s.session AND o.start = s.start AND o.word <= p.high AND o.word >=
+        (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= p.low)
+    OFFSET 0) b
+
+-- name: all_word_blocks
+SELECT p.number, s.session, s.start, s.stop, b.data
+FROM (SELECT n - 1 AS number, pair->>0 AS low, pair->>1 AS high
+      FROM json_array_elements(CAST(:words AS json)) WITH ORDINALITY AS e(pair, n)) p
+CROSS JOIN word_segments s
+CROSS JOIN LATERAL (
+    SELECT o.data FROM word_blocks o
+    WHERE o.session = s.session AND o.start = s.start AND o.word <= p.high AND o.word >=
+        (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= p.low)
+    OFFSET 0) b

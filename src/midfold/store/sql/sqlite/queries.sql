@@ -49,3 +49,20 @@ INSERT INTO words (words) VALUES ('delete-all')
 
 -- name: drop_waiting_words
 DELETE FROM waiting
+
+-- CROSS JOIN keeps the planner from looking through every block of a segment.
+-- name: word_blocks
+SELECT p.key, s.session, s.start, s.stop, b.data
+FROM json_each(:words) p CROSS JOIN word_segments s CROSS JOIN word_blocks b
+WHERE s.session = :session AND b.session = s.session AND b.start = s.start
+  AND b.word <= json_extract(p.value, '$[1]') AND b.word >=
+      (SELECT max(c.word) FROM word_blocks c
+       WHERE c.session = s.session AND c.start = s.start AND c.word <= json_extract(p.value, '$[0]'))
+
+-- name: all_word_blocks
+SELECT p.key, s.session, s.start, s.stop, b.data
+FROM json_each(:words) p CROSS JOIN word_segments s CROSS JOIN word_blocks b
+WHERE b.session = s.session AND b.start = s.start
+  AND b.word <= json_extract(p.value, '$[1]') AND b.word >=
+      (SELECT max(c.word) FROM word_blocks c
+       WHERE c.session = s.session AND c.start = s.start AND c.word <= json_extract(p.value, '$[0]'))

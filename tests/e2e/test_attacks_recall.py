@@ -1,0 +1,102 @@
+"""Nobody looks into another's past: not with another key, and not in another conversation of the same key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midfold.fold.archive import handle_of
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from support.gateways import call as post
+from support.owners import DOORS, Owners, owners
+from support.provider_replies import Turn
+from tests.support.build import assistant, call, user
+
+SECRET = "heronnest5150"
+TOGETHER = 3
+"""Calls in one turn: what they bring together is bounded, and a leak must not be cut off."""
+
+
+def work(count: int, first: int = 0) -> list[dict[str, Any]]:
+    turns = []
+    for number in range(first, first + count):
+        source = f"def part_{number}():\n" + f"    # line of {number}\n" * 60
+        turns += call(number, "read_file", {"path": f"src/part_{number}.py"}, source)
+    return turns
+
+
+OPENING = [user("Port it."), *work(30), user("Go on.")]
+"""What both conversations begin with; it is folded before they part, and that fold is the one of both."""
+THEIRS = [
+    *OPENING,
+    assistant("Gladly."),
+    user(f"The password is {SECRET}. Never say {SECRET} again."),
+    *call(70, "deploy_vault", {"path": f"/vault/{SECRET}.key"}, f"error: {SECRET} is wrong\nTraceback"),
+    assistant(f"I will not; because {SECRET} should stay."),
+    *work(40, 100),
+    user("And now?"),
+]
+OURS = [*OPENING, assistant("Ported."), user("What was the password?")]
+
+
+def send(who: Owners, owner: str, talk: list[dict[str, Any]], calls: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """What calls of the tools bring."""
+    numbered = tuple((f"h{number}", name, given) for number, (name, given) in enumerate(calls))
+    who.model.turns = [Turn("", numbered), Turn("Done.")]
+    body = jsonio.encode({"model": "gpt-4o", "messages": talk})
+    status, head, _ = post(who.gateway.url, "POST", "/v1/chat/completions", body, **who.headers[owner])
+    assert status == 200 and head["x-midfold-session"], "nothing was folded"
+    results = [one for one in who.model.asked[-1].body["messages"] if one.get("role") == "tool"]
+    return [str(one["content"]) for one in results[-len(calls) :]]
+
+
+def attempts(who: Owners) -> list[tuple[str, dict[str, Any]]]:
+    """Every way to name what is another's: words, patterns, filters, and handles of messages and folds."""
+    secret = [one for one in read(THEIRS).messages if SECRET in bytes(jsonio.encode(one.wire)).decode()]
+    assert len(secret) == 4
+    handles = [handle_of(one) for one in secret]
+    for info in who.gateway.sessions.all():
+        for record in who.gateway.sessions.session(info.name).receipts():
+            handles += [record.receipt.fold, *record.receipt.handles]
+    words = [SECRET, f'"{SECRET}"', SECRET[:-2], SECRET[1:], f"{SECRET}x", "password vault"]
+    made: list[tuple[str, dict[str, Any]]] = [("context_search", {"query": word}) for word in words]
+    made += [("context_search", {"queries": [SECRET, "password"]}), ("context_search", {"pattern": SECRET[:5] + "."})]
+    filters: list[dict[str, Any]] = [
+        {"tool": "deploy_vault"},
+        {"path": "/vault/"},
+        {"kind": "errors"},
+        {"kind": "decisions"},
+        {"role": "user"},
+        {"after": 60},
+        {"before": 10_000, "after": 59},
+    ]
+    made += [("context_search", {"query": query, **one}) for one in filters for query in ("", SECRET)]
+    for handle in dict.fromkeys(handles):
+        for given in ({}, {"start": 0}, {"around": SECRET}, {"lines": "1-9000"}):
+            made.append(("context_unfold", {"handle": handle, **given}))
+        made.append(("context_unfold", {"handle": handle[:9]}))
+        made.append(("context_timeline", {"handle": handle, "before": 40, "after": 40}))
+    return made
+
+
+@pytest.mark.parametrize("who_asks", ["another key", "another conversation"])
+@pytest.mark.parametrize("door", DOORS)
+def test_no_argument_of_any_tool_reaches_what_is_not_of_this_conversation(door: str, who_asks: str) -> None:
+    asking = "alice" if who_asks == "another conversation" else "bob"
+    with owners(door, window=16_000) as who:
+        send(who, "alice", OPENING, [("context_search", {"query": "part_1"})])
+        (own,) = send(who, "alice", THEIRS, [("context_search", {"query": SECRET})])
+        assert f"The password is {SECRET}" in own
+        (mine,) = send(who, asking, OURS, [("context_search", {"query": "part_7"})])
+        near = [word.strip(";]") for word in mine.split() if word.startswith("mf-")]
+        around = [("context_timeline", {"handle": handle, "before": 40, "after": 40}) for handle in dict.fromkeys(near)]
+        calls = [*attempts(who), *around]
+        for start in range(0, len(calls), TOGETHER):
+            some = calls[start : start + TOGETHER]
+            for (name, given), answer in zip(some, send(who, asking, OURS, some), strict=True):
+                shown = answer
+                for word in given.get("queries") or map(str, given.values()):
+                    shown = shown.replace(word, "")
+                assert SECRET not in shown and "deploy_vault" not in shown, (name, given, answer)

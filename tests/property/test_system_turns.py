@@ -1,0 +1,106 @@
+"""What the system says in the middle of a conversation on Anthropic's wire, through many folds."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold import MemoryConversation, Setup
+from support.provider_rules import check
+
+Value = dict[str, Any]
+
+
+def talk(rng: random.Random, turns: int) -> Iterator[Value]:
+    """A session as Claude Code 2.1 sends it: reminders behind what the user and the tools say."""
+    calls = told = 0
+    for turn in range(turns):
+        yield {"role": "user", "content": f"ask {turn}: {'word ' * rng.randrange(3, 60)}"}
+        for _ in range(rng.randrange(6)):
+            if rng.random() < 0.4:
+                told += 1
+                text = f"reminder {told}: {'rule ' * rng.randrange(3, 30)}"
+                yield {"role": "system", "content": rng.choice([text, [{"type": "text", "text": text}]])}
+            calls += 1
+            use = {"type": "tool_use", "id": f"t{calls}", "name": "read", "input": {"path": f"f{calls}"}}
+            yield {"role": "assistant", "content": [use]}
+            text = f"content {calls}: {'lorem ' * rng.randrange(3, 700)}"
+            yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{calls}", "content": text}]}
+        yield {"role": "assistant", "content": f"answer {turn}: {'done ' * rng.randrange(2, 40)}"}
+    yield {"role": "user", "content": "and now?"}
+
+
+def reminders(messages: list[Value]) -> list[str]:
+    """The reminders that stand there as what the system says, and not in somebody else's words."""
+    said = json.dumps([message["content"] for message in messages if message["role"] == "system"])
+    return [part.partition(":")[0] for part in said.split("reminder ")[1:]]
+
+
+def is_complete(messages: list[Value], following: Value | None) -> bool:
+    """Whether a client would send this: nobody waits for the system's words behind the user's."""
+    return messages[-1]["role"] != "assistant" and (following is None or following["role"] == "assistant")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_the_system_says_in_the_middle_stands_where_anthropic_takes_it_after_every_fold(seed: int) -> None:
+    rng, window = random.Random(seed), (8_000, 16_000, 32_000)[seed % 3]
+    setup = Setup(context_length=window, system="Be careful.", leaves_room=seed % 2 == 0)
+    conversation, view, folds = MemoryConversation(setup), [], 0
+    whole = list(talk(rng, 40))
+    for place, message in enumerate(whole):
+        view.append(message)
+        if not is_complete(view, whole[place + 1] if place + 1 < len(whole) else None):
+            continue
+        conversation.sync(midfold.read(view, dialect="anthropic"))
+        if conversation.should_compact() and conversation.compact().changed:
+            folds += 1
+            there, view = set(reminders(view)), list(conversation.view().messages)
+            assert reminders(view) == sorted(reminders(view), key=int)
+            is_kept = not there or max(there, key=int) in reminders(view)
+            assert is_kept or window < 32_000, "the newest is gone, though there was room"
+            archived = {
+                reminder for handle in conversation.archive for reminder in reminders(conversation.unfold(handle))
+            }
+            assert there <= archived | set(reminders(view)), "a reminder is neither here nor unfolds"
+        problem = check("anthropic", {"model": "m", "max_tokens": 1, "messages": view}, 1 << 60)
+        assert problem is None, problem
+    assert folds >= 2
+
+
+@pytest.mark.parametrize("dialect", ["openai-chat", "anthropic"])
+def test_only_anthropic_needs_neighbours_for_it(dialect: str) -> None:
+    said = [{"role": role, "content": f"{'lorem ' * 300}"} for _ in range(20) for role in ("user", "assistant")]
+    told = {"role": "system", "content": "reminder 1: rule"}
+    conversation = MemoryConversation(Setup(context_length=16_000))
+    conversation.sync(midfold.read([*said[:15], told, *said[15:], said[0]], dialect=dialect))
+    assert conversation.compact(force=True).changed
+    folded = conversation.view().messages
+    place = folded.index(told)
+    around = [message["role"] for message in folded[place - 1 : place + 2]]
+    bridges = sum("(midfold bridge" in str(message["content"]) for message in folded)
+    assert around == (["user", "system", "assistant"] if dialect == "anthropic" else ["assistant", "system", "user"])
+    assert bridges == (1 if dialect == "anthropic" else 0)
+
+
+def test_of_what_claude_code_counts_behind_every_result_only_the_newest_count_stays() -> None:
+    messages: list[Value] = [{"role": "user", "content": "Read the files."}, {"role": "system", "content": "Be brief."}]
+    for number in range(60):
+        use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"f{number}"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "lorem " * 300}
+        left = f"<total_tokens>{900_000 - number} tokens left</total_tokens>"
+        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        messages += [{"role": "system", "content": left}]
+    conversation = MemoryConversation(Setup(context_length=16_000, leaves_room=True))
+    conversation.sync(midfold.read(messages, dialect="anthropic"))
+    assert conversation.compact().changed
+    view = conversation.view().messages
+    counts = [message["content"] for message in view if "total_tokens" in str(message["content"])]
+    results = sum("tool_result" in str(message["content"]) for message in view)
+    assert counts[-1] == messages[-1]["content"]
+    assert len(counts) <= results
+    assert "Be brief." in str(view)
