@@ -165,11 +165,11 @@ def is_offered(request: Request) -> bool:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_fact_read_at_turn_2_is_found_at_turn_30_by_default(wire: str) -> None:
+def test_a_fact_read_at_turn_2_is_found_at_turn_40_by_default(wire: str) -> None:
     model = Worker("large")
     with RulesProvider(model, window=WINDOW) as provider, running(provider.url, window=WINDOW) as gateway:
         client = Client(wire, gateway.url, stream=wire == "anthropic")
-        work(client, 29)
+        work(client, 39)
         assert client.say(ASKED) == ANSWER
         actions = [account.action for account in gateway.accounts]
         offered = [is_offered(request) for request in provider.requests]
@@ -186,7 +186,7 @@ def test_without_recall_the_same_fact_is_lost() -> None:
         running(provider.url, window=WINDOW, recall="off") as gateway,
     ):
         client = Client("chat", gateway.url)
-        work(client, 29)
+        work(client, 39)
         assert client.say(ASKED) == "I do not know."
     assert not any(map(is_offered, provider.requests))
 

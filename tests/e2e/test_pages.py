@@ -109,9 +109,9 @@ def test_search_finds_a_folded_message_and_leads_to_it(page: Page) -> None:
     page.get_by_role("searchbox", name="Search messages").fill("uncommitted changes")
     page.get_by_role("searchbox", name="Search messages").press("Enter")
     assert page.locator(".hits li").count() > 1
-    assert "uncommitted" in page.locator(".hits mark").first.inner_text()
+    assert "uncommitted" in page.locator(".hits mark").first.inner_text().lower()
     page.locator(".hits a").first.click()
-    assert "uncommitted" in page.inner_text("article")
+    assert "uncommitted" in page.inner_text("article").lower()
 
 
 def test_markup_in_messages_and_names_is_text(page: Page) -> None:

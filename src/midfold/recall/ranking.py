@@ -160,13 +160,14 @@ def rank(
     *,
     wanted: Callable[[Unit], bool],
     seen: Collection[bytes] = (),
+    relaxed: bool = True,
 ) -> tuple[RankedSearch, list[Scored]]:
-    """The best first, of what was asked for, or of the most of it with which anything is found."""
+    """The best first, of what was asked for; if `relaxed`, else of the most of it with which anything is found."""
     asked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
     if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
         return asked, []
     found = asked.best(limit)
-    if found:
+    if found or not relaxed:
         return asked, found
     quotes = (QUOTES,) if asked.query.phrases else ()
     plain = text.replace('"', " ") if quotes else text

@@ -108,8 +108,8 @@ NAMES = frozenset(tool.name for tool in TOOLS)
 
 
 def search(past: Past, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
-    """The best hits first, for people: in the order in which a model is told of them."""
-    asked, scored = rank(past, text, filters, limit, wanted=_is_not_own)
+    """The best hits first, for people: ordered as a model is told of them, and nothing but what was asked."""
+    asked, scored = rank(past, text, filters, limit, wanted=_is_not_own, relaxed=False)
     return hits_for_reader(past, asked, scored, redact, limit)
 
 
