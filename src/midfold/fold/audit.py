@@ -402,7 +402,7 @@ def trust_summary(ask: SummaryAsk, text: str) -> Audit:
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quote_orders(bare_summary(answer.text), ask.messages, ask.redact)
+    quiet = quote_orders(bare_summary(answer.text), (*ask.before, *ask.messages, *ask.after), ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)

@@ -31,6 +31,8 @@ class Wrapper(NamedTuple):
     """How the inside begins, where several mean different things."""
     stays: bool = False
     """Whether it is part of the client's prompt, and not of the conversation."""
+    at_end: bool = False
+    """Whether it is a last paragraph behind the user's words."""
     only_first: bool = False
     """Whether the client sends it before the first answer and nowhere else."""
     items: re.Pattern[str] | None = None
@@ -50,7 +52,7 @@ def _tags(client: str, meaning: Meaning, names: str, *, stays: bool = False) -> 
 def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: bool = False) -> Wrapper:
     """A reminder of Claude Code's that is part of its prompt."""
     opening, closing = "<system-reminder", "</system-reminder>"
-    return Wrapper("claude-code", opening, closing, "instructions", begins, True, only_first, items)
+    return Wrapper("claude-code", opening, closing, "instructions", begins, True, only_first=only_first, items=items)
 
 
 WRAPPERS = (
@@ -84,6 +86,7 @@ WRAPPERS = (
         "Pick up the last task as if the break never happened.",
         "summary",
     ),
+    Wrapper("claude-code", "If you need specific details from before exiting plan mode", "\n", "notice", at_end=True),
     Wrapper("codex", "# AGENTS.md instructions for ", "</INSTRUCTIONS>", "instructions", stays=True),
     Wrapper("codex", "# Context from my IDE setup:", "## My request for Codex:", "environment"),
     Wrapper("codex", "Another language model started to solve this problem and produced a summary", "", "summary"),
@@ -116,10 +119,11 @@ _BY_TAG = {wrapper.opening[1:]: wrapper for wrapper in WRAPPERS if wrapper.openi
 _BY_BEGINNING = tuple(wrapper for wrapper in WRAPPERS if wrapper.begins)
 _OTHERS = tuple(wrapper for wrapper in WRAPPERS if not wrapper.opening.startswith("<"))
 _OTHER_OPENINGS = tuple(wrapper.opening for wrapper in _OTHERS)
+_LAST_PARAGRAPHS = tuple(wrapper for wrapper in WRAPPERS if wrapper.at_end)
 _SUMMARY_OPENINGS = tuple(wrapper.opening for wrapper in WRAPPERS if wrapper.meaning == "summary")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})(?: [^<>\n]{0,200})?>")
 _END_TAG = re.compile(r"</([A-Za-z][\w-]{0,40})>\Z")
-_END_REACH = 60
+_END_REACH, _LAST_REACH = 60, 1_000
 LONGEST_TITLE = 80
 LOOKED_AT = 1_000
 """Characters that are redacted before a title is cut: a secret that begins inside it is still one."""
@@ -250,6 +254,10 @@ def _first_block(text: str, start: int, end: int) -> Block | None:
 
 
 def _last_block(text: str, start: int, end: int) -> Block | None:
+    line = text.rfind("\n", max(end - _LAST_REACH, start), end) + 1
+    for row in _LAST_PARAGRAPHS if line else ():
+        if text.startswith(row.opening, line, end):
+            return Block(row, text[line:end], text[line:end])
     tag = _END_TAG.search(text, max(end - _END_REACH, start), end)
     wrapper = _of_tag(tag.group(1)) if tag is not None else None
     if tag is None or wrapper is None:

@@ -19,6 +19,7 @@ from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
 from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.trail.checks import verdict_of
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from support.timing import assert_in_proportion
@@ -381,6 +382,13 @@ def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> Non
     reading = FoldReading(ask_of(turns))
     read = sum(len(row) for step in reading.steps if step.kind is Kind.CALL for row in step.rows)
     assert 0 < read < SCANNED
+
+
+def test_a_tally_at_the_end_of_an_output_is_the_verdict_of_a_run() -> None:
+    noise = "error: Database connection failed\n2 failed to connect, as they should\n" * 5
+    assert verdict_of(f"{noise}\n 1319 pass\n 0 fail\nRan 1319 tests across 60 files.", failed=None).ok
+    assert not verdict_of(f"{noise}\n 1318 pass\n 1 fail\nRan 1319 tests across 60 files.", failed=None).ok
+    assert not verdict_of(f" 5 pass\n 0 fail\n{noise * 20}", failed=None).ok
 
 
 class EagerChoice(Choice):

@@ -94,3 +94,9 @@ def test_no_ask_of_real_sessions_is_harness_text() -> None:
             for message in conversation["messages"]:
                 if message["role"] == "user" and isinstance(message["content"], str):
                     assert not words(message["content"]).startswith(harness)
+
+
+def test_what_a_client_writes_below_a_plan_is_not_the_users() -> None:
+    note = "If you need specific details from before exiting plan mode (like code), read the transcript at: /x.jsonl"
+    assert words(f"Implement the following plan:\n\n- one\n\n\n{note}") == "Implement the following plan:\n\n- one"
+    assert words(f"{note}\n\n- one").endswith("- one")

@@ -170,6 +170,9 @@ _BAD = re.compile(
     r"|: No such file or directory$|^BUILD FAIL|task failed|FAILED \(",
     re.M,
 )  # fmt: skip
+_PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
+TALLY_REACH = 400
+"""Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
 _GO_PACKAGE = re.compile(r"^(ok|FAIL|\?) {0,3}\t", re.M)
 _GO_TEST = re.compile(r"^[ \t]{0,12}--- (PASS|FAIL|SKIP): ", re.M)
 
@@ -183,10 +186,11 @@ class Verdict(NamedTuple):
 def verdict_of(output: str, *, failed: bool | None) -> Verdict:
     """What a check's output says: passed or not, how many, and what fails."""
     text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
-    counts = next((" ".join(found[1].split()).rstrip(";, ") for rule in _COUNTS if (found := rule.search(text))), "")
-    counts = counts or _go_counts(text)
+    tally = next((found[1] for rule in _COUNTS if (found := rule.search(text))), "")
+    counts = " ".join(tally.split()).rstrip(";, ") or _go_counts(text)
     bad, good = _BAD.search(text), _GOOD.search(text)
-    ok = not (failed or (bad and not (good and failed is False)))
+    ends_well = _PASSED.search(tally) and not _FAILED.search(tally) and tally in text[-TALLY_REACH:]
+    ok = not (failed or (bad and not ends_well and not (good and failed is False)))
     fails: list[str] = []
     if ok is not True:
         for groups in _FAILURE.findall(text):
