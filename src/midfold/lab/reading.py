@@ -26,6 +26,7 @@ import msgspec
 from midfold.api import compact
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
 from midfold.lab.compactors import mask_results, sliding_window
 from midfold.model.drive import Summarizer
 from midfold.transcript.document import read
@@ -214,8 +215,11 @@ class ViewMaker:
         return self._with_model(self._fill, "model")
 
     def _fill(self, summarizer: Summarizer | None) -> Transcript:
-        """Compacted to the budget; midfold counts more exactly, so what it is asked for is fitted to this count."""
-        target = self.budget
+        """Compacted to the budget; midfold counts more exactly, so what it is asked for is fitted to this count.
+
+        Whoever summarises is asked once: then it is fitted by how both count summaries.
+        """
+        target = self.budget if summarizer is None else int(self.budget * CHARACTERS_PER_TOKEN / OF_SUMMARIES)
         for _ in range(1 if summarizer else MOST_FITTINGS):
             done = compact(self.probe.past, target_tokens=target, force=True, summarizer=summarizer)
             view = read(done.messages).messages
