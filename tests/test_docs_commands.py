@@ -205,8 +205,10 @@ def assert_listens(line: str, folder: Path, given: dict[str, str]) -> None:
             if not said:
                 break
             lines.append(said)
-        process.send_signal(signal.SIGINT)
-        process.stderr.read()
+        while process.poll() is None and time.monotonic() < ends:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        assert process.poll() is not None
     assert any("http://127.0.0.1:" in one for one in lines), lines
 
 

@@ -162,7 +162,7 @@ def test_the_computed_values_for_a_200k_model_are_the_documented_ones() -> None:
         (200_000, 90_000, 10_000),
         (1_000_000, 900_000, 12_000),
         (20_000, 1_000, 2_000),
-        (10_000, 1_000, 1_250),
+        (10_000, 1_000, 1_000),
     ],
 )
 def test_the_summary_budget_is_a_fifth_of_the_content_between_2000_and_the_maximum(

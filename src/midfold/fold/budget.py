@@ -7,7 +7,7 @@ Rules of this file (the specification documents, and the project's decisions whe
    would forbid folding for ever: then the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
    at most 5 % of the context length and 12,000. Where that maximum is below the minimum, in windows below 40,000
-   tokens, the minimum beats it, but is no more than a quarter of the threshold.
+   tokens, the minimum beats it, but is no more than a fifth of the threshold.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -24,7 +24,7 @@ SUMMARY_RATIO = 0.20
 SUMMARY_MINIMUM = 2_000
 SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
-MINIMUM_OF_THRESHOLD = 0.25
+MINIMUM_OF_THRESHOLD = 0.2
 """The least budget of a summary, in windows in which 2,000 tokens would leave no room for anything else."""
 SOFT_RATIO = 0.8
 TAIL_OF_TARGET = 0.1

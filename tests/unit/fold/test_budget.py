@@ -43,11 +43,11 @@ def test_every_number_grows_with_the_window() -> None:
         assert min(values) > 0
 
 
-def test_the_least_of_a_summary_beats_its_maximum_in_small_windows_up_to_a_quarter_of_the_threshold() -> None:
-    assert plan_budget(16_000).summary_tokens(100_000) == 2_000
-    assert plan_budget(12_000).summary_tokens(100_000) == 1_500
-    assert plan_budget(16_000, ratio=0.25).summary_tokens(100) == 1_000
-    assert plan_budget(12_000).most_summary_tokens == 1_500
+def test_the_least_of_a_summary_beats_its_maximum_in_small_windows_up_to_a_fifth_of_the_threshold() -> None:
+    assert plan_budget(24_000).summary_tokens(100_000) == 2_000
+    assert plan_budget(16_000).summary_tokens(100_000) == 1_600
+    assert plan_budget(16_000, ratio=0.25).summary_tokens(100) == 800
+    assert plan_budget(16_000).most_summary_tokens == 1_600
 
 
 def test_from_a_window_of_40_000_on_the_documents_formula_holds_whatever_the_threshold() -> None:
