@@ -169,11 +169,10 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
         most = self.prompt_characters
         previous = without_trail(self.previous)
-        turns = serialize_turns(self.messages, self.redact, most)
-        reference = staying_text(self, max(most - len(turns) - len(previous), most // 4))
+        needed = len(serialize_turns(self.messages, self.redact, most)) if self.shown_results else most
+        reference = staying_text(self, max(most - needed - len(previous), most // 4))
         left = most - sum(map(len, reference)) - len(previous)
-        if len(turns) > left:
-            turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
+        turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(
             turns,
