@@ -27,7 +27,7 @@ from midfold.fold.handoff import newest_handoff
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
 LONGEST_SUMMARY, WITH_ADDED = 1.1, 1.15
-"""Times its budget: what is longer is cut; and a model's answer with all that is added to it."""
+"""Times its budget: what is longer is cut; and what is reckoned with where a model's answer is added to."""
 
 
 def plan_whole(job: Job) -> Plan:
