@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
+from support.hash_seeds import outputs_under_hash_seeds
 from tests.support.build import assistant, call, user
 
 FOLD = "0123456789ab"
@@ -118,14 +116,5 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
         "    turns += [{'role': 'assistant', 'content': text}, {'role': 'user', 'content': 'go on'}]\n"
         "sys.stdout.write(str(midfold.compact(turns, target_tokens=500, force=True).messages))"
     )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    runs = outputs_under_hash_seeds(script, "1", "2")
     assert len(runs) == 1

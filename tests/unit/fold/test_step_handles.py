@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from midfold.fold.step_handles import handle_tokens, without_step_handles
 from midfold.recall import TOOLS
 from midfold.transcript.tokens import estimate_text
 from support.build import assistant, call, user
+from support.hash_seeds import outputs_under_hash_seeds
 
 HANDLE = re.compile(r" (mf-[0-9a-f]{8})$", re.MULTILINE)
 OFFER = [
@@ -101,15 +99,6 @@ def test_the_same_handles_under_every_hash_seed() -> None:
         "    + '\\n\\n## Active State\\nAll of it is done, nothing is running, and no test fails.')\n"
         "sys.stdout.write(done.state.summary)"
     )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
+    runs = outputs_under_hash_seeds(script, "1", "2", "3")
     assert len(runs) == 1
     assert len(HANDLE.findall(runs.pop())) > 3

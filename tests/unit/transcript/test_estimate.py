@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +13,7 @@ from hypothesis import strategies as st
 from bench.corpora import generated
 from midfold.transcript import tokens as estimate
 from midfold.transcript.tokens import estimate_text
+from support.hash_seeds import outputs_under_hash_seeds
 
 ROOT = Path(__file__).resolve().parents[3]
 ANY_TEXT = st.text(st.characters(), max_size=400)
@@ -133,14 +131,4 @@ def test_the_same_number_in_every_process() -> None:
         "from midfold.transcript.tokens import estimate_text as e;"
         "print([e(t) for t in ('', 'naïve café', 'x = 1\\n' * 9000, '\\ud800中😀' * 5000)])"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "4242")
-    }
-    assert len(outputs) == 1
+    assert len(outputs_under_hash_seeds(code, "0", "1", "4242")) == 1
