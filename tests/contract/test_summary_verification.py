@@ -20,6 +20,7 @@ from midfold.transcript.tokens import estimate_text
 from support import data
 from support.build import handoff_of, setting, work
 from support.fixtures import assistant, call, free, user
+from support.hash_seeds import outputs_under_hash_seeds
 from support.summaries import ASK, GOOD, ask_of
 from support.timing import assert_in_proportion
 
@@ -503,6 +504,22 @@ def test_the_result_of_a_check_passes_the_check() -> None:
     twice = audit_summary(ask, once.text)
     assert set(once.text.split("\n")) <= set(twice.text.split("\n")), "more lines may be added, none is lost"
     assert (twice.unverified, twice.removed, twice.quoted) == (0, 0, 0)
+
+
+def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_seed() -> None:
+    script = (
+        "import sys\n"
+        "from midfold import read, redact\n"
+        "from midfold.fold.audit import audit_summary\n"
+        "from midfold.fold.request import SummaryAsk\n"
+        "said = ', '.join(f'lib/part_{letter}/core.py' for letter in 'abcdef')\n"
+        "turns = [{'role': 'user', 'content': 'Go.'}, *({'role': 'assistant', 'content': said} for _ in range(3))]\n"
+        "ask = SummaryAsk(messages=read(turns).messages, budget_tokens=2_000, fold='f' * 12, redact=redact)\n"
+        "sys.stdout.write(audit_summary(ask, '## Goal\\nGo on with the parts.').text)"
+    )
+    (told,) = outputs_under_hash_seeds(script, "1", "2", "3")
+    places = [told.index(f"`lib/part_{letter}/core.py`") for letter in "abcdef"]
+    assert places == sorted(places), "in the order in which they were used"
 
 
 HOSTILE_PIECES = [

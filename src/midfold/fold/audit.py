@@ -324,7 +324,8 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
     for message in ask.messages[-LAST_STEPS:]:
         for part in message.parts if message.role == "assistant" else ():
             text = part.text if isinstance(part, Text) else part.arguments if isinstance(part, ToolCall) else ""
-            for name in {item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item)}:
+            named = (item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item))
+            for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
     return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]

@@ -11,6 +11,7 @@ from midfold.fold.trail import follow, parse, render, without_trail
 from midfold.fold.trail.commands import steps_of
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
+from support.hash_seeds import outputs_under_hash_seeds
 from support.timing import assert_in_proportion
 
 
@@ -51,6 +52,23 @@ def test_a_relative_and_an_absolute_spelling_are_one_file() -> None:
     trail = followed(edit("/p/q/src/a.py"), edit("/p/q/src/b.py"), bash("sed -i 's/x/y/' src/a.py"))
     assert [(file.path, file.edits) for file in trail.files] == [("src/b.py", 1), ("src/a.py", 2)]
     assert trail.root == "/p/q"
+
+
+def test_a_folder_that_is_guessed_is_the_same_under_every_hash_seed() -> None:
+    script = (
+        "import json, midfold, sys\n"
+        "from midfold.fold.trail import follow\n"
+        "given = [('Read', {'file_path': f'/{name}/one/src/a.py'}, 'a = 2') for name in ('home', 'work', 'srv')]\n"
+        "given.append(('Grep', {'pattern': 'a ='}, 'src/a.py:1: a = 2'))\n"
+        "turns = [{'role': 'user', 'content': 'go'}]\n"
+        "for n, (name, arguments, result) in enumerate(given):\n"
+        "    function = {'name': name, 'arguments': json.dumps(arguments)}\n"
+        "    calls = [{'id': f'c{n}', 'type': 'function', 'function': function}]\n"
+        "    turns.append({'role': 'assistant', 'content': None, 'tool_calls': calls})\n"
+        "    turns.append({'role': 'tool', 'tool_call_id': f'c{n}', 'content': result})\n"
+        "sys.stdout.write(follow(midfold.Trail(), midfold.read(turns).messages, midfold.redact).root)"
+    )
+    assert outputs_under_hash_seeds(script, "1", "2", "3", "4") == {"/home/one"}
 
 
 def test_shell_commands_change_files_and_a_scratch_file_is_told_as_such() -> None:

@@ -30,7 +30,8 @@ class Places:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._known: set[str] = set()
+        self._known: dict[str, None] = {}
+        """In the order in which they were met: a root that is guessed is the same in every process."""
         self._by_name: dict[str, list[str]] = {}
 
     def learn_root(self, folder: str) -> None:
@@ -92,7 +93,7 @@ class Places:
 
     def add(self, key: str) -> None:
         if key not in self._known:
-            self._known.add(key)
+            self._known[key] = None
             self._by_name.setdefault(key.rpartition("/")[2], []).append(key)
 
     def knows(self, key: str) -> bool:
