@@ -105,7 +105,7 @@ def _enough(job: Job, plan: Plan) -> int:
 def _slack(job: Job, plan: Plan) -> float:
     """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
     view, sizes, scale = job.view, job.sizes, job.scale
-    gain = sum(_most_gain(view[index], sizes[index], scale) for index in plan.fold())
+    gain = sum(_most_gain(view[index], sizes[index], scale) for index in plan.fold() if _is_prunable(view[index]))
     if gain <= 0 and not job.media:
         return -1.0
     return _enough(job, plan) * DOUBT - (job.staying(NOTHING) - gain)
@@ -114,7 +114,7 @@ def _slack(job: Job, plan: Plan) -> float:
 def _most_gain(message: Message, size: int, scale: float) -> float:
     """What digests and shorter arguments can take off a message at most."""
     results = 0
-    for part in message.parts if _is_prunable(message) else ():
+    for part in message.parts:
         if isinstance(part, ToolCall):
             if len(part.arguments) > LONG_ARGUMENTS:
                 return size

@@ -10,7 +10,7 @@ import msgspec
 
 from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
-from midfold.fold.boundary import Plan
+from midfold.fold.boundary import Layout, Plan, head_length
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
@@ -152,7 +152,7 @@ class Job:
         return [characters(message.parts) for message in self.messages]
 
     @cached_property
-    def cuts(self) -> list[int]:
+    def _cuts(self) -> list[int]:
         return legal_cuts(self.messages)
 
     @cached_property
@@ -305,6 +305,38 @@ class Job:
             )
         return found
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The plans that these messages allow."""
+        protection, target = self.request.options.protection, self.request.target_tokens
+        if target is not None and not self._head_is_small:
+            protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
+        previous = newest_handoff({index: ours for index, ours in self.ours.items() if not ours.is_foreign})
+        earliest = 0
+        if previous is not None:
+            # There is only ever one live summary: no handoff of ours stays in the tail.
+            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.ours)
+        return Layout(
+            self.messages,
+            self.sizes,
+            protection,
+            self.state.count,
+            tail_tokens=self.budget.tail_tokens,
+            room_for_picture=None if target is None else target // 2,
+            earliest=earliest,
+            cuts=self._cuts,
+            ours=self.ours,
+            standing=self.standing,
+        )
+
+    @property
+    def _head_is_small(self) -> bool:
+        """Whether the first exchange takes no more than its share of a size that was asked for."""
+        fixed = self.standing.whole
+        end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
+        said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
+        return sum(map(self.sizes.__getitem__, said)) <= self.limit * HEAD_OF_TARGET
+
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
         (ours, beside), rest = self._generated_messages, self.standing.rest
@@ -352,13 +384,17 @@ class Job:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
-            before = max(sum(self.sizes[at] for at in plan.fold() if at in self.ours) - FRAME_TOKENS, 0)
+            before = max(sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS, 0)
             if self.staying(plan) > self.limit - self.budget.summary_tokens(gone) - self._frame_tokens:
                 gone += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int((gone - before) * MOST_OF_NEW), FEWEST_TOKENS)
             return min(self.budget.summary_tokens(gone), most)
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
+
+    @cached_property
+    def _all_tokens(self) -> int:
+        return sum(self.sizes)
 
     def _folded_tokens(self, plan: Plan) -> int:
         return sum(map(self.sizes.__getitem__, plan.fold())) - self._partial_tokens(plan)
@@ -374,12 +410,12 @@ class Job:
 
     def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
         """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
+        fixed = round(self.fixed_tokens * self.scale)
+        if ends is EXACT:
+            return fixed + self._all_tokens - self._folded_tokens(plan)
         fold = set(plan.fold())
         stays = (index for index in range(len(self.messages)) if index not in fold)
-        fixed = round(self.fixed_tokens * self.scale) + self._partial_tokens(plan)
-        if ends is EXACT:
-            return fixed + sum(self.sizes[index] for index in stays)
-        return fixed + sum(self._short_size(index, ends) for index in stays)
+        return fixed + self._partial_tokens(plan) + sum(self._short_size(index, ends) for index in stays)
 
     def ends(self, plan: Plan) -> Ends:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-import msgspec
-
-from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, Job
+from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, Job
 from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
-from midfold.fold.boundary import SMALLEST_FLOOR, Layout, Plan, head_length, split_for_partial_compaction
-from midfold.fold.handoff import newest_handoff
+from midfold.fold.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
 
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
@@ -34,29 +31,28 @@ def plan_whole(job: Job) -> Plan:
     """Head, fold and tail with everything that the settings keep."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
-    return _whole(job, _layout(job))
+    return _whole(job)
 
 
 def plan_fold(job: Job) -> Plan:
     """The plan with as much of that as fits; what gave way is in the job's notices."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
-    layout = _layout(job)
-    whole = _whole(job, layout)
+    layout, whole = job.layout, _whole(job)
     if job.request.target_tokens is not None:
-        return _for_target(job, layout, whole)
+        return _for_target(job, whole)
     if size_of(job, whole) <= min(job.limit, job.prompt_tokens * SMALLEST_GAIN):
         return whole
     count, floor = len(job.messages), job.request.options.protection.protect_last_n
     is_small = job.prompt_tokens <= job.limit
     last = layout.cut_before(count - (min(floor, count // 2) if is_small else floor))
-    protected = _shorten(job, layout, whole.tail_start, last)
+    protected = _shorten(job, whole.tail_start, last)
     if is_small or size_of(job, protected) <= job.limit:
         return protected
-    half = _shorten(job, layout, protected.tail_start, layout.cut_before(count - min(floor, count // 2)))
+    half = _shorten(job, protected.tail_start, layout.cut_before(count - min(floor, count // 2)))
     if not _can_fit(job, half):
-        return _give_way(job, layout, half)
-    return _tell(job, layout, half, "with the ones before them")
+        return _give_way(job, half)
+    return _tell(job, half, "with the ones before them")
 
 
 def _can_fit(job: Job, plan: Plan) -> bool:
@@ -72,39 +68,8 @@ def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
     return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS
 
 
-def _layout(job: Job) -> Layout:
-    options, target = job.request.options, job.request.target_tokens
-    protection = options.protection
-    if target is not None and not _head_is_small(job):
-        protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
-    previous = newest_handoff({index: ours for index, ours in job.ours.items() if not ours.is_foreign})
-    earliest = 0
-    if previous is not None:
-        # There is only ever one live summary: no handoff of ours stays in the tail.
-        earliest = next(cut for cut in job.cuts if cut > previous[0] and cut not in job.ours)
-    return Layout(
-        job.messages,
-        job.sizes,
-        protection,
-        job.state.count,
-        tail_tokens=job.budget.tail_tokens,
-        room_for_picture=None if target is None else target // 2,
-        earliest=earliest,
-        cuts=job.cuts,
-        ours=job.ours,
-        standing=job.standing,
-    )
-
-
-def _head_is_small(job: Job) -> bool:
-    """Whether the first exchange takes no more than its share of a size that was asked for."""
-    fixed = job.standing.whole
-    end = head_length(job.messages, job.cuts, job.request.options.protection, job.state.count, fixed)
-    said = [index for index in range(end) if job.messages[index].role != "system" and index not in fixed]
-    return sum(map(job.sizes.__getitem__, said)) <= job.limit * HEAD_OF_TARGET
-
-
-def _whole(job: Job, layout: Layout) -> Plan:
+def _whole(job: Job) -> Plan:
+    layout = job.layout
     if job.request.target_tokens is not None:
         return layout.plan(min(layout.protection.protect_last_n, SMALLEST_FLOOR))
     plan = layout.plan()
@@ -112,17 +77,18 @@ def _whole(job: Job, layout: Layout) -> Plan:
     return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
 
 
-def _shorten(job: Job, layout: Layout, first: int, last: int) -> Plan:
+def _shorten(job: Job, first: int, last: int) -> Plan:
     """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
+    layout = job.layout
     cuts = layout.cuts_between(first, last)
     goal = min(job.limit, job.prompt_tokens * SMALLEST_GAIN)
     place = bisect_left(cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, room=layout.room)) <= goal)
     return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
 
 
-def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
+def _give_way(job: Job, protected: Plan) -> Plan:
     """The plan with as many of the last messages as fit, their long results by their ends."""
-    count, floor = len(job.messages), job.request.options.protection.protect_last_n
+    layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
 
     def fits(cut: int) -> bool:
@@ -135,13 +101,13 @@ def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
     else:
         plan = layout.plan_from(cuts[-1]) if cuts else protected
         why = "even without the ones before them"
-    return _tell(job, layout, plan, why)
+    return _tell(job, plan, why)
 
 
-def _tell(job: Job, layout: Layout, plan: Plan, why: str) -> Plan:
+def _tell(job: Job, plan: Plan, why: str) -> Plan:
     """The plan; where it keeps less than `protect_last_n`, a notice says why."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
-    if kept < min(floor, len(job.messages) - layout.first):
+    if kept < min(floor, len(job.messages) - job.layout.first):
         limit = f"the view would not be below the threshold of {job.limit + 1:,} tokens"
         job.notices.append(
             f"the last {kept} messages stay, not the {floor} of protect_last_n: "
@@ -150,9 +116,9 @@ def _tell(job: Job, layout: Layout, plan: Plan, why: str) -> Plan:
     return plan
 
 
-def _for_target(job: Job, layout: Layout, whole: Plan) -> Plan:
+def _for_target(job: Job, whole: Plan) -> Plan:
     """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
-    room = job.limit * STAYING_OF_TARGET
+    layout, room = job.layout, job.limit * STAYING_OF_TARGET
     if job.staying(whole) <= room:
         return whole
     cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - SMALLEST_FLOOR))
@@ -164,7 +130,7 @@ def _for_target(job: Job, layout: Layout, whole: Plan) -> Plan:
 
 def _partial(job: Job) -> Plan:
     """Everything before the last exchanges that were asked for."""
-    layout = _layout(job)
+    layout = job.layout
     head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)
-    start = max(cut for cut in job.cuts if cut <= len(head))
+    start = max(cut for cut in layout.cuts if cut <= len(head))
     return Plan(start, start) if start < layout.earliest else layout.plan_from(start, room=layout.room)

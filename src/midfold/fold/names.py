@@ -88,7 +88,7 @@ class Name(NamedTuple):
 
 SHORTEST, LONGEST = 4, 200
 CHUNK = re.compile(
-    r"#[0-9]{1,7}+(?!\w)|(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
+    r"#[0-9]{1,7}+(?!\w)|(?<![\w~/@.+-])[A-Z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
     re.ASCII,
 )
 """A run of characters that names are made of, with one that ordinary words do not have behind their first letter; or
@@ -202,24 +202,23 @@ class NameCounts:
         self.counts = [0, 0, 0, 0]
 
 
-class Census:
-    """The names of a conversation, counted as it is read."""
+class Census(dict[str, NameCounts | None]):
+    """The names of a conversation, counted as it is read: by every chunk of text that was met, None for prose."""
 
     def __init__(self) -> None:
         self.entries: dict[str, NameCounts] = {}
-        self.known: dict[str, NameCounts | None] = {}
-        """What each chunk of text that was met is."""
 
-    def find(self, chunk: str) -> NameCounts | None:
-        """The entry of a chunk of text; None for words of prose."""
-        if chunk in self.known:
-            return self.known[chunk]
+    def __missing__(self, chunk: str) -> NameCounts | None:
         name = judge_name(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
             entry = self.entries[name.text] = NameCounts(name)
-        self.known[chunk] = entry
+        self[chunk] = entry
         return entry
+
+    def find(self, text: str) -> list[NameCounts]:
+        """The names of a text, in order."""
+        return list(filter(None, map(self.__getitem__, dict.fromkeys(CHUNK.findall(text)))))
 
     def count(self, entries: set[NameCounts], index: int, who: int) -> None:
         """Notes that the text of a message has these names."""

@@ -24,7 +24,6 @@ from midfold.fold.digest.actions import (
     CONTENT_KEYS,
     NEW_KEYS,
     OLD_KEYS,
-    command_of,
     editor,
     patch,
     patch_text,
@@ -35,7 +34,7 @@ from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
 from midfold.fold.hostile import is_suspicious
-from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCounts, subwords
+from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
@@ -250,13 +249,7 @@ class FoldReading:
     def names(self, text: str) -> list[NameCounts]:
         entries = self._names.get(text)
         if entries is None:
-            known, find = self.census.known, self.census.find
-            found = CHUNK.findall(text)
-            if len(found) > 1:
-                found = list(dict.fromkeys(found))
-            entries = self._names[text] = [
-                entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None
-            ]
+            entries = self._names[text] = self.census.find(text)
         return entries
 
     def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
@@ -365,7 +358,7 @@ def _short_output(look: Look) -> str:
 
 def _did(action: Action, look: Look, root: str) -> str:
     if action.family == "shell":
-        command = telling_part(command_of(look)).strip()
+        command = telling_part(look.command).strip()
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"

@@ -79,9 +79,6 @@ def write(look: Look) -> Action:
 # Commands: what ran, its exit code, how many lines it printed, and the line that tells what went wrong.
 
 
-COMMAND_KEYS = ("command", "cmd", "commands", "script", "code", "commandline", "shellcommand")
-SHELLS = ("bash", "sh", "zsh", "dash", "fish", "powershell", "pwsh", "cmd", "cmd.exe")
-
 _INTO_FOLDER = re.compile(r"\s{0,9}cd [^\s;&|]{1,300}\s{0,9}(?:&&|;)\s{0,9}")
 _SHOWS = re.compile(
     r"(?:cat|grep|egrep|rg|ag|sed -n|head|tail|less|more|awk|ls|tree|find|fd|echo|printf|jq|wc|nl|diff|strings|od|xxd"
@@ -105,18 +102,18 @@ _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,30
 
 
 def shell(look: Look) -> Action:
-    command = command_of(look)
-    did = f"ran {look.code(telling_part(command))}" if command else "ran a command"
-    body = look.body
-    shows = bool(_SHOWS.match(telling_part(command)))
+    command, body = telling_part(look.command), look.body
+    did = f"ran {look.code(command)}" if look.command else "ran a command"
+    shows = bool(_SHOWS.match(command))
     told = failure.stated_outcome(body, content=True, opening=not shows)
     if told.failed is None:
-        told = failure.own_error(body, telling_part(command)) if shows else failure.ending(body)
+        told = failure.own_error(body, command) if shows else failure.ending(body)
     elif told.failed is False and not shows:
-        told = failure.ending(body) if failure.ending(body).failed else told
-    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(telling_part(command)):
+        end = failure.ending(body)
+        told = end if end.failed else told
+    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(command):
         return act(look, "shell", did, "no matches")
-    changed = file_changes(command)
+    changed = file_changes(look.command)
     if told.failed and told.aside:
         error = look.say(told.reason, 160)
         return act(look, "shell", did, error, outcome="failed", error=error, paths=changed[1])
@@ -139,20 +136,6 @@ def shell(look: Look) -> Action:
         detail.append(f"ends with: {closing}")
     outcome: Outcome = "ok" if told.failed is False else "unknown"
     return act(look, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0])
-
-
-def command_of(look: Look) -> str:
-    value = look.get(*COMMAND_KEYS, "action")
-    if isinstance(value, dict):
-        value = value.get("command") or value.get("commands")
-    if isinstance(value, list):
-        words = [item for item in value if isinstance(item, str)]
-        if len(words) > 2 and words[0].rpartition("/")[2] in SHELLS and words[1][:1] in "-/":
-            return words[2]
-        return " ".join(words)
-    if isinstance(value, str):
-        return value
-    return look.raw if not look.given and look.raw[:1] not in ("{", "[", "") and look.raw != "null" else ""
 
 
 def telling_part(command: str) -> str:
@@ -213,7 +196,7 @@ def editor(look: Look) -> Action:
 
 def patch_text(look: Look) -> str:
     named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments]
-    return next((value for value in (*named, command_of(look), look.raw) if is_patch(value)), "")
+    return next((value for value in (*named, look.command, look.raw) if is_patch(value)), "")
 
 
 def is_patch(value: Any) -> bool:

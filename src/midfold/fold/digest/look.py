@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -115,6 +115,9 @@ PATH_KEYS = (
     "imagepath",
 )
 
+COMMAND_KEYS = ("command", "cmd", "commands", "script", "code", "commandline", "shellcommand")
+SHELLS = ("bash", "sh", "zsh", "dash", "fish", "powershell", "pwsh", "cmd", "cmd.exe")
+
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SEPARATORS = re.compile(r"__|[./:]")
 
@@ -124,7 +127,7 @@ def squash(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Look(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tool: str
     """The name as it was given."""
     local: str
@@ -182,6 +185,21 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
             return ()
         found = (tuple(_path_texts(self.arguments[key])) for key in PATH_KEYS if key in self.arguments)
         return next(filter(None, found), ())
+
+    @cached_property
+    def command(self) -> str:
+        """The shell command that was given, whatever the shape; empty where there is none."""
+        value = self.get(*COMMAND_KEYS, "action")
+        if isinstance(value, dict):
+            value = value.get("command") or value.get("commands")
+        if isinstance(value, list):
+            words = [item for item in value if isinstance(item, str)]
+            if len(words) > 2 and words[0].rpartition("/")[2] in SHELLS and words[1][:1] in "-/":
+                return words[2]
+            return " ".join(words)
+        if isinstance(value, str):
+            return value
+        return self.raw if not self.given and self.raw[:1] not in ("{", "[", "") and self.raw != "null" else ""
 
     def size(self) -> str:
         return f"{plural(self.body.lines, 'line')}{' (shortened)' if self.body.partial else ''}"

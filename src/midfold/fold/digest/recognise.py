@@ -13,11 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from midfold.fold.digest.actions import (
-    COMMAND_KEYS,
     CONTENT_KEYS,
     NEW_KEYS,
     OLD_KEYS,
-    command_of,
     editor,
     is_patch,
     listing,
@@ -28,7 +26,7 @@ from midfold.fold.digest.actions import (
     shell,
     write,
 )
-from midfold.fold.digest.look import Action, Look, Outcome, act, clip, flat, judge_action, plural, scalar
+from midfold.fold.digest.look import COMMAND_KEYS, Action, Look, Outcome, act, clip, flat, judge_action, plural, scalar
 from midfold.fold.digest.outcomes import stated_outcome
 
 # Sub-agents: the goal they were given, and the status they came back with.
@@ -353,7 +351,7 @@ def recognise(look: Look) -> Describer:
 
 
 def patch_text_in_command(look: Look) -> bool:
-    return "*** Begin Patch" in command_of(look)[:300]
+    return "*** Begin Patch" in look.command[:300]
 
 
 def _is_mistaken(look: Look, known: Describer) -> bool:
@@ -400,7 +398,7 @@ def _commanding(look: Look) -> Describer | None:
     runs = look.has_word(
         "run", "exec", "execute", "shell", "bash", "terminal", "command", "cmd", "python", "code", "sh", "script"
     )
-    return shell if command_of(look) and (runs or look.has("command", "cmd", "script")) else None
+    return shell if look.command and (runs or look.has("command", "cmd", "script")) else None
 
 
 def _browsing(look: Look) -> Describer | None:
@@ -414,12 +412,9 @@ def _browsing(look: Look) -> Describer | None:
 
 
 def _planning(look: Look) -> Describer | None:
-    listed = any(isinstance(look.get(key), list) for key in ITEM_KEYS)
-    return (
-        plan
-        if listed and look.has_word("todo", "todos", "plan", "task", "tasks") and not look.has("goal", "prompt")
-        else None
-    )
+    if not look.has_word("todo", "todos", "plan", "task", "tasks") or look.has("goal", "prompt"):
+        return None
+    return plan if any(isinstance(look.get(key), list) for key in ITEM_KEYS) else None
 
 
 def _delegating(look: Look) -> Describer | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, command_of, patch_text
+from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, patch_text
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
@@ -278,7 +278,7 @@ class _Walk:
     # Commands.
 
     def _shell(self, at: int, look: Look, answer: CallAnswer) -> None:
-        command = command_of(look)
+        command = look.command
         folder = look.text("workdir", "cwd", "workingdirectory", "directory")
         self._start_in_background(at, command, answer)
         if "*** Begin Patch" in command:
