@@ -189,8 +189,8 @@ class Job:
     @cached_property
     def sizes(self) -> list[int]:
         """Tokens of each message as it would stay: without older pictures."""
-        meter = self.request.meter
-        sizes = [round((round(units * meter.factor) + meter.message_overhead) * self.scale) for units in self._units]
+        factor, overhead, scale = self.request.meter.factor, self.request.meter.message_overhead, self.scale
+        sizes = [round((round(units * factor) + overhead) * scale) for units in self._units]
         for index in self.media:
             sizes[index] = self.size(self.view[index])
         return sizes
@@ -265,7 +265,7 @@ class Job:
     def _framed_handles(self) -> set[str]:
         """Handles that the messages name as we do, and those of the summary so far."""
         parts = (part for message in self.messages for part in message.parts)
-        texts = (part.text for part in parts if isinstance(part, Text | ToolResult) and "unfold" in part.text)
+        texts = (part.text for part in parts if isinstance(part, (Text, ToolResult)) and "unfold" in part.text)
         return framed_handles(texts) | handles_in(self.state.summary)
 
     @cached_property
@@ -397,7 +397,9 @@ class Job:
         return sum(self.sizes)
 
     def _folded_tokens(self, plan: Plan) -> int:
-        return sum(map(self.sizes.__getitem__, plan.fold())) - self._partial_tokens(plan)
+        between = range(plan.head_end, plan.tail_start)
+        pinned = sum(self.sizes[at] for group in plan.pinned for at in group if at in between)
+        return sum(self.sizes[plan.head_end : plan.tail_start]) - pinned - self._partial_tokens(plan)
 
     def _partial_tokens(self, plan: Plan) -> int:
         return sum(self.size(self.standing.stays[place]) for place in plan.partial)

@@ -53,7 +53,7 @@ def fold_id(messages: Transcript) -> str:
 
 def _wire(message: Message) -> Any:
     wire = message.wire
-    return wire if isinstance(wire, Raw | dict) else message.digest.hex() if wire is None else plain(wire)
+    return wire if isinstance(wire, (dict, Raw)) else message.digest.hex() if wire is None else plain(wire)
 
 
 def source_bytes(message: Message) -> bytes:

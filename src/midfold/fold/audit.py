@@ -118,7 +118,7 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
         if length // 4 >= enough:
             break
         for part in message.parts:
-            if isinstance(part, Text | ToolResult):
+            if isinstance(part, (Text, ToolResult)):
                 length += len(part.text)
             elif isinstance(part, ToolCall):
                 length += len(part.arguments) + len(part.name)
@@ -345,7 +345,7 @@ def _text_of(message: Message) -> str:
     return "\n".join(
         part.arguments if isinstance(part, ToolCall) else part.text
         for part in message.parts
-        if isinstance(part, Text | ToolCall | ToolResult)
+        if isinstance(part, (Text, ToolCall, ToolResult))
     )
 
 

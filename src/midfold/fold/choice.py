@@ -64,17 +64,16 @@ ON_TOPIC = 1.0
 DEMAND = re.compile(
     r"\b(must|never|always|don't|do not|prefer|only|should not|shouldn't|avoid|make sure|instead of|no need)\b", re.I
 )
+# The next five are for text in small letters: to look for both is several times as slow.
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
     r"checking|looking|here's what i'll|i want to|i should|"
     r"(?<=now )(?:add|update|create|write|run|fix|check|verify|edit|change|remove|read|look|i need|for|the)|"
-    r"(?<=next, )(?:add|update|create|write|run|fix|check|verify))\b",
-    re.I,
+    r"(?<=next, )(?:add|update|create|write|run|fix|check|verify))\b"
 )
-_DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z", re.I)
-_EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}", re.I)
-# The next three are for text in small letters: to look for both is several times as slow.
+_DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z")
+_EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}")
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
     r"fail(?:s|ed|ing)?|already|instead|decid\w+|chose|need(?:s|ed)?|does(?:n't| not)|did(?:n't| not)|is(?:n't| not)|"
@@ -195,7 +194,7 @@ class Choice:
         if line.step.kind is Kind.CALL and line.first >= 0:
             self._widen(line)
         elif line.step.kind is Kind.SAID:
-            line.binds = not _is_intent(line)
+            line.binds = not line.is_intent
         elif line.step.kind is Kind.USER:
             line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
 
@@ -312,11 +311,10 @@ def _skeleton(text: str) -> str:
     return _DIGITS.sub("0", _without_number(text))
 
 
-def _is_intent(line: Line) -> bool:
-    """Whether a sentence only announces the call behind it."""
-    text, step = line.text, line.step
-    is_last = line.last == len(step.rows) - 1 and not step.is_answer
-    return _INTENT.match(text) is not None or (is_last and text.endswith(":") and len(text) < LONGEST_CALL)
+def _is_intent(line: Line, low: str) -> bool:
+    """Whether a sentence, in small letters, only announces the call behind it."""
+    is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
+    return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
 
 
 def _head_base(step: StoryStep) -> float:
@@ -342,13 +340,15 @@ def _base(line: Line) -> float:
         key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
         return PER_TOKEN[key] * tokens
     if step.kind is Kind.SAID:
-        if _EMPTY.fullmatch(text):
+        low = text.lower()
+        line.is_intent = _is_intent(line, low)
+        if _EMPTY.fullmatch(low):
             return 0.0
-        if _is_intent(line):
+        if line.is_intent:
             return PER_TOKEN["intent"] * tokens
-        if _DOUBT.match(text) and not step.is_answer:
+        if _DOUBT.match(low) and not step.is_answer:
             return PER_TOKEN["said"] * tokens
-        is_finding = _FINDING.search(text.lower()) is not None
+        is_finding = _FINDING.search(low) is not None
         return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
         is_patch = step.action is not None and step.action.family == "patch"

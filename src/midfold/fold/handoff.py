@@ -247,9 +247,9 @@ def find_generated(
     for index, message in enumerate(messages):
         if index in found or message.kinds == RESULT:
             continue
-        is_early = others <= head + PINNED
-        ours = recognise(message)
-        foreign = recognise_foreign(message) if ours is None and (is_early or index < old) else None
+        is_early, is_text = others <= head + PINNED, message.kinds == TEXT
+        ours = recognise(message) if is_text else None
+        foreign = recognise_foreign(message) if is_text and ours is None and (is_early or index < old) else None
         if ours is not None and (is_early or ours.fold in known or ours.kind != "fold"):
             found[index] = ours
         elif foreign is not None and not foreign[1]:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from midfold.fold.handoff import END_MARKER, MARKER
-from midfold.transcript.message import Message, Text, ToolCall, ToolResult
+from midfold.transcript.message import RESULT, Message, Text, ToolCall, ToolResult
 
 # Whether a summary says only what its source says: identifiers that stand nowhere in the source are marked.
 #
@@ -77,8 +77,10 @@ class Source:
     """What a summary may rest on. In a very long one only so many unknown identifiers are looked for to its end."""
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
-        said = [piece for message in messages for part in message.parts for piece in _texts(part)]
-        self._text = b"\n".join([_bytes(_unescape(text)) for text in (*said, *texts)]).lower()
+        said = (piece for message in messages for part in message.parts for piece in _texts(part))
+        self._text = b"\n".join(
+            [_bytes(text.replace("\\/", "/") if "\\" in text else text) for text in (*said, *texts)]
+        ).lower()
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""
@@ -141,10 +143,6 @@ class Source:
         return False
 
 
-def _unescape(text: str) -> str:
-    return text.replace("\\/", "/") if "\\" in text else text
-
-
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
@@ -160,7 +158,7 @@ def _spellings(number: bytes) -> Iterator[bytes]:
 
 
 def _texts(part: object) -> tuple[str, ...]:
-    if isinstance(part, Text | ToolResult):
+    if isinstance(part, (Text, ToolResult)):
         return (part.text,)
     return (part.name, part.arguments) if isinstance(part, ToolCall) else ()
 
@@ -449,7 +447,7 @@ class _Said:
         return _Texts(
             part.text if isinstance(part, Text) else part.arguments
             for part in parts
-            if isinstance(part, Text | ToolCall)
+            if isinstance(part, (Text, ToolCall))
         )
 
     @cached_property
@@ -486,7 +484,8 @@ def _ends(text: str, room: int) -> str:
 
 
 def _results(messages: Iterable[Message]) -> Iterable[ToolResult]:
-    return (part for message in messages for part in message.parts if isinstance(part, ToolResult))
+    holding = (message for message in messages if message.kinds & RESULT)
+    return (part for message in holding for part in message.parts if isinstance(part, ToolResult))
 
 
 def _plain(text: str) -> str:

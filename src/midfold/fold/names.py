@@ -257,20 +257,19 @@ BY_SHAPE = {
     Shape.MIXED: -0.06,
     Shape.VERSION: -0.17,
 }
-_LOGS = [log1p(number) for number in range(4_096)]
 
 
 def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
     """How likely a name is needed after so many messages, of which the newest have these words."""
     counts, name = entry.counts, entry.text
-    score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * _log(length - entry.last) + LENGTH * _log(len(name))
+    score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * log1p(length - entry.last) + LENGTH * log1p(len(name))
     for who, weight in BY_COUNT.items():
         if counts[who]:
-            score += weight * _log(counts[who])
+            score += weight * log1p(counts[who])
     if entry.assistant < 0:
         score += NEVER_BY_ASSISTANT
     if entry.messages > 1:
-        score += REPEATED + MORE_MESSAGES * _log(entry.messages - 1)
+        score += REPEATED + MORE_MESSAGES * log1p(entry.messages - 1)
     if counts[USER]:
         score += BY_USER
     if counts[RESULT]:
@@ -278,10 +277,6 @@ def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
     if recent.issuperset(subwords(name)):
         score += TOPICAL
     return 1.0 / (1.0 + exp(-score))
-
-
-def _log(number: int) -> float:
-    return _LOGS[number] if number < len(_LOGS) else log1p(number)
 
 
 def subwords(text: str) -> Iterator[str]:

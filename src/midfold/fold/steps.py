@@ -84,7 +84,7 @@ class Kind(IntEnum):
 class Line:
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = ("base", "binds", "cost", "first", "is_judged", "is_weighed", "last", "names", "step")
+    __slots__ = ("base", "binds", "cost", "first", "is_intent", "is_judged", "is_weighed", "last", "names", "step")
 
     def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
@@ -97,7 +97,7 @@ class Line:
         self.binds = True
         """Whether it says what its names are."""
         self.cost = 0.0
-        self.is_weighed = self.is_judged = False
+        self.is_intent = self.is_weighed = self.is_judged = False
 
     @property
     def text(self) -> str:

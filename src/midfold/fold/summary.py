@@ -507,7 +507,7 @@ def part_texts(message: Message, room: TextRoom, redact: Redact) -> Iterator[str
         elif isinstance(part, ToolResult):
             failed = " (failed)" if part.is_error else ""
             yield f"[RESULT{failed}]: {_inside(clip_result(part.text, room.other, redact))}"
-        elif isinstance(part, Media | Opaque):
+        elif isinstance(part, (Media, Opaque)):
             yield f"[{who}]: ({part.kind})"
 
 
@@ -591,8 +591,8 @@ class _Lengths:
 
 
 def _length(part: Part) -> int:
-    if isinstance(part, Text | ToolResult):
+    if isinstance(part, (Text, ToolResult)):
         return len(part.text)
     if isinstance(part, ToolCall):
         return len(part.arguments) + len(part.name)
-    return 0 if isinstance(part, Thinking | Opaque) else FRAME
+    return 0 if isinstance(part, (Thinking, Opaque)) else FRAME

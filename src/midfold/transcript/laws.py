@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -45,6 +46,10 @@ class Place(NamedTuple):
 
     message: int
     part: int
+
+
+_place = partial(tuple.__new__, Place)
+"""A place in half the time: very many are made."""
 
 
 class Pairing(NamedTuple):
@@ -83,9 +88,9 @@ def pair(messages: Transcript) -> Pairing:
             continue
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
-                walk.call(Place(index, number), part.id)
+                walk.call(_place((index, number)), part.id)
             elif isinstance(part, ToolResult):
-                walk.result(Place(index, number), part.call_id)
+                walk.result(_place((index, number)), part.call_id)
     waiting = walk.finish()
     return Pairing(walk.answers, tuple(walk.unanswered), waiting, tuple(walk.orphans), tuple(walk.reused))
 
@@ -106,12 +111,10 @@ class _PairingWalk:
 
     def turn(self, message: Message) -> None:
         """Somebody speaks, or the assistant goes on without calling: whatever is still open was given up."""
-        if message.role == "user":
-            if not message.kinds & RESULT:
-                self.interrupted = self.moved_on = True
-        elif message.role == "system":
+        role = message.role
+        if role == "system" or (role == "user" and not message.kinds & RESULT):
             self.interrupted = self.moved_on = True
-        elif message.role == "assistant" and message.parts:
+        elif role == "assistant" and message.parts:
             self.moved_on = not message.kinds & (CALL | THINKING)
 
     def call(self, place: Place, call_id: str) -> None:

@@ -206,7 +206,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def texts(self) -> Iterator[str]:
         """Every text a reader of the conversation would see in this message, tool results included."""
         for part in self.parts:
-            if isinstance(part, Text | ToolResult):
+            if isinstance(part, (Text, ToolResult)):
                 yield part.text
 
     @property
@@ -281,7 +281,7 @@ def plain(wire: Any) -> Any:
     """The JSON value behind bytes, a mapping, or an SDK's message object."""
     if type(wire) is dict:
         return wire
-    if isinstance(wire, Raw | bytes):
+    if isinstance(wire, (Raw, bytes)):
         return jsonio.decode(wire)
     dump = getattr(wire, "model_dump", None)
     return dump(exclude_unset=True) if callable(dump) else wire

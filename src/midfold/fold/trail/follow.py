@@ -90,9 +90,8 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
     walk = _Walk(trail)
     answers = pair(messages).answers
     told = min(trail.ahead, len(messages))
-    for index, message in enumerate(messages):
-        if index < told:
-            continue
+    for index in range(told, len(messages)):
+        message = messages[index]
         if message.kinds & CALL:
             for number, part in enumerate(message.parts):
                 if isinstance(part, ToolCall):
@@ -442,11 +441,13 @@ def _misses(result: ToolResult) -> bool:
 
 def _needless(effects: list[list[Effect]]) -> list[Effect]:
     """Steps towards something that the same command does: staging for a commit, a folder for a file."""
-    whole = [effect for items in effects for effect in items]
-    commits = any(effect.kind == "act" and effect.path == "commit" for effect in whole)
-    alone = all(effect.kind == "act" and effect.path == "mkdir" for effect in whole)
-    small = {"stage": commits, "mkdir": not alone}
-    return [effect for effect in whole if effect.kind == "act" and small.get(effect.path, False)]
+    acts = [effect for items in effects for effect in items if effect.kind == "act"]
+    small = [effect for effect in acts if effect.path in ("stage", "mkdir")]
+    if not small:
+        return []
+    commits = any(effect.path == "commit" for effect in acts)
+    alone = sum(map(len, effects)) == sum(effect.path == "mkdir" for effect in acts)
+    return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
 
 
 def _fewer(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:

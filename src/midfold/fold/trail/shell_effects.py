@@ -29,6 +29,12 @@ SHOWS_MUCH = 20
 """Lines around a match; with so many a search reads the file."""
 
 
+_SED_IN_PLACE, _PERL_IN_PLACE = re.compile(r"-[nErs]*i\S*"), re.compile(r"-\w{0,4}i\S{0,8}")
+_PRINTED_LINES = re.compile(r"(\d{1,7})(?:,(\d{1,7}))?p")
+_LINES_AROUND = re.compile(r"(?:^| )-[ABC] ?(\d{1,5})")
+_EXTENSION = re.compile(r"\.\w{1,8}$")
+
+
 class Effect(NamedTuple):
     kind: Kind
     path: str = ""
@@ -76,9 +82,7 @@ def _plain(words: Sequence[str]) -> list[str]:
 def _sed_effects(step: Step) -> list[Effect]:
     words = step.words
     options = [word for word in words[1:] if word.startswith("-")]
-    in_place = any(
-        option.startswith(("-i", "--in-place")) or re.fullmatch(r"-[nErs]*i\S*", option) for option in options
-    )
+    in_place = any(option.startswith(("-i", "--in-place")) or _SED_IN_PLACE.fullmatch(option) for option in options)
     given = any(option in ("-e", "-f", "--expression") for option in options)
     rest = [word for word in words[1:] if not word.startswith("-") and word != ""]
     if given:
@@ -90,7 +94,7 @@ def _sed_effects(step: Step) -> list[Effect]:
     paths = [path for path in rest if is_path(path)]
     if in_place:
         return [Effect("change", path, expression) for path in paths]
-    lines = re.fullmatch(r"(\d{1,7})(?:,(\d{1,7}))?p", expression)
+    lines = _PRINTED_LINES.fullmatch(expression)
     looked = f"{lines[1]}-{lines[2] or lines[1]}" if lines else ""
     return [Effect("read", path, looked) for path in paths]
 
@@ -112,13 +116,13 @@ def _search(step: Step) -> list[Effect]:
     return [
         Effect("read", path, f"search {plain[0][:LONGEST_LOOK]}")
         for path in plain[1:]
-        if is_path(path) and re.search(r"\.\w{1,8}$", path)
+        if is_path(path) and _EXTENSION.search(path)
     ]
 
 
 def _context(words: Sequence[str]) -> int:
     """Lines that a search shows around each match."""
-    found = re.findall(r"(?:^| )-[ABC] ?(\d{1,5})", " ".join(words))
+    found = _LINES_AROUND.findall(" ".join(words))
     return max(map(int, found), default=0)
 
 
@@ -161,7 +165,7 @@ def _download(step: Step) -> list[Effect]:
 
 def _perl(step: Step) -> list[Effect]:
     words = step.words
-    if not any(re.fullmatch(r"-\w{0,4}i\S{0,8}", word) for word in words[1:]):
+    if not any(_PERL_IN_PLACE.fullmatch(word) for word in words[1:]):
         return []
     plain = [
         word for at, word in enumerate(words) if at and not word.startswith("-") and not words[at - 1].endswith("e")
