@@ -49,7 +49,7 @@ _MODULES = {
     "fold.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
-    "fold.trail": "CheckRun FileRead RunningTask TrackedFile Trail WorldAct",
+    "fold.trail": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
     "host": "EngineHost",
     "model.drive": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",

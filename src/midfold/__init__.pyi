@@ -20,7 +20,7 @@ from midfold.fold.partial import Preview as Preview, preview as preview, rejoin 
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
-from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
+from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.host import EngineHost as EngineHost
 from midfold.model.drive import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
@@ -85,6 +85,7 @@ __all__ = [
     "Flow",
     "GatewayFull",
     "GatewaySettings",
+    "GitState",
     "Handoff",
     "Health",
     "Hit",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import midfold
 from midfold import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.summary import StructuredSummary
-from midfold.fold.trail import follow, latest_checks, parse, render, without_trail
+from midfold.fold.trail import GitState, follow, latest_checks, parse, render, without_trail
 
 LARGE = 1_000_000
 FOLDER = "/home/me/project"
@@ -37,27 +37,45 @@ TRAILS = st.builds(
     Trail,
     files=st.lists(FILES, max_size=6, unique_by=lambda file: file.path).map(tuple),
     acts=st.lists(
-        st.builds(WorldAct, what=st.sampled_from(["commit", "book"]), text=WORDS, ok=st.booleans(), outcome=WORDS),
+        st.builds(
+            WorldAct,
+            what=st.sampled_from(["commit", "book", "install"]),
+            text=WORDS,
+            ok=st.none() | st.booleans(),
+            outcome=WORDS,
+        ),
         max_size=4,
     ).map(tuple),
     running=st.lists(st.builds(RunningTask, id=NAMES, what=WORDS), max_size=2).map(tuple),
     checks=st.lists(
         st.builds(
             CheckRun,
-            kind=st.sampled_from(["test", "build", "lint", "typecheck"]),
+            kind=st.sampled_from(["test", "build", "lint", "typecheck", "script"]),
             command=WORDS,
             ok=st.none() | st.booleans(),
             counts=st.sampled_from(["", "1 failed, 2 passed"]),
             fails=st.lists(NAMES, max_size=2).map(tuple),
+            before=st.just("") | NAMES,
         ),
         max_size=3,
     ).map(tuple),
+    git=st.builds(
+        GitState,
+        branch=st.sampled_from(["", "main", "main...origin/main [ahead 1, behind 2]"]),
+        commit=st.sampled_from(["", "1a2b3c4"]),
+        is_dirty=st.booleans(),
+    ),
     reads=st.lists(st.builds(FileRead, path=NAMES, looked=st.lists(NAMES, max_size=2).map(tuple)), max_size=3).map(
         tuple
     ),
     root=st.sampled_from(["", FOLDER]),
     ahead=st.integers(0, 9),
 )
+
+
+def plain(text: str) -> str:
+    """A text as it stands in a line."""
+    return text.replace("`", "'").replace("; ", ", ").replace(" -> ", " → ")
 
 
 def document(trail: Trail, room: int) -> str:
@@ -73,11 +91,19 @@ def test_what_lines_say_is_what_is_read_back(trail: Trail, room: int) -> None:
     assert again.is_empty or parse(document(again, LARGE)) == again
     assert not any(line.startswith("- ") for line in without_trail(shown).splitlines())
     if room == LARGE:
-        assert {(file.path, file.state) for file in again.files} == {(file.path, file.state) for file in trail.files}
-        assert [act.ok for act in again.acts] == [act.ok for act in trail.acts]
+        assert sum(file.below or 1 for file in again.files) == len(trail.files)
+        assert {(file.path, file.state) for file in again.files if not file.below} <= {
+            (file.path, file.state) for file in trail.files
+        }
+        done = {(act.what, act.text) for act in again.acts if act.ok}
+        assert len(done) == len({(act.what, plain(act.text)) for act in trail.acts if act.ok})
+        for act in again.acts:
+            same = [one.ok for one in trail.acts if (one.what, plain(one.text)) == (act.what, act.text)]
+            assert act.ok or act.ok is same[-1]
+        assert again.git == trail.git
         assert [task.id for task in again.running] == [task.id for task in trail.running]
         assert [check.ok for check in reversed(again.checks)] == [
-            check.ok for check in latest_checks(trail.checks)[: len(again.checks)]
+            check.ok for check in latest_checks(trail)[: len(again.checks)]
         ]
         assert {read.path for read in again.reads} == {read.path for read in trail.reads}
 

@@ -82,7 +82,7 @@ def score(session: str) -> dict[str, Score]:
         "running": _matched([one.id for one in trail.running], [one["id"] for one in truth["running"]], _same_id),
         "checks": _matched(
             [(one.kind, one.command, one.ok) for one in trail.checks],
-            [(one["kind"], one["command"], one["ok"]) for one in truth["checks"]],
+            [("script" if one.get("adhoc") else one["kind"], one["command"], one["ok"]) for one in truth["checks"]],
             _same_check,
         ),
     }
@@ -90,7 +90,8 @@ def score(session: str) -> dict[str, Score]:
 
 def _files(trail: Trail, truth: dict[str, Any], states: tuple[str, ...]) -> Score:
     told = [(one.path, one.state) for one in trail.files if one.state in states]
-    true = [(path, one["state"]) for path, one in truth["files"].items() if one["state"] in states]
+    real = ((path, "scratch" if one.get("throwaway") else one["state"]) for path, one in truth["files"].items())
+    true = [(path, state) for path, state in real if state in states]
     return _matched(told, true, lambda mine, theirs: mine[1] == theirs[1] and _same_path(mine[0], theirs[0]))
 
 

@@ -18,6 +18,7 @@ from midfold.fold.trail.whole import trail_of
 LISTS = ("files", "acts", "running", "checks", "reads")
 STATES = {"reverted": "put back", "scratch": "scratch"}
 VERDICTS = {True: "passed", False: "FAILED", None: "not shown"}
+OUTCOMES = {True: "", False: " FAILED", None: ", outcome not shown"}
 
 
 @click.command(name="artifacts")
@@ -74,7 +75,8 @@ def _summary_line(trail: Trail) -> str:
     files = ", ".join(f"{count:,} {state}" for state, count in states.most_common()) or "none changed"
     where = f" in {trail.root}" if trail.root else ""
     more = f"acts: {len(trail.acts):,}; still running: {len(trail.running):,}; only read: {len(trail.reads):,}"
-    return f"{trail.messages:,} messages; files{where}: {files}; {more}"
+    branch = f"; git is on {trail.git.branch}" if trail.git.branch else ""
+    return f"{trail.messages:,} messages; files{where}: {files}; {more}{branch}"
 
 
 def _listings(trail: Trail) -> list[_Listing]:
@@ -85,12 +87,9 @@ def _listings(trail: Trail) -> list[_Listing]:
             "Files", (">message", "state", "file", ">lines", ">edits", "touched"), [*map(_file_row, reversed(files))]
         ),
         _Listing(
-            "Done",
+            "Acts",
             (">message", "", "what", "what came of it"),
-            [
-                (_place(act.at), act.what if act.ok else f"{act.what} FAILED", act.text, act.outcome)
-                for act in reversed(trail.acts)
-            ],
+            [(_place(act.at), f"{act.what}{OUTCOMES[act.ok]}", act.text, act.outcome) for act in reversed(trail.acts)],
         ),
         _Listing(
             "Still running",
@@ -100,7 +99,7 @@ def _listings(trail: Trail) -> list[_Listing]:
         _Listing(
             "Last checks",
             (">message", "", "outcome", "command", "failing"),
-            [*map(_check_row, latest_checks(trail.checks))],
+            [*map(_check_row, latest_checks(trail))],
         ),
         _Listing(
             "Read, not changed",
@@ -123,7 +122,8 @@ def _file_row(file: TrackedFile) -> tuple[str, ...]:
 
 def _check_row(check: CheckRun) -> tuple[str, ...]:
     counts = f" ({check.counts})" if check.counts else ""
-    return _place(check.at), check.kind, f"{VERDICTS[check.ok]}{counts}", check.command, "; ".join(check.fails)
+    before = f", before the last change of {check.before}" if check.before else ""
+    return _place(check.at), check.kind, f"{VERDICTS[check.ok]}{counts}{before}", check.command, "; ".join(check.fails)
 
 
 def _show(listing: _Listing) -> None:

@@ -148,7 +148,8 @@ class Choice:
                 head.base = step.head_base * step.age
                 head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
                 head.is_judged = True
-                found.append(head)
+                if step.at in self.reading.fold:
+                    found.append(head)
             step.length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +32,8 @@ NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, may be incomplete."
 TYPED = "User said: "
 LEFT_OUT = " […] "
+ABOVE, BELOW = "(above) ", "(below) "
+"""Before a call whose message stays, shortened."""
 STORY = "What happened, in order:"
 TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
@@ -43,6 +45,8 @@ LEAST_ROOM, LEAST_TRAIL = 16, 250
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls that do something they are looked for."""
+SHORT_HEAD = 40
+"""Characters of an act that stand in the line of its call."""
 LOOKING = ("read", "search", "list", "plan")
 RUNNERS = ("run", "exec")
 FRESH_PLAN = 10
@@ -130,34 +134,40 @@ def _without_frame(previous: str) -> str:
 
 
 def story(steps: Sequence[StoryStep], choice: Choice) -> str:
-    """The chosen lines under their steps, in order; calls of which nothing else is told share a line."""
+    """The chosen lines under their steps, in order; calls of which nothing else is told share a line.
+
+    A call whose message stays is marked, so that nobody takes it for another.
+    """
     out: list[str] = []
     bare: list[str] = []
+    calls: Counter[str] = Counter()
     for step in steps:
-        if step not in choice.chosen:
-            continue
-        places = sorted(choice.chosen[step])
+        places = sorted(choice.chosen.get(step, ()))
         lines = [step.rows[place] for place in places]
         if step.kind is Kind.CALL and not lines:
-            bare.append(step.head)
+            calls[step.head] += step.at in choice.reading.fold
+            bare += [step.head] if step in choice.chosen else []
+            continue
+        if step not in choice.chosen:
             continue
         if bare:
-            out.append(_together(bare))
+            out.append(_together(bare, calls))
             bare = []
+        calls.clear()
         if step.kind is Kind.CALL:
-            out += [f"- {step.head}", *(f"  {line}" for line in lines)]
+            stays = "" if step.at in choice.reading.fold else ABOVE if step.at < choice.reading.fold.start else BELOW
+            out += [f"- {stays}{step.head}", *(f"  {line}" for line in lines)]
         else:
             out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
     if bare:
-        out.append(_together(bare))
+        out.append(_together(bare, calls))
     text, root = "\n".join(out), choice.reading.root
     return f"{STORY}\n{text.replace(root, '') if root else text}" if text else ""
 
 
-def _together(heads: list[str]) -> str:
-    """Calls in one line, each once."""
-    counts = Counter(heads)
-    return "- " + "; ".join(f"{head} ({count}x)" if count > 1 else head for head, count in counts.items())
+def _together(heads: list[str], calls: Mapping[str, int]) -> str:
+    """Calls in one line, each once, with how often it was made here."""
+    return "- " + "; ".join(f"{head} ({calls[head]}x)" if calls[head] > 1 else head for head in dict.fromkeys(heads))
 
 
 def _user_line(step: StoryStep, places: list[int]) -> str:
@@ -177,11 +187,13 @@ def _paragraph(lines: Iterable[str]) -> str:
 
 
 def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
-    """The steps of an earlier story."""
+    """The steps of an earlier story; calls that stayed behind it are told anew."""
     steps: list[StoryStep] = []
+    is_again = False
     for raw in old.split("\n"):
         text = raw.removeprefix("- ").removeprefix(TYPED).strip()
-        if not text:
+        is_again = raw.startswith((f"- {ABOVE}", f"- {BELOW}")) or (is_again and raw.startswith("  "))
+        if not text or is_again:
             continue
         if not raw.startswith("  ") or not steps:
             kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
@@ -227,7 +239,7 @@ class WorkState:
                 )
             ),
             done=self._section("done", trail),
-            blocked=self._fit(self._blockers(), OPEN_SHARE),
+            blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state=self._section("active_state", trail),
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
@@ -347,10 +359,15 @@ class WorkState:
         for step in reversed(doing[-BLOCKED_BY:]):
             keys = _targets(step)
             is_failure = step.action is not None and step.action.outcome == "failed"
-            if is_failure and step.at in self.reading.fold and not keys & mended:
+            if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_act(step):
                 found.append(f"- {step.head}")
             mended |= keys
         return list(reversed(found[:MOST_BLOCKERS]))
+
+    def _is_act(self, step: StoryStep) -> bool:
+        """Whether the trail tells of it, as an act that failed."""
+        acts = self.reading.ask.trail.acts
+        return any(not act.ok and act.text and act.text[:SHORT_HEAD] in step.head for act in acts)
 
 
 def _old_tasks(text: str) -> dict[str, list[str]]:

@@ -268,7 +268,7 @@ class Lookup:
         fresh = tuple(item.message for item in found)
         before = msgspec.structs.replace(trail, messages=start, ahead=0)
         made = follow(before, fresh, self.sessions.redactor)
-        return api.Artifacts(trail=made, checks=tuple(latest_checks(made.checks)), skipped=start - upto)
+        return api.Artifacts(trail=made, checks=tuple(latest_checks(made)), skipped=start - upto)
 
     def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
         info = self._info(name, sees)
@@ -337,7 +337,7 @@ class Lookup:
             previous=before,
             next=after,
             receipt=record.receipt,
-            checks=tuple(latest_checks(record.receipt.trail.checks)) if record.receipt.trail else (),
+            checks=tuple(latest_checks(record.receipt.trail)) if record.receipt.trail else (),
         )
 
     def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> api.CompactionPage:

@@ -153,6 +153,8 @@ def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
     for kind in ("files", "acts"):
         assert min(tuning[kind].precision, tuning[kind].recall) >= 0.95, (kind, tuning[kind].wrong, tuning[kind].missed)
     assert min(other["files"].precision, other["files"].recall) >= 0.95
+    for half in (tuning, other):
+        assert min(half["aside"].precision, half["aside"].recall) >= 0.9, (half["aside"].wrong, half["aside"].missed)
 
 
 def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:
@@ -190,3 +192,115 @@ def test_a_word_of_many_pieces_takes_time_in_proportion() -> None:
     ]
     small, large = ("echo " + "a'b'" * pieces + "x > out.txt" for pieces in (3_000, 12_000))
     assert_in_proportion(steps_of, small, (large, 8))
+
+
+def outcomes(trail: Trail) -> list[tuple[str, bool | None]]:
+    return [(act.what, act.ok) for act in trail.acts]
+
+
+def test_a_commit_is_done_where_git_shows_it_and_not_where_a_hook_may_have_stopped_it() -> None:
+    command = "git add a.tsx && git commit -m 'Hide it' && git status"
+    assert outcomes(followed(bash(command, "Exit code 1"))) == [("commit", False)]
+    hook = "Exit code 1\n$ bun test src/\n 12 pass\nerror: Cannot find module '@faker-js/faker' from 'a.test.tsx'\n"
+    trail = followed(bash("git add a.tsx && git commit -m 'Hide it' 2>&1", hook))
+    assert [(act.ok, act.outcome[:26]) for act in trail.acts] == [(False, "error: Cannot find module ")]
+    assert outcomes(followed(bash("git commit -m x | tail -1", "lint-staged is done"))) == [("commit", None)]
+    assert outcomes(followed(bash("git commit -q -m x"))) == [("commit", True)]
+    assert outcomes(followed(bash("git commit -m x 2>&1 | tail -1", " 2 files changed, 3 insertions(+)"))) == [
+        ("commit", True)
+    ]
+    code = "<returncode>0</returncode>\n<output>\n</output>"
+    assert outcomes(followed(bash("git push", code), bash("git push | cat", "remote: counting"))) == [
+        ("push", True),
+        ("push", None),
+    ]
+
+
+def test_the_last_outcome_of_an_act_is_told_and_what_failed_is_not_told_as_done() -> None:
+    failed, done = "Exit code 1\nerror: hook failed", "[main 1a2b3c4] Fix it"
+    retried = render(followed(bash("git commit -m 'Fix it'", failed), bash("git commit -m 'Fix it'", done)), 2_000)
+    assert retried["done"] == ["- [done] commit: Fix it -> 1a2b3c4 on main: Fix it"] and "blocked" not in retried
+    again = render(followed(bash("git commit -m one", done), *[bash("git commit -m two", failed)] * 2), 2_000)
+    assert again["done"] == ["- [done] commit: one -> 1a2b3c4 on main: Fix it"]
+    assert again["blocked"] == ["- [FAILED] commit: two -> error: hook failed"]
+    unknown = render(followed(bash("git push | tail -1", "remote: ok")), 2_000)
+    assert unknown["active_state"] == ["- [outcome not shown] push: git push"] and "done" not in unknown
+    sent = [("send_certificate", {"user_id": "mia", "amount": 50}, "Certificate added")] * 2
+    assert len(render(followed(*sent), 2_000)["done"]) == 2
+
+
+def test_a_folder_that_is_removed_or_moved_takes_along_what_is_in_it() -> None:
+    made = bash("mkdir -p /tmp/t && cd /tmp/t && echo a > a.txt && echo b > b.txt")
+    gone = followed(made, bash("rm -rf /tmp/t"))
+    assert {(file.path, file.gone) for file in gone.files} == {("/tmp/t/a.txt", True), ("/tmp/t/b.txt", True)}
+    anew = followed(bash("cd /tmp && rm -rf t"), made, bash("cd /tmp && rm -rf t && mkdir t && cd t && echo a > a.txt"))
+    assert {(file.path, file.gone) for file in anew.files} == {("/tmp/t/a.txt", False), ("/tmp/t/b.txt", True)}
+    files = edit("/p/q/old/a.py"), edit("/p/q/old/b.py"), edit("/p/q/c.py")
+    assert states(followed(*files, bash("cd /p/q && git rm -r old"))) == {
+        "c.py": "changed",
+        "old/a.py": "deleted",
+        "old/b.py": "deleted",
+    }
+    moved = followed(*files, bash("cd /p/q && git mv old new"))
+    assert {(file.path, file.source) for file in moved.files if file.state == "moved"} == {
+        ("new/a.py", "old/a.py"),
+        ("new/b.py", "old/b.py"),
+    }
+
+
+def test_a_check_says_whether_sources_were_changed_after_it_and_why_it_failed() -> None:
+    def state(*calls: tuple[str, dict[str, object], str]) -> list[str]:
+        return [line for line in render(followed(*calls), 2_000)["active_state"] if line.startswith("- last")]
+
+    good = "=== 3 passed in 0.1s ==="
+    notes = "Write", {"file_path": "/p/q/notes.md", "content": "x"}, "File created"
+    tested = bash("pytest -q", good)
+    assert state(edit("/p/q/a.py"), tested, notes) == ["- last test: `pytest -q` passed (3 passed)"]
+    stale = "- last test: `pytest -q` passed (3 passed), before the last change of a.py"
+    assert state(tested, edit("/p/q/a.py")) == [stale]
+    assert state(tested, edit("/p/q/a.py"), bash("pytest -q -x", good)) == [
+        "- last test: `pytest -q -x` passed (3 passed)"
+    ]
+    missing = "<returncode>1</returncode>\n<output>\n/opt/bin/python: No module named pytest\n</output>"
+    run = bash("python -m pytest tests/a.py", missing)
+    assert state(run)[0].endswith("FAILED; failing: /opt/bin/python: No module named pytest")
+    assert state(run, bash("ruff check .", "All checks passed!"), bash("pip install pytest")) == [
+        "- last lint: `ruff check .` passed (All checks passed!)"
+    ]
+    one, other = bash("go test ./a", "ok  \tx/a\t0.1s"), bash("go test ./b", "--- FAIL: TestB\nFAIL\tx/b\t0.1s")
+    assert [line.split("`")[1] for line in state(one, other)] == ["go test ./b", "go test ./a"]
+
+
+def test_a_script_of_ones_own_is_no_test_and_is_told_as_scratch() -> None:
+    script = bash("cat > test_it.py <<'EOF'\nprint(1)\nEOF\npython test_it.py", "1")
+    read = "Read", {"file_path": "src/lib/a.py"}, "a = 2"
+    trail = followed(read, edit("src/lib/a.py"), bash("cp src/lib/a.py src/lib/a.py.bak"), script)
+    assert states(trail) == {"src/lib/a.py": "changed", "src/lib/a.py.bak": "scratch", "test_it.py": "scratch"}
+    assert [(check.kind, check.ok) for check in trail.checks] == [("script", True)]
+    assert render(trail, 2_000)["active_state"][0] == "- last script: `python test_it.py` ended without an error"
+    assert states(followed(script)) == {"test_it.py": "created"}
+    kept = "Write", {"file_path": "tests/test_b.py", "content": "x"}, "File created"
+    lines = render(followed(kept, edit("src/lib/a.py"), kept), 2_000)["files"]
+    assert [line.split(":")[0] for line in lines] == ["- src/lib/a.py", "- tests/test_b.py"]
+
+
+def test_where_git_stands_and_what_was_deleted_is_told() -> None:
+    names = [f"plugins/trace/lib/m{number}.ts" for number in range(4)]
+    patch = "\n".join(["*** Begin Patch", *(f"*** Delete File: /p/q/{name}" for name in names), "*** End Patch"])
+    trail = followed(
+        bash("cd /p/q && git fetch origin"),
+        ("apply_patch", {"input": patch}, "Success."),
+        edit("/p/q/plugins/list.json"),
+        bash("git status --short --branch", "## main...origin/main [behind 4]\n M plugins/list.json"),
+    )  # fmt: skip
+    sections = render(trail, 2_000)
+    assert sections["done"] == ["- deleted: plugins/trace/lib/ (4 files)", "- [done] fetch: git fetch origin"]
+    standing = "- git: on main...origin/main [behind 4]; no commit was seen; files were changed"
+    assert sections["active_state"] == [standing]
+    committed = follow(trail, ran(bash("git commit -am x", "[main 1a2b3c4] x")), midfold.redact)
+    assert render(committed, 2_000)["active_state"] == ["- git: on main; last commit 1a2b3c4"]
+    edited = follow(committed, ran(edit("/p/q/b.ts")), midfold.redact)
+    changed = "- git: on main; last commit 1a2b3c4; files were changed after it"
+    assert render(edited, 2_000)["active_state"] == [changed]
+    elsewhere = bash("cd /p/other && git status", "On branch side\nYour branch is up to date with 'origin/side'.")
+    assert not followed(edit("/p/q/r/a.py"), edit("/p/q/r/s/b.py"), elsewhere).git.branch

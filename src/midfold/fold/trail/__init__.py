@@ -4,7 +4,8 @@
     sections = render(trail, room)              as lines for the sections of a handoff, the newest first
     trail = parse(handoff)                      what such lines say, so that a handoff carries the trail on
     text = without_trail(handoff)               the handoff without them, for whoever writes the next one
-    runs = latest_checks(trail.checks)          the tests, builds and linters whose outcome still counts
+    runs = latest_checks(trail)                 the tests, builds and linters whose outcome still counts
+    acts = latest_acts(trail.acts)              the acts, each with what came of it last
 
 State carries the trail of what is folded; what is shown also follows the messages that stay, and says how many those
 are (`Trail.ahead`), so that whoever reads it back does not count them twice.
@@ -13,18 +14,21 @@ are (`Trail.ahead`), so that whoever reads it back does not count them twice.
 """
 
 from midfold.fold.trail.checks import latest_checks
-from midfold.fold.trail.entries import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.fold.trail.deeds import latest_acts
+from midfold.fold.trail.entries import CheckRun, FileRead, GitState, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.trail.follow import follow
 from midfold.fold.trail.handoff_lines import parse, render, without_trail
 
 __all__ = [
     "CheckRun",
     "FileRead",
+    "GitState",
     "RunningTask",
     "TrackedFile",
     "Trail",
     "WorldAct",
     "follow",
+    "latest_acts",
     "latest_checks",
     "parse",
     "render",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from midfold.fold.digest.outcomes import Body, error_line, traceback_end
 from midfold.fold.trail.commands import Step
-from midfold.fold.trail.entries import CheckKind, CheckRun
+from midfold.fold.trail.edits import PROSE
+from midfold.fold.trail.entries import CheckKind, CheckRun, TrackedFile, Trail, WorldAct
 
 LONGEST_OUTPUT = 12_000
 MOST_FAILURES = 8
@@ -173,6 +177,7 @@ _BAD = re.compile(
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
 TALLY_REACH = 400
 """Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
+_MISSING = re.compile(r"(?:No module named|Cannot find (?:module|package)) ['\"]?([\w@./-]{1,120})")
 _GO_PACKAGE = re.compile(r"^(ok|FAIL|\?) {0,3}\t", re.M)
 _GO_TEST = re.compile(r"^[ \t]{0,12}--- (PASS|FAIL|SKIP): ", re.M)
 
@@ -210,22 +215,86 @@ def _go_counts(text: str) -> str:
     return f"{packages.count('ok')} packages ok" + (f", {failed} failed" if failed else "")
 
 
+class CheckBook:
+    """The newest run of each check while a trail is followed."""
+
+    def __init__(self, checks: Iterable[CheckRun]) -> None:
+        self._runs = {_identity(run): run for run in checks}
+        self._bodies: dict[CheckRun, Callable[[], Body]] = {}
+
+    def add(self, run: CheckRun, body: Callable[[], Body]) -> None:
+        self._runs.pop(_identity(run), None)
+        self._runs[_identity(run)] = run
+        self._bodies[run] = body
+
+    def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
+        """The newest runs, in order, scripts of one's own last; outputs are read of these alone."""
+        source = next((file for file in reversed(files) if _is_source(file)), TrackedFile(path="", state="changed"))
+        known = sorted(self._runs.values(), key=lambda run: (not is_own(run.command), run.at))
+        runs = sorted(known[-most:], key=lambda run: run.at)
+        return [_compare(self._judge(run, is_own), source) for run in runs]
+
+    def _judge(self, run: CheckRun, is_own: Callable[[str], bool]) -> CheckRun:
+        """A check with what its output says."""
+        body = self._bodies[run]() if run in self._bodies else None
+        if body is None:
+            return run
+        code = body.exit_code
+        told = verdict_of(body.text, failed=not run.ok or (None if code is None else code != 0))
+        fails = told.fails
+        if told.ok is False and not fails:
+            reason = traceback_end(body) or error_line(body)
+            fails = (reason,) if reason else run.fails
+        kind: CheckKind = "script" if not told.counts and is_own(run.command) else run.kind
+        return replace(run, kind=kind, ok=told.ok, counts=told.counts, fails=fails)
+
+
+def _identity(run: CheckRun) -> tuple[str, frozenset[str]]:
+    """What a check is known by: what it was told to run, however much it was told to say."""
+    return "test" if run.kind == "script" else run.kind, _chosen_words(run.command)
+
+
+def _is_source(file: TrackedFile) -> bool:
+    return file.state != "scratch" and not file.path.endswith(PROSE)
+
+
+def _compare(run: CheckRun, source: TrackedFile) -> CheckRun:
+    """A check with the source file that was changed after it."""
+    name = source.path.rpartition("/")[2]
+    before = name if source.at > run.at else run.before if run.at < 0 else ""
+    return run if before == run.before else replace(run, before=before)
+
+
 # Which of several runs still count.
 
 
-def latest_checks(checks: Iterable[CheckRun]) -> list[CheckRun]:
+def latest_checks(trail: Trail) -> list[CheckRun]:
     """The newest run of each kind, and before it those that it does not answer, the newest first.
 
-    A run of a part says nothing of the whole: the last run of the whole stays, and a part that failed stays until it,
-    or more than it, is run again.
+    A run of a part says nothing of the whole: the last run of the whole stays, and a part that ended otherwise stays
+    until it, or more than it, is run again. What failed for want of a module that was installed since is not told, and
+    of scripts only the newest is.
     """
     found: list[CheckRun] = []
-    for check in reversed(tuple(checks)):
+    for check in reversed(trail.checks):
         newer = [other for other in found if other.kind == check.kind]
+        if (newer and check.kind == "script") or _is_mended(check, trail.acts):
+            continue
+        is_other = check.ok is not None and all(other.ok is not check.ok for other in newer)
         parts = [_is_narrower(other.command, check.command) for other in newer]
-        if all(parts) or (check.ok is False and not any(_covers(other.command, check.command) for other in newer)):
+        is_open = check.ok is False or is_other
+        if all(parts) or (is_open and not any(_covers(other.command, check.command) for other in newer)):
             found.append(check)
     return found
+
+
+def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
+    """Whether a module that a check missed was installed after it."""
+    missed = {found[1] for line in check.fails if (found := _MISSING.search(line))}
+    return bool(missed) and any(
+        act.what == "install" and act.ok and act.at > check.at and not missed.isdisjoint(act.text.split())
+        for act in acts
+    )
 
 
 def _is_narrower(newer: str, older: str) -> bool:

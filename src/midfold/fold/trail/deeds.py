@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from midfold.fold.trail.commands import Step
+from midfold.fold.trail.entries import WorldAct
 from midfold.fold.trail.record_book import is_temporary
 
 LONGEST_OUTPUT = 12_000
@@ -150,7 +152,8 @@ def _git_act(rest: list[str]) -> str:
         if options and options[0] in ("list", "show"):
             return ""
     if command in ("remote", "config"):
-        changes = options[:1] in (["add"], ["remove"], ["rm"], ["set-url"]) if command == "remote" else len(options) > 1
+        plain = [option for option in options if not option.startswith("-")]
+        changes = options[:1] in (["add"], ["remove"], ["rm"], ["set-url"]) if command == "remote" else len(plain) > 1
         return command if changes and not any(option.startswith(("--get", "--list")) for option in options) else ""
     if command == "restore":
         return "unstage" if "--staged" in options else ""
@@ -216,6 +219,12 @@ _PUSHED = re.compile(
     r"^ ?[ *+]? ?\[?((?:[0-9a-f]{7,40}\.\.\.?[0-9a-f]{7,40})|new branch|new tag)\]? {1,9}(\S{1,200}) -> (\S{1,200})",
     re.M,
 )
+_CHANGED = re.compile(r"^ \d{1,6} files? changed[^\n]{0,80}", re.M)
+_BRANCH = re.compile(
+    r"^(?:##|📌) ([^\s.][^\n]{0,200})$|^On branch (\S{1,200})(?:\nYour branch is ((?:ahead|behind|up)[^\n.]{0,120}))?"
+    r"|^Switched to (?:a new )?branch '([^'\n]{1,200})'",
+    re.M,
+)
 _ADDRESS = re.compile(r"https?://[^\s\"'<>)]{4,200}")
 _NUMBERED = re.compile(r"#\d{1,7}\b")
 _INSTALL_ERROR = re.compile(
@@ -241,9 +250,43 @@ _NOTHING_DONE = re.compile(
 )
 
 
+_SAME_AGAIN = frozenset(
+    {"install", "fetch", "checkout", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config", "stop"}
+)
+"""Acts of which the second leaves what the first left."""
+_ONE_AT_A_TIME = frozenset({"commit", "push", "pull", "fetch"})
+"""Acts that, tried again in other words, are the same. Of others their first two arguments say what they are about."""
+
+
+def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
+    """Each act with what came of it last, the newest first: what failed and was done later is told as done.
+
+    What was done stays done when it is tried again in vain; both are told.
+    """
+    found: list[WorldAct] = []
+    known: set[tuple[str, ...]] = set()
+    for act in reversed(acts):
+        thing = (act.what, "" if act.what in _ONE_AT_A_TIME else ", ".join(act.text.split(", ", 2)[:2]))
+        same = (act.what, act.text, act.outcome)
+        if (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and thing in known):
+            continue
+        found.append(act)
+        known |= {thing, same} if act.ok else {thing}
+    return found
+
+
 class Came(NamedTuple):
-    ok: bool
+    ok: bool | None
     outcome: str
+
+
+def branch_of(output: str) -> str:
+    """The branch that git tells of last, with how far it is ahead or behind."""
+    found = list(_BRANCH.finditer(output[:LONGEST_OUTPUT]))
+    if not found:
+        return ""
+    short, long, place, switched = found[-1].groups()
+    return short or switched or (f"{long}, {place}" if place else long)
 
 
 def commit_title(step: Step) -> str:
@@ -255,8 +298,11 @@ def commit_title(step: Step) -> str:
     return (step.document or "").strip().partition("\n")[0][:200]
 
 
-def came_of(what: str, output: str, *, failed: bool, reason: str) -> Came:
-    """What the output says came of an act."""
+def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool = True) -> Came:
+    """What the output says came of an act; `is_sure` where nothing failed and its own exit says so.
+
+    A commit and a push are done where git shows them: what a hook or a pipe hides is not taken for done.
+    """
     text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + output[-LONGEST_OUTPUT + 2_000 :]
     if what == "commit":
         found = _COMMIT.search(text)
@@ -265,6 +311,9 @@ def came_of(what: str, output: str, *, failed: bool, reason: str) -> Came:
         nothing = _NOTHING_DONE.search(text)
         if nothing:
             return Came(False, nothing[0])
+        changed = _CHANGED.search(text)
+        if changed and not failed:
+            return Came(True, changed[0].strip())
     if what == "push":
         pushed = _PUSHED.search(text)
         if pushed:
@@ -276,6 +325,8 @@ def came_of(what: str, output: str, *, failed: bool, reason: str) -> Came:
     error = rule.search(text) if rule else None
     if failed or error:
         return Came(False, reason or (error[0] if error else ""))
+    if what in ("commit", "push") and not is_sure:
+        return Came(None, "")
     return Came(True, told_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else "")
 
 

@@ -16,6 +16,7 @@ LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
 MOST_NAMES = 12
 MOST_FILES = 60
 LONGEST_LINE = 400
+PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 
 Deed = Literal["add", "update", "delete", "move"]
 
@@ -48,8 +49,7 @@ class FileEdit(NamedTuple):
 
 def names_in(text: str, path: str = "") -> tuple[str, ...]:
     """The functions and classes that a text defines; of prose, the headings."""
-    is_prose = path.endswith((".md", ".mdx", ".markdown", ".rst", ".txt"))
-    rule = _HEADING if is_prose else _NAME
+    rule = _HEADING if path.endswith(PROSE) else _NAME
     found = (next(filter(None, groups), "") for groups in rule.findall(f"\n{text[:LONGEST_NAMED]}"))
     return tuple(dict.fromkeys(name.strip("# ") for name in found if name and name not in _NOT_NAMES))[:MOST_NAMES]
 

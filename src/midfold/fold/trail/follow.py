@@ -20,11 +20,20 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.trail.checks import verdict_of
+from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
-from midfold.fold.trail.deeds import came_of, fields_of, told_ids, tool_act
+from midfold.fold.trail.deeds import branch_of, came_of, fields_of, told_ids, tool_act
 from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
-from midfold.fold.trail.entries import CheckKind, CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.fold.trail.entries import (
+    CheckKind,
+    CheckRun,
+    FileRead,
+    GitState,
+    RunningTask,
+    TrackedFile,
+    Trail,
+    WorldAct,
+)
 from midfold.fold.trail.record_book import RecordBook
 from midfold.fold.trail.shell_effects import Effect, Fate, effects_of, fates, script_changes
 from midfold.transcript.laws import Place, pair
@@ -37,6 +46,7 @@ LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
 REDACTED_AT_ONCE = 4_000
 LONGEST_MESSAGE = 1_500
 """Longer than any error that a reading tool returns."""
+CHANGED = ("created", "changed", "deleted", "moved")
 _REFUSED = "doesn't want to proceed with this tool use"
 
 _FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]{1,300})")
@@ -77,6 +87,12 @@ class CallAnswer:
             return digest_failed(body.text)
         return bool(stated_outcome(body, content=content).failed)
 
+    def has_ended_well(self) -> bool:
+        """Whether a command says that it ended with 0."""
+        body = self.body
+        is_told = body.text[:1] == "[" and is_digest(body.text)
+        return not digest_failed(body.text) if is_told else body.exit_code == 0
+
 
 def digest_failed(text: str) -> bool:
     told = text.partition(" -> ")[2]
@@ -109,8 +125,9 @@ class _Walk:
         self.book = RecordBook(trail)
         self.acts = list(trail.acts)
         self.running = {task.id: task for task in trail.running}
-        self.checks = {(check.kind, check.command): check for check in trail.checks}
-        self.outputs: dict[CheckRun, CallAnswer] = {}
+        self.checks = CheckBook(trail.checks)
+        self.branch, self.branch_folder = trail.git.branch, ""
+        self.commit = trail.git.commit
         self.scripts: dict[str, str] = {}
         self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
         self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
@@ -331,9 +348,11 @@ class _Walk:
         """One effect of a program, if it took place."""
         kind = effect.kind
         if kind == "act":
-            self._act(at, effect, fate, answer)
+            self._act(at, step, effect, fate, answer)
         elif kind == "check":
             self._check(at, effect, fate, answer)
+        elif kind == "script" and effect.path and (fate.done or fate.reason):
+            self._run(at, step.folder, effect, fate)
         elif not fate.done:
             return
         elif kind == "read":
@@ -343,10 +362,23 @@ class _Walk:
         elif kind == "stop":
             self._stop_process(effect.path)
         elif kind == "script":
-            for inner in script_changes(self._text(effect, step.folder)):
-                self._change(at, step.folder, inner)
+            self._run(at, step.folder, effect, fate)
+        elif kind == "branch":
+            self._learn_branch(step.folder, branch_of(answer.body.text))
         else:
             self._change(at, step.folder, effect)
+
+    def _run(self, at: int, folder: str, effect: Effect, fate: Fate) -> None:
+        """A script: what it does to files if it ends well, and that it is one."""
+        for inner in script_changes(self._text(effect, folder)) if fate.done else ():
+            self._change(at, folder, inner)
+        if effect.path:
+            self.book.run(self.book.places.key(effect.path, folder))
+
+    def _learn_branch(self, folder: str, branch: str) -> None:
+        """Where the repository of a folder stands."""
+        if branch:
+            self.branch, self.branch_folder = branch, folder.rstrip("/.")
 
     def _change(self, at: int, folder: str, effect: Effect) -> None:
         """What one effect does to files."""
@@ -374,33 +406,40 @@ class _Walk:
         elif kind == "patch":
             self._apply(changes_in_patch(self._text(effect, folder)), folder, at)
 
-    def _act(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+    def _act(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason and effect.path != "commit":
             return
-        came = came_of(effect.path, answer.body.text, failed=not fate.done, reason=fate.reason)
+        came = came_of(
+            effect.path,
+            answer.body.text,
+            failed=not fate.done,
+            reason=fate.reason,
+            is_sure=step.joiner != "|" and (answer.has_ended_well() or bool({"-q", "--quiet"} & set(step.words))),
+        )
         if not came.ok and not fate.done and not fate.reason:
             return
         if came.ok and effect.path == "commit":
             self.book.commit()
+            self.commit, _, told = came.outcome.partition(" on ") if " on " in came.outcome else ("", "", "")
+            self.branch, self.branch_folder = told.partition(": ")[0], step.folder.rstrip("/.")
+        elif came.ok and effect.path == "push":
+            self.branch = ""
         self.acts.append(WorldAct(what=effect.path, text=effect.target, ok=came.ok, outcome=came.outcome, at=at))
 
     def _check(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason:
             return
         kind: CheckKind = effect.path  # type: ignore[assignment]
-        run = CheckRun(kind=kind, command=effect.target, ok=fate.done, at=at)
-        self.checks.pop((kind, run.command), None)
-        self.checks[kind, run.command] = run
-        self.outputs[run] = answer
+        run = CheckRun(
+            kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
+        )
+        self.checks.add(run, lambda: answer.body)
 
-    def _judge(self, run: CheckRun) -> CheckRun:
-        """A check with what its output says; only the newest runs are read."""
-        answer = self.outputs.get(run)
-        if answer is None:
-            return run
-        code = answer.body.exit_code
-        told = verdict_of(answer.body.text, failed=not run.ok or (None if code is None else code != 0))
-        return msgspec.structs.replace(run, ok=told.ok, counts=told.counts, fails=told.fails)
+    def _is_own_script(self, command: str) -> bool:
+        """Whether what ran is a file that was made to try something."""
+        words = command.split(" ")
+        record = self.book.files.get(self.book.places.key(words[1])) if words[0].startswith("python") else None
+        return record is not None and record.state in ("created", "scratch")
 
     def _start_process(self, at: int, effect: Effect, answer: CallAnswer) -> None:
         text = answer.body.text[:2_000]
@@ -420,17 +459,27 @@ class _Walk:
     def finish(self, messages: int, redact: Redactor) -> Trail:
         self.book.places.settle_root()
         tidy = _Tidy(self.trail, redact)
-        checks = sorted(self.checks.values(), key=lambda check: check.at)[-MOST_CHECKS:]
+        files = [tidy.file(file) for file in self.book.list_files()]
+        checks = self.checks.newest(MOST_CHECKS, self._is_own_script, files)
         return Trail(
-            files=_fewer([tidy.file(file) for file in self.book.list_files()]),
+            files=_fewer(files),
             acts=tuple(map(tidy.act, self.acts[-MOST_ACTS:])),
             running=tuple(map(tidy.task, list(self.running.values())[-MOST_RUNNING:])),
-            checks=tuple(tidy.check(self._judge(check)) for check in checks),
+            checks=tuple(map(tidy.check, checks)),
+            git=self._git_state(files, redact),
             reads=tuple(map(tidy.read, list(self.book.list_reads())[-MOST_READS:])),
             root=self.book.places.root,
             messages=self.trail.messages + messages,
             ahead=max(self.trail.ahead - messages, 0),
         )
+
+    def _git_state(self, files: list[TrackedFile], redact: Redactor) -> GitState:
+        last = max((act.at for act in self.acts if act.what == "commit" and act.ok), default=-1)
+        changed = max((file.at for file in files if file.state in CHANGED), default=-1)
+        is_dirty = changed > last or (last < 0 and self.trail.git.is_dirty)
+        is_ours = self.branch_folder in ("", self.book.places.root)
+        branch = clip(flat(redact(self.branch)), LONGEST_NAME) if is_ours else ""
+        return GitState(branch=branch, commit=self.commit, is_dirty=is_dirty)
 
 
 def _misses(result: ToolResult) -> bool:
@@ -537,6 +586,7 @@ class _Tidy:
             command=self._text(check.command, LONGEST_COMMAND),
             counts=self._text(check.counts, LONGEST_NAME),
             fails=tuple(self._text(line, LONGEST_COMMAND) for line in check.fails),
+            before=self._text(check.before, LONGEST_NAME),
         )
 
     def read(self, read: FileRead) -> FileRead:

@@ -1,8 +1,8 @@
 """A trail as lines of a handoff, and read back from them.
 
 Rules of this file:
-1. The newest first, whole lines only, within the room that is given. What was changed comes before what was only read;
-   what runs and what fails comes before everything.
+1. The newest first, whole lines only, within the room that is given. What was changed comes before what was only read,
+   sources before tests and those before scratch; what runs and what fails comes before everything.
 2. What `render` writes, `parse` reads: a handoff carries the trail on without rewording it. Lines of anybody else are
    not taken for ours.
 """
@@ -10,18 +10,36 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from midfold.fold.summary import parse_summary
 from midfold.fold.trail.checks import latest_checks
-from midfold.fold.trail.entries import CheckRun, FileRead, FileState, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.fold.trail.deeds import latest_acts
+from midfold.fold.trail.entries import (
+    CheckRun,
+    FileRead,
+    FileState,
+    GitState,
+    RunningTask,
+    TrackedFile,
+    Trail,
+    WorldAct,
+)
+from midfold.fold.trail.record_book import folders_above
 from midfold.transcript.tokens import estimate_text
 
-FILES, DONE, STATE = "files", "done", "active_state"
+FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
 """The sections of a handoff that the lines belong to."""
-FILES_SHARE = 0.5
+FILES_SHARE, OPEN_SHARE = 0.5, 0.4
 MOST_CHECKS_SHOWN = 4
 SHOWN_IN_GROUP = 40
+NAMED_IN_FOLDER = 3
+"""Files of a folder that are named; where more of it went, and nothing else of it is known, they are counted."""
+SMALL = ("fetch", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config")
+"""Acts that are told behind others."""
 _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
     ("deleted", False, "deleted"),
     ("reverted", False, "put back as they were"),
@@ -29,6 +47,11 @@ _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
     ("scratch", True, "scratch files, removed again"),
 )
 _READ = "read, not changed"
+_VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
+_ENDED = "ended without an error"
+_OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
+_NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
+_TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
 def render(trail: Trail, room: int) -> dict[str, list[str]]:
@@ -36,20 +59,44 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     page = _Page(room)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {_plain(task.what)}")
-    for check in latest_checks(trail.checks)[:MOST_CHECKS_SHOWN]:
+    for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]:
         page.add(STATE, _check_line(check))
+    if trail.git != GitState():
+        page.add(STATE, _git_line(trail.git))
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
-    acts = list(reversed(trail.acts))
+    changed.sort(key=lambda file: bool(_TEST.search(file.path)))
+    acts = latest_acts([replace(act, text=_plain(act.text)) for act in trail.acts])
+    page.fill_open(acts, page.left * OPEN_SHARE)
     if not trail.is_empty and (trail.root or trail.ahead):
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
-    page.fill(DONE, [_act_line(act) for act in acts], page.left)
+    page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
     page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
     for state, gone, label in _GROUPS:
-        page.group(label, [_plain(f.path) for f in reversed(trail.files) if (f.state, f.gone) == (state, gone)])
-    page.group(_READ, [_read_words(read) for read in reversed(trail.reads)])
+        items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
+        page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
+    page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
+    page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
     page.lengthen({_file_line(file, short=True): _file_line(file, short=False) for file in changed})
     return page.sections
+
+
+def _in_folders(items: Sequence[TrackedFile], trail: Trail) -> Iterator[str]:
+    """Paths, those of a folder as one where they are many and nothing else of it is known."""
+    theirs = {item.path for item in items}
+    rest = [*(file.path for file in trail.files if file.path not in theirs), *(read.path for read in trail.reads)]
+    mixed = {folder for path in rest for folder in (path, *folders_above(path))}
+    above = [[*([item.path] if item.below else []), *folders_above(item.path)] for item in items]
+    counts: Counter[str] = Counter()
+    for item, folders in zip(items, above, strict=True):
+        counts.update(dict.fromkeys(folders, item.below or 1))
+    told: set[str] = set()
+    for item, folders in zip(items, above, strict=True):
+        whole = [folder for folder in folders if counts[folder] > NAMED_IN_FOLDER and folder not in mixed]
+        folder = next((one for one in whole if counts[one] == counts[whole[-1]]), "")
+        if folder not in told:
+            yield f"{_plain(folder)}/ ({counts[folder]} files)" if folder else _plain(item.path)
+        told |= {folder} if folder else set()
 
 
 class _Page:
@@ -71,12 +118,21 @@ class _Page:
             if self.left - estimate_text(line) - 1 < floor or not self.add(section, line):
                 return
 
+    def fill_open(self, acts: Sequence[WorldAct], room: float) -> None:
+        """Acts that failed or whose outcome is not known, without what came of them where that is too long."""
+        floor = self.left - room
+        for act in acts:
+            lines = () if act.ok else (_act_line(act), _act_line(replace(act, outcome="")))
+            short = next((line for line in lines if self.left - estimate_text(line) - 1 >= floor), "")
+            if short:
+                self.add(STATE if act.ok is None else BLOCKED, short)
+
     def count(self, section: str, files: list[TrackedFile]) -> int:
         """How many of these are there."""
         there = set(self.sections.get(section, ()))
         return sum(_file_line(file, short=True) in there for file in files)
 
-    def group(self, label: str, items: list[str]) -> None:
+    def group(self, section: str, label: str, items: list[str]) -> None:
         """One line for many, as many as fit."""
         shown: list[str] = []
         room = self.left - estimate_text(label) - 8
@@ -87,7 +143,7 @@ class _Page:
             shown.append(item)
         if shown:
             more = f" (and {len(items) - len(shown)} more)" if len(shown) < len(items) else ""
-            self.add(FILES, f"- {label}: {'; '.join(shown)}{more}")
+            self.add(section, f"- {label}: {'; '.join(shown)}{more}")
 
     def lengthen(self, longer: Mapping[str, str]) -> None:
         """What is left tells more of the newest files."""
@@ -110,15 +166,22 @@ def _plain(text: str) -> str:
 
 
 def _check_line(check: CheckRun) -> str:
-    verdict = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}[check.ok]
+    verdict = _ENDED if check.ok and check.kind == "script" else _VERDICTS[check.ok]
     counts = f" ({_plain(check.counts)})" if check.counts else ""
+    before = f", before the last change of {_plain(check.before)}" if check.before else ""
     fails = f"; failing: {' | '.join(map(_plain, check.fails))}" if check.fails else ""
-    return f"- last {check.kind}: `{_plain(check.command)}` {verdict}{counts}{fails}"
+    return f"- last {check.kind}: `{_plain(check.command)}` {verdict}{counts}{before}{fails}"
+
+
+def _git_line(git: GitState) -> str:
+    branch = f"on {_plain(git.branch)}; " if git.branch else ""
+    commit = f"last commit {git.commit}" if git.commit else _NO_COMMIT
+    return f"- git: {branch}{commit}{_DIRTY[bool(git.commit)] if git.is_dirty else ''}"
 
 
 def _act_line(act: WorldAct) -> str:
     outcome = f" -> {act.outcome}" if act.outcome else ""
-    return f"- [{'done' if act.ok else 'FAILED'}] {act.what}: {_plain(act.text)}{outcome}"
+    return f"- [{_OUTCOMES[act.ok]}] {act.what}: {act.text}{outcome}"
 
 
 def _file_line(file: TrackedFile, *, short: bool) -> str:
@@ -149,11 +212,16 @@ _GROUP_LINE = re.compile(
     rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
     r"(?: \(and \d{1,9} more\))?"
 )
-_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
+_GIT_LINE = re.compile(
+    rf"- git: (?:on ([^\n;]{{1,400}}); )?(?:last commit ([0-9a-f]{{7,40}})|{_NO_COMMIT})({'|'.join(reversed(_DIRTY))})?"
+)
+_FOLDER = re.compile(r"([^\n]{1,400})/ \((\d{1,9}) files\)")
+_ACT_LINE = re.compile(r"- \[(done|FAILED|outcome not shown)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
 _RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ?([^\n]{0,400})")
 _CHECK_LINE = re.compile(
-    r"- last (test|build|lint|typecheck): `([^`\n]{0,400})` (passed|FAILED|ran, outcome not shown)"
-    r"(?: \(([^\n]{1,200}?)\))?(?:; failing: ([^\n]{1,4000}))?"
+    r"- last (test|build|lint|typecheck|script): `([^`\n]{0,400})` "
+    rf"({'|'.join(_VERDICTS.values())}|{_ENDED})"
+    r"(?: \(([^\n]{1,200}?)\))?(?:, before the last change of ([^\n]{1,400}?))?(?:; failing: ([^\n]{1,4000}))?"
 )
 _LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
 
@@ -162,7 +230,7 @@ def parse(handoff: str) -> Trail:
     """What lines of ours in the text of a handoff say."""
     found = _Found()
     summary = parse_summary(handoff)
-    for text in (summary.files, summary.done, summary.active_state):
+    for text in (summary.files, summary.done, summary.active_state, summary.blocked):
         for line in text.split("\n"):
             if line.startswith("- "):
                 found.line(line[:22_000].rstrip())
@@ -185,6 +253,7 @@ class _Found:
         self.acts: list[WorldAct] = []
         self.running: list[RunningTask] = []
         self.checks: list[CheckRun] = []
+        self.git = GitState()
 
     def line(self, line: str) -> bool:
         """Whether the line is one of ours; what it says is kept."""
@@ -193,21 +262,32 @@ class _Found:
         elif group := _GROUP_LINE.fullmatch(line):
             self._group(group[1], group[2].split("; "))
         elif act := _ACT_LINE.fullmatch(line):
-            self.acts.append(WorldAct(what=act[2], text=act[3], ok=act[1] == "done", outcome=act[4] or ""))
+            ok = next(ok for ok, word in _OUTCOMES.items() if word == act[1])
+            self.acts.append(WorldAct(what=act[2], text=act[3], ok=ok, outcome=act[4] or ""))
         elif task := _RUNNING_LINE.fullmatch(line):
             self.running.append(RunningTask(id=task[1], what=task[2]))
         elif check := _CHECK_LINE.fullmatch(line):
-            ok = {"passed": True, "FAILED": False}.get(check[3])
-            fails = tuple(check[5].split(" | ")) if check[5] else ()
-            kind = check[1]
-            self.checks.append(
-                CheckRun(kind=kind, command=check[2], ok=ok, counts=check[4] or "", fails=fails)  # type: ignore[arg-type]
-            )
+            self._check(check)
+        elif git := _GIT_LINE.fullmatch(line):
+            self.git = GitState(branch=git[1] or "", commit=git[2] or "", is_dirty=bool(git[3]))
         elif file := _FILE_LINE.fullmatch(line):
             self._file(file)
         else:
             return False
         return True
+
+    def _check(self, found: re.Match[str]) -> None:
+        kind, command, verdict, counts, before, fails = found.groups()
+        self.checks.append(
+            CheckRun(
+                kind=kind,  # type: ignore[arg-type]
+                command=command,
+                ok={_VERDICTS[False]: False, _VERDICTS[None]: None}.get(verdict, True),
+                counts=counts or "",
+                fails=tuple(fails.split(" | ")) if fails else (),
+                before=before or "",
+            )
+        )
 
     def _file(self, found: re.Match[str]) -> None:
         path, state, source, added, removed, edits, names, last = found.groups()
@@ -233,14 +313,18 @@ class _Found:
                     self.reads.append(FileRead(path=words[1], looked=looked))
             return
         state, gone = next((state, gone) for state, gone, known in _GROUPS if known == label)
-        self.files += [TrackedFile(path=item, state=state, gone=gone) for item in items]
+        for item in items:
+            folder = _FOLDER.fullmatch(item)
+            path, below = (folder[1], int(folder[2])) if folder else (item, 0)
+            self.files.append(TrackedFile(path=path, state=state, below=below, gone=gone))
 
     def trail(self) -> Trail:
         return Trail(
             files=tuple(reversed(self.files)),
-            acts=tuple(reversed(self.acts)),
+            acts=tuple(act for is_done in (True, False) for act in reversed(self.acts) if bool(act.ok) is is_done),
             running=tuple(reversed(self.running)),
             checks=tuple(reversed(self.checks)),
+            git=self.git,
             reads=tuple(reversed(self.reads)),
             root=self.root,
             ahead=self.ahead,

@@ -5,11 +5,15 @@ Rules of this file:
    that is known already decides.
 2. What was created stays created however often it is edited, what was changed stays changed however often it is read.
    Created and removed again is scratch; put back as it was is reverted.
+3. Scratch, too, is what lies in a temporary folder, a new file that is named like a backup, and a new script that was
+   run, is named like an attempt and lies in the root of a project whose files lie in folders. A folder that goes takes
+   along what is known to be in it; one that is written into again is there.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
@@ -23,6 +27,15 @@ MOST_LOOKS = 6
 DEEP_ENOUGH = 3
 """Folders above: `/home/me/project` is one that files share, `/home` is not."""
 LONGEST_PATH = 300
+_WORD, _BACKUP = re.compile(r"[a-z]+"), re.compile(r"\.(?:bak|backup|orig|old)\d{0,3}$")
+_ATTEMPTS = frozenset(
+    {
+        "test", "tests", "repro", "reproduce", "reproducer", "debug", "fix", "check", "verify", "validate", "try",
+        "tmp", "temp", "scratch", "demo", "apply", "patch", "update", "trace", "simple", "minimal", "quick", "inspect",
+        "explore", "final",
+    }
+)  # fmt: skip
+"""What the first word of a script's name says that somebody wanted to try."""
 
 
 class Places:
@@ -107,6 +120,19 @@ def is_temporary(path: str) -> bool:
     return path.startswith(TEMPORARY)
 
 
+def _is_attempt(name: str) -> bool:
+    word = _WORD.match(name.lower())
+    return word is not None and word[0] in _ATTEMPTS
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """The folders that a path lies in, the innermost first."""
+    place = path.rfind("/")
+    while place > 0:
+        yield path[:place]
+        place = path.rfind("/", 0, place)
+
+
 class RecordBook:
     """Every file that was changed or read. Paths given to it are keys of `places`."""
 
@@ -147,6 +173,9 @@ class RecordBook:
         elif record.state == "scratch" and record.gone:
             record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
+        for folder in folders_above(key):
+            if folder in self.files and not self.files[folder].below:
+                del self.files[folder]
         self.files[key] = replace(
             record,
             state="changed" if record.state in ("deleted", "reverted") else record.state,
@@ -174,7 +203,18 @@ class RecordBook:
         inside = [key for key in self.files if key.startswith(f"{pattern}/")]
         return inside or [pattern]
 
+    def run(self, key: str) -> None:
+        """A file is run as a script."""
+        record = self.files.get(key)
+        if record is not None:
+            self.files[key] = replace(record, is_run=True)
+
     def move(self, source: str, target: str, at: int) -> None:
+        inside = [key for key in self.files if key.startswith(f"{source}/")]
+        if inside:
+            for key in inside:
+                self.move(key, f"{target}{key.removeprefix(source)}", at)
+            return
         copied = self._copies.pop(source, None)
         if copied is not None and copied[0] == target:
             self._put_back(target, copied[1], at)
@@ -236,9 +276,20 @@ class RecordBook:
 
     def list_files(self) -> Iterator[TrackedFile]:
         """The files, the newest change last."""
+        has_folders = self._has_folders()
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
-            yield replace(item, path=self.places.spelling(key)[:LONGEST_PATH], source=source)
+            path = self.places.spelling(key)
+            is_attempt = has_folders and item.is_run and "/" not in path and _is_attempt(path)
+            is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
+            yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
+
+    def _has_folders(self) -> bool:
+        """Whether files that were there before lie in folders of the project."""
+        there = (
+            key for key in (*self.reads, *self.files) if key not in self.files or self.files[key].state != "created"
+        )
+        return any("/" in self.places.spelling(key) for key in there if key[0] not in "~$" and not is_temporary(key))
 
     def list_reads(self) -> Iterator[FileRead]:
         """What was read and not changed, the newest last."""

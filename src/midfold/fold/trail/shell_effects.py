@@ -22,7 +22,7 @@ from midfold.fold.trail.edits import accesses, is_path, names_in
 
 Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
-    "check", "script", "start", "stop",
+    "check", "script", "start", "stop", "branch",
 ]  # fmt: skip
 LONGEST_LOOK = 60
 SHOWS_MUCH = 20
@@ -206,8 +206,11 @@ def _git(step: Step) -> list[Effect]:
         return _relocate("move")(Step(["mv", *rest], [], [], ""))
     if command == "rm" and "--cached" not in rest:
         return [Effect("delete", path) for path in plain if is_path(path)]
+    if command == "status":
+        return [Effect("branch")]
     if command in ("checkout", "restore", "switch", "reset", "clean"):
-        return _git_revert(command, rest, plain)
+        found = _git_revert(command, rest, plain)
+        return [*found, Effect("branch")] if command in ("checkout", "switch") else found
     if command == "stash":
         verb = plain[0] if plain else "push"
         kinds: Mapping[str, Kind] = {"push": "stash", "save": "stash", "pop": "unstash", "apply": "unstash"}
@@ -302,10 +305,13 @@ def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fa
         return [Fate(at not in own, own.get(at, "")) for at in range(len(steps))]
     if not failed:
         return [Fate(True)] * len(steps)
-    return _break_at(steps, _suspect(steps, effects), error_line(body) or told_state.reason)
+    reason = error_line(body) or told_state.reason or f"exit {body.exit_code}"
+    return _break_at(steps, _suspect(steps, effects), reason)
 
 
 def _shows(step: Step) -> bool:
+    if step.program == "git":
+        return any(word in ("status", "log", "diff", "show", "branch") for word in step.words[1:4])
     return step.program in ("cat", "grep", "rg", "sed", "head", "tail", "ls", "find", "echo", "awk", "jq", "wc", "diff")
 
 
@@ -332,12 +338,15 @@ def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
 
 
 def _suspect(steps: list[Step], effects: list[list[Effect]]) -> int:
-    """The program that failed, where none says so: the first that runs something and does not change files."""
+    """The program that failed, where none says so: the first that runs something and does not change files.
+
+    Of those that do nothing else it is the last; what only shows things does not fail.
+    """
     for number, step in enumerate(steps):
         kinds = {effect.kind for effect in effects[number]}
         if not kinds & CHANGES and not _shows(step) and step.program not in (":", "mkdir", "export", "source", "set"):
             return number
-    return len(steps) - 1
+    return next((number for number in range(len(steps) - 1, -1, -1) if not _shows(steps[number])), len(steps) - 1)
 
 
 def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
