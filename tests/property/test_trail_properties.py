@@ -62,7 +62,7 @@ TRAILS = st.builds(
     git=st.builds(
         GitState,
         branch=st.sampled_from(["", "main", "main...origin/main [ahead 1, behind 2]"]),
-        commit=st.sampled_from(["", "1a2b3c4"]),
+        commit=st.sampled_from(["", "1a2b3c4", "(its hash is not shown)"]),
         is_dirty=st.booleans(),
     ),
     reads=st.lists(st.builds(FileRead, path=NAMES, looked=st.lists(NAMES, max_size=2).map(tuple)), max_size=3).map(

@@ -206,6 +206,10 @@ def test_a_commit_is_done_where_git_shows_it_and_not_where_a_hook_may_have_stopp
     assert [(act.ok, act.outcome[:26]) for act in trail.acts] == [(False, "error: Cannot find module ")]
     assert outcomes(followed(bash("git commit -m x | tail -1", "lint-staged is done"))) == [("commit", None)]
     assert outcomes(followed(bash("git commit -q -m x"))) == [("commit", True)]
+    assert outcomes(followed(bash("git commit -m x", "[no result recorded]"))) == [("commit", None)]
+    wrapped = followed(bash("rtk git commit -m x", "ok ✓"))
+    assert outcomes(wrapped) == [("commit", True)]
+    assert render(wrapped, 2_000)["active_state"] == ["- git: last commit (its hash is not shown)"]
     assert outcomes(followed(bash("git commit -m x 2>&1 | tail -1", " 2 files changed, 3 insertions(+)"))) == [
         ("commit", True)
     ]
@@ -223,6 +227,8 @@ def test_the_last_outcome_of_an_act_is_told_and_what_failed_is_not_told_as_done(
     again = render(followed(bash("git commit -m one", done), *[bash("git commit -m two", failed)] * 2), 2_000)
     assert again["done"] == ["- [done] commit: one -> 1a2b3c4 on main: Fix it"]
     assert again["blocked"] == ["- [FAILED] commit: two -> error: hook failed"]
+    merged = followed(bash("git merge side", "CONFLICT (content): a.py"), bash("git commit --no-edit", done))
+    assert "blocked" not in render(merged, 2_000)
     unknown = render(followed(bash("git push | tail -1", "remote: ok")), 2_000)
     assert unknown["active_state"] == ["- [outcome not shown] push: git push"] and "done" not in unknown
     sent = [("send_certificate", {"user_id": "mia", "amount": 50}, "Certificate added")] * 2

@@ -12,6 +12,7 @@ from midfold.fold.trail.entries import WorldAct
 from midfold.fold.trail.record_book import is_temporary
 
 LONGEST_OUTPUT = 12_000
+NO_HASH = "(its hash is not shown)"
 
 # Acts: (program, its first word) -> the kind of act. An empty word is any.
 
@@ -219,7 +220,7 @@ _PUSHED = re.compile(
     r"^ ?[ *+]? ?\[?((?:[0-9a-f]{7,40}\.\.\.?[0-9a-f]{7,40})|new branch|new tag)\]? {1,9}(\S{1,200}) -> (\S{1,200})",
     re.M,
 )
-_CHANGED = re.compile(r"^ \d{1,6} files? changed[^\n]{0,80}", re.M)
+_CHANGED = re.compile(r"^(?:ok ✓)? \d{1,6} files? changed[^\n]{0,80}|^ok ✓[^\n]{0,80}", re.M)
 _BRANCH = re.compile(
     r"^(?:##|📌) ([^\s.][^\n]{0,200})$|^On branch (\S{1,200})(?:\nYour branch is ((?:ahead|behind|up)[^\n.]{0,120}))?"
     r"|^Switched to (?:a new )?branch '([^'\n]{1,200})'",
@@ -254,7 +255,8 @@ _SAME_AGAIN = frozenset(
     {"install", "fetch", "checkout", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config", "stop"}
 )
 """Acts of which the second leaves what the first left."""
-_ONE_AT_A_TIME = frozenset({"commit", "push", "pull", "fetch"})
+_ENDED_BY_COMMIT = frozenset({"merge", "cherry-pick", "revert", "stage"})
+_ONE_AT_A_TIME = frozenset({"commit", "push", "pull", "fetch", "rebase"})
 """Acts that, tried again in other words, are the same. Of others their first two arguments say what they are about."""
 
 
@@ -268,10 +270,11 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
     for act in reversed(acts):
         thing = (act.what, "" if act.what in _ONE_AT_A_TIME else ", ".join(act.text.split(", ", 2)[:2]))
         same = (act.what, act.text, act.outcome)
-        if (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and thing in known):
+        is_mended = thing in known or (("commit",) in known and act.what in _ENDED_BY_COMMIT)
+        if (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):
             continue
         found.append(act)
-        known |= {thing, same} if act.ok else {thing}
+        known |= {thing, same, (act.what,)} if act.ok else {thing}
     return found
 
 
@@ -311,9 +314,6 @@ def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool 
         nothing = _NOTHING_DONE.search(text)
         if nothing:
             return Came(False, nothing[0])
-        changed = _CHANGED.search(text)
-        if changed and not failed:
-            return Came(True, changed[0].strip())
     if what == "push":
         pushed = _PUSHED.search(text)
         if pushed:
@@ -325,8 +325,9 @@ def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool 
     error = rule.search(text) if rule else None
     if failed or error:
         return Came(False, reason or (error[0] if error else ""))
-    if what in ("commit", "push") and not is_sure:
-        return Came(None, "")
+    if what in ("commit", "push"):
+        shown = _CHANGED.search(text)
+        return Came(True, shown[0].strip()) if shown else Came(True if is_sure else None, "")
     return Came(True, told_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else "")
 
 

@@ -22,7 +22,7 @@ from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
-from midfold.fold.trail.deeds import branch_of, came_of, fields_of, told_ids, tool_act
+from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, told_ids, tool_act
 from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
 from midfold.fold.trail.entries import (
     CheckKind,
@@ -420,7 +420,7 @@ class _Walk:
             return
         if came.ok and effect.path == "commit":
             self.book.commit()
-            self.commit, _, told = came.outcome.partition(" on ") if " on " in came.outcome else ("", "", "")
+            self.commit, _, told = came.outcome.partition(" on ") if " on " in came.outcome else (NO_HASH, "", "")
             self.branch, self.branch_folder = told.partition(": ")[0], step.folder.rstrip("/.")
         elif came.ok and effect.path == "push":
             self.branch = ""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from midfold.fold.summary import parse_summary
 from midfold.fold.trail.checks import latest_checks
-from midfold.fold.trail.deeds import latest_acts
+from midfold.fold.trail.deeds import NO_HASH, latest_acts
 from midfold.fold.trail.entries import (
     CheckRun,
     FileRead,
@@ -59,13 +59,16 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     page = _Page(room)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {_plain(task.what)}")
+    inside = f"{trail.root or chr(0)}/"
     for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]:
-        page.add(STATE, _check_line(check))
+        page.add(STATE, _check_line(check).replace(inside, ""))
     if trail.git != GitState():
         page.add(STATE, _git_line(trail.git))
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
     changed.sort(key=lambda file: bool(_TEST.search(file.path)))
-    acts = latest_acts([replace(act, text=_plain(act.text)) for act in trail.acts])
+    acts = latest_acts(
+        [replace(act, text=_plain(act.text), outcome=act.outcome.replace(inside, "")) for act in trail.acts]
+    )
     page.fill_open(acts, page.left * OPEN_SHARE)
     if not trail.is_empty and (trail.root or trail.ahead):
         page.add(FILES, _frame(trail))
@@ -213,7 +216,8 @@ _GROUP_LINE = re.compile(
     r"(?: \(and \d{1,9} more\))?"
 )
 _GIT_LINE = re.compile(
-    rf"- git: (?:on ([^\n;]{{1,400}}); )?(?:last commit ([0-9a-f]{{7,40}})|{_NO_COMMIT})({'|'.join(reversed(_DIRTY))})?"
+    rf"- git: (?:on ([^\n;]{{1,400}}); )?(?:last commit ([0-9a-f]{{7,40}}|{re.escape(NO_HASH)})|{_NO_COMMIT})"
+    rf"({'|'.join(reversed(_DIRTY))})?"
 )
 _FOLDER = re.compile(r"([^\n]{1,400})/ \((\d{1,9}) files\)")
 _ACT_LINE = re.compile(r"- \[(done|FAILED|outcome not shown)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")

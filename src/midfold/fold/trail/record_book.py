@@ -32,10 +32,10 @@ _ATTEMPTS = frozenset(
     {
         "test", "tests", "repro", "reproduce", "reproducer", "debug", "fix", "check", "verify", "validate", "try",
         "tmp", "temp", "scratch", "demo", "apply", "patch", "update", "trace", "simple", "minimal", "quick", "inspect",
-        "explore", "final",
+        "explore", "final", "issue", "analyze", "analyse", "fixes", "run", "show", "manual",
     }
 )  # fmt: skip
-"""What the first word of a script's name says that somebody wanted to try."""
+"""Words in the name of a script that somebody made to try something."""
 
 
 class Places:
@@ -121,8 +121,7 @@ def is_temporary(path: str) -> bool:
 
 
 def _is_attempt(name: str) -> bool:
-    word = _WORD.match(name.lower())
-    return word is not None and word[0] in _ATTEMPTS
+    return not _ATTEMPTS.isdisjoint(_WORD.findall(name.lower()))
 
 
 def folders_above(path: str) -> Iterator[str]:
@@ -276,20 +275,24 @@ class RecordBook:
 
     def list_files(self) -> Iterator[TrackedFile]:
         """The files, the newest change last."""
-        has_folders = self._has_folders()
+        top = self._top()
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
             path = self.places.spelling(key)
-            is_attempt = has_folders and item.is_run and "/" not in path and _is_attempt(path)
+            is_attempt = item.is_run and posixpath.dirname(path) == top and _is_attempt(posixpath.basename(path))
             is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
             yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
 
-    def _has_folders(self) -> bool:
-        """Whether files that were there before lie in folders of the project."""
-        there = (
-            key for key in (*self.reads, *self.files) if key not in self.files or self.files[key].state != "created"
-        )
-        return any("/" in self.places.spelling(key) for key in there if key[0] not in "~$" and not is_temporary(key))
+    def _top(self) -> str | None:
+        """The folder of the project, where files that were there before lie in folders of it."""
+        known = [key for key in {**self.reads, **self.files} if key[0] not in "~$" and not is_temporary(key)]
+        new = {key for key, record in self.files.items() if record.state == "created"}
+        folders = {key: posixpath.dirname(self.places.spelling(key)) for key in known}
+        old = {folder for key, folder in folders.items() if key not in new and folder}
+        if any(folder[0] != "/" for folder in old):
+            return ""
+        top = posixpath.commonpath([folder for folder in folders.values() if folder[:1] == "/"]) if old else ""
+        return top if old - {top} else None
 
     def list_reads(self) -> Iterator[FileRead]:
         """What was read and not changed, the newest last."""
