@@ -273,6 +273,15 @@ def test_a_check_says_whether_sources_were_changed_after_it_and_why_it_failed() 
     assert state(run, bash("ruff check .", "All checks passed!"), bash("pip install pytest")) == [
         "- last lint: `ruff check .` passed (All checks passed!)"
     ]
+    failing = "FAILED tests/a.py::test_b\n=== 1 failed, 64 passed in 0.57s ==="
+    piped = f"<returncode>0</returncode>\n<output>\n{failing}\n</output>"
+    assert state(bash("pytest tests/a.py 2>&1 | tail -50", piped)) == [
+        "- last test: `pytest tests/a.py` FAILED (1 failed, 64 passed); failing: tests/a.py::test_b"
+    ]
+    nothing = "<returncode>0</returncode>\n<output>\ncollected 0 items\n\n=== no tests ran in 0.00s ===\n</output>"
+    assert state(bash("pytest tests/c.py | head", nothing)) == [
+        "- last test: `pytest tests/c.py` ran, outcome not shown (no tests ran)"
+    ]
     one, other = bash("go test ./a", "ok  \tx/a\t0.1s"), bash("go test ./b", "--- FAIL: TestB\nFAIL\tx/b\t0.1s")
     assert [line.split("`")[1] for line in state(one, other)] == ["go test ./b", "go test ./a"]
 
@@ -283,7 +292,7 @@ def test_a_script_of_ones_own_is_no_test_and_is_told_as_scratch() -> None:
     trail = followed(read, edit("src/lib/a.py"), bash("cp src/lib/a.py src/lib/a.py.bak"), script)
     assert states(trail) == {"src/lib/a.py": "changed", "src/lib/a.py.bak": "scratch", "test_it.py": "scratch"}
     assert [(check.kind, check.ok) for check in trail.checks] == [("script", True)]
-    assert render(trail, 2_000)["active_state"][0] == "- last script: `python test_it.py` ended without an error"
+    assert render(trail, 2_000)["active_state"][0] == "- last script: `python test_it.py` ran to its end"
     assert states(followed(script)) == {"test_it.py": "created"}
     kept = "Write", {"file_path": "tests/test_b.py", "content": "x"}, "File created"
     lines = render(followed(kept, edit("src/lib/a.py"), kept), 2_000)["files"]

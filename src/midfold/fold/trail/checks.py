@@ -177,6 +177,7 @@ _BAD = re.compile(
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
 TALLY_REACH = 400
 """Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
+_NONE_RAN = re.compile(r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found", re.M | re.I)
 _MISSING = re.compile(r"(?:No module named|Cannot find (?:module|package)) ['\"]?([\w@./-]{1,120})")
 _GO_PACKAGE = re.compile(r"^(ok|FAIL|\?) {0,3}\t", re.M)
 _GO_TEST = re.compile(r"^[ \t]{0,12}--- (PASS|FAIL|SKIP): ", re.M)
@@ -194,8 +195,12 @@ def verdict_of(output: str, *, failed: bool | None) -> Verdict:
     tally = next((found[1] for rule in _COUNTS if (found := rule.search(text))), "")
     counts = " ".join(tally.split()).rstrip(";, ") or _go_counts(text)
     bad, good = _BAD.search(text), _GOOD.search(text)
-    ends_well = _PASSED.search(tally) and not _FAILED.search(tally) and tally in text[-TALLY_REACH:]
-    ok = not (failed or (bad and not ends_well and not (good and failed is False)))
+    is_last = bool(tally) and tally in text[-TALLY_REACH:]
+    ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
+    ends_badly = is_last and _FAILED.search(tally)
+    ok = not (failed or ends_badly or (bad and not ends_well and not (good and failed is False)))
+    if ok and not good and _NONE_RAN.search(text):
+        return Verdict(None, "no tests ran", ())
     fails: list[str] = []
     if ok is not True:
         for groups in _FAILURE.findall(text):
@@ -220,12 +225,13 @@ class CheckBook:
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
-        self._bodies: dict[CheckRun, Callable[[], Body]] = {}
+        self._bodies: dict[CheckRun, tuple[Callable[[], Body], bool]] = {}
 
-    def add(self, run: CheckRun, body: Callable[[], Body]) -> None:
+    def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool) -> None:
+        """A run and its output; the exit code of a pipe is not its own."""
         self._runs.pop(_identity(run), None)
         self._runs[_identity(run)] = run
-        self._bodies[run] = body
+        self._bodies[run] = body, is_piped
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
         """The newest runs, in order, scripts of one's own last; outputs are read of these alone."""
@@ -236,10 +242,11 @@ class CheckBook:
 
     def _judge(self, run: CheckRun, is_own: Callable[[str], bool]) -> CheckRun:
         """A check with what its output says."""
-        body = self._bodies[run]() if run in self._bodies else None
-        if body is None:
+        if run not in self._bodies:
             return run
-        code = body.exit_code
+        read, is_piped = self._bodies[run]
+        body = read()
+        code = None if is_piped else body.exit_code
         told = verdict_of(body.text, failed=not run.ok or (None if code is None else code != 0))
         fails = told.fails
         if told.ok is False and not fails:

@@ -350,7 +350,7 @@ class _Walk:
         if kind == "act":
             self._act(at, step, effect, fate, answer)
         elif kind == "check":
-            self._check(at, effect, fate, answer)
+            self._check(at, step, effect, fate, answer)
         elif kind == "script" and effect.path and (fate.done or fate.reason):
             self._run(at, step.folder, effect, fate)
         elif not fate.done:
@@ -426,14 +426,14 @@ class _Walk:
             self.branch = ""
         self.acts.append(WorldAct(what=effect.path, text=effect.target, ok=came.ok, outcome=came.outcome, at=at))
 
-    def _check(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+    def _check(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason:
             return
         kind: CheckKind = effect.path  # type: ignore[assignment]
         run = CheckRun(
             kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
         )
-        self.checks.add(run, lambda: answer.body)
+        self.checks.add(run, lambda: answer.body, is_piped=step.joiner == "|")
 
     def _is_own_script(self, command: str) -> bool:
         """Whether what ran is a file that was made to try something."""

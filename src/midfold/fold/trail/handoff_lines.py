@@ -48,7 +48,7 @@ _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
 )
 _READ = "read, not changed"
 _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
-_ENDED = "ended without an error"
+_ENDED = "ran to its end"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
 _NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
