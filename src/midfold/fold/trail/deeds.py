@@ -222,8 +222,9 @@ _PUSHED = re.compile(
 )
 _CHANGED = re.compile(r"^(?:ok ✓)? \d{1,6} files? changed[^\n]{0,80}|^ok ✓[^\n]{0,80}", re.M)
 _BRANCH = re.compile(
-    r"^(?:##|📌) ([^\s.][^\n]{0,200})$|^On branch (\S{1,200})(?:\nYour branch is ((?:ahead|behind|up)[^\n.]{0,120}))?"
-    r"|^Switched to (?:a new )?branch '([^'\n]{1,200})'",
+    r"(?:^(?:##|📌) (?=[^\s;]{1,160}\.\.\.)|\A(?:##|📌) )([^\s;]{1,200}(?: \[[^\]\n;]{1,60}\])?)$"
+    r"|^On branch ([^\s;]{1,200})(?:\nYour branch is ((?:ahead|behind|up)[^\n.;]{0,120}))?"
+    r"|^Switched to (?:a new )?branch '([^'\n;]{1,200})'",
     re.M,
 )
 _ADDRESS = re.compile(r"https?://[^\s\"'<>)]{4,200}")

@@ -20,6 +20,7 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
+from midfold.fold.hostile import is_suspicious
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
 from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, told_ids, tool_act
@@ -35,7 +36,7 @@ from midfold.fold.trail.entries import (
     WorldAct,
 )
 from midfold.fold.trail.record_book import RecordBook
-from midfold.fold.trail.shell_effects import Effect, Fate, effects_of, fates, script_changes
+from midfold.fold.trail.shell_effects import Effect, Fate, digest_failed, effects_of, fates, script_changes
 from midfold.transcript.laws import Place, pair
 from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
 
@@ -92,11 +93,6 @@ class CallAnswer:
         body = self.body
         is_told = body.text[:1] == "[" and is_digest(body.text)
         return not digest_failed(body.text) if is_told else body.exit_code == 0
-
-
-def digest_failed(text: str) -> bool:
-    told = text.partition(" -> ")[2]
-    return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
 
 
 def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
@@ -423,7 +419,7 @@ class _Walk:
             self.commit, _, told = came.outcome.partition(" on ") if " on " in came.outcome else (NO_HASH, "", "")
             self.branch, self.branch_folder = told.partition(": ")[0], step.folder.rstrip("/.")
         elif came.ok and effect.path == "push":
-            self.branch = ""
+            self.branch = self.branch.partition("...")[0].partition(", ")[0]
         self.acts.append(WorldAct(what=effect.path, text=effect.target, ok=came.ok, outcome=came.outcome, at=at))
 
     def _check(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
@@ -553,6 +549,10 @@ class _Tidy:
     def _text(self, text: str, limit: int) -> str:
         return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
 
+    def _quote(self, text: str, limit: int) -> str:
+        """What an output says, unless it may be an order."""
+        return "" if is_suspicious(text) else self._text(text, limit)
+
     def file(self, file: TrackedFile) -> TrackedFile:
         if file in self._known or self._is_clean(file.path, file.source, file.last, *file.names):
             return file
@@ -567,9 +567,8 @@ class _Tidy:
     def act(self, act: WorldAct) -> WorldAct:
         if act in self._known:
             return act
-        return msgspec.structs.replace(
-            act, text=self._text(act.text, LONGEST_COMMAND), outcome=self._text(act.outcome, LONGEST_TEXT)
-        )
+        outcome = (self._text if act.ok else self._quote)(act.outcome, LONGEST_TEXT)
+        return msgspec.structs.replace(act, text=self._text(act.text, LONGEST_COMMAND), outcome=outcome)
 
     def task(self, task: RunningTask) -> RunningTask:
         if task in self._known:
@@ -585,7 +584,7 @@ class _Tidy:
             check,
             command=self._text(check.command, LONGEST_COMMAND),
             counts=self._text(check.counts, LONGEST_NAME),
-            fails=tuple(self._text(line, LONGEST_COMMAND) for line in check.fails),
+            fails=tuple(filter(None, (self._quote(line, LONGEST_COMMAND) for line in check.fails))),
             before=self._text(check.before, LONGEST_NAME),
         )
 

@@ -284,12 +284,17 @@ _OWN_PROGRAMS = frozenset(
 )
 
 
+def digest_failed(text: str) -> bool:
+    """Whether the digest of a result says that its call failed."""
+    told = text.partition(" -> ")[2]
+    return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
+
+
 def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
     """For each program whether it took place, and why not; None where the whole command was refused."""
     if body.text[:1] == "[" and is_digest(body.text):
         told = body.text.partition(" -> ")[2]
-        failed = told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
-        return _break_at(steps, len(steps) - 1 if failed else len(steps), told)
+        return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), told)
     told_state = stated_outcome(body, content=True, opening=not _shows(steps[0]))
     if told_state.failed and told_state.aside:
         return None
