@@ -353,10 +353,11 @@ class Job:
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
             before = max(sum(self.sizes[at] for at in plan.fold() if at in self.ours) - FRAME_TOKENS, 0)
-            if self.staying(plan) > self.limit - self.budget.summary_tokens(gone) - self._frame_tokens:
-                gone += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
-            most = max(before + int((gone - before) * MOST_OF_NEW), FEWEST_TOKENS)
-            return min(self.budget.summary_tokens(gone), most)
+            new = gone - before
+            if self.staying(plan) > self.limit - self.budget.summary_tokens(new, before) - self._frame_tokens:
+                new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
+            most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
+            return min(self.budget.summary_tokens(new, before), most)
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 
