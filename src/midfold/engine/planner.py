@@ -20,17 +20,15 @@ from bisect import bisect_left
 
 import msgspec
 
-from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, Job
+from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, WITH_ADDED, Job
 from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
 from midfold.fold.boundary import SMALLEST_FLOOR, Layout, Plan, head_length, split_for_partial_compaction
 from midfold.fold.handoff import newest_handoff
 
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
-ROOMY = 0.7
-"""Of the threshold: what a fold leaves at most where `protect_last_n` gives way."""
-LONGEST_SUMMARY, WITH_ADDED = 1.1, 1.15
-"""Times its budget: what is longer is cut; and what is reckoned with where a model's answer is added to."""
+LONGEST_SUMMARY = 1.1
+"""Times its budget: what is longer is cut."""
 
 
 def plan_whole(job: Job) -> Plan:
@@ -56,7 +54,7 @@ def plan_fold(job: Job) -> Plan:
     protected = _shorten(job, layout, whole.tail_start, last, job.limit)
     if is_small or size_of(job, protected) <= job.limit:
         return protected
-    goal = job.limit if job.request.trigger_tokens else int(job.limit * ROOMY)
+    goal = job.roomy_limit
     half = _shorten(job, layout, protected.tail_start, layout.cut_before(count - min(floor, count // 2)), goal)
     if not _can_fit(job, half, goal):
         half = _give_way(job, layout, half, goal)

@@ -6,9 +6,10 @@ Rules of this file (the specification documents, and the project's decisions whe
 2. The threshold is `ratio` of that window, but at least the minimum-context floor. A floor that reaches the window
    would forbid folding for ever: then the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it newly stands for, beside what the
-   one before it takes, at least 2,000 tokens, at most 5 % of the context length and 12,000. The smallest window
-   that the documents speak of has 64,000 tokens, and far below it their numbers contradict each other: there the
-   maximum is that of 64,000, but no more than 30 % of the threshold, and the minimum no more than a fifth of it.
+   one before it takes, at least 2,000 tokens, at most 5 % of the context length and 12,000. Where that maximum is below
+   the minimum, in windows below 40,000 tokens, the minimum beats it, but is no more than a fifth of the threshold.
+   In windows below 64,000, the smallest that the documents speak of, a summary may be as long as there where the view
+   has room for it, up to 30 % of the threshold.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -25,10 +26,11 @@ SUMMARY_RATIO = 0.20
 SUMMARY_MINIMUM = 2_000
 SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
-SMALLEST_WINDOW = 64_000
-"""Below it the maximum of a summary stays as it is there, up to a part of the threshold: messages that stay word for
-word in its place tell readers less (docs/reference/reading-probes.md)."""
-MAXIMUM_OF_THRESHOLD, MINIMUM_OF_THRESHOLD = 0.3, 0.2
+MINIMUM_OF_THRESHOLD = 0.2
+"""The least budget of a summary, in windows in which 2,000 tokens would leave no room for anything else."""
+SMALLEST_WINDOW, MOST_OF_THRESHOLD = 64_000, 0.3
+ROOMY = 0.7
+"""Of the threshold: a view that leaves the rest free is not folded again at once."""
 SOFT_RATIO = 0.8
 TAIL_OF_TARGET = 0.1
 """Of a size that was asked for: verbatim messages at the end. More of them, and fewer lines of the whole fold, kept
@@ -56,11 +58,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tail_tokens: int
     summary_maximum: int
     summary_minimum: int = SUMMARY_MINIMUM
+    spare_maximum: int = 0
+    """How long a summary may be where there is room; from 64,000 tokens on no more than the maximum."""
     notices: tuple[str, ...] = ()
 
-    def summary_tokens(self, folded: int, before: int = 0) -> int:
-        """How long the summary of `folded` tokens may be, which takes the place of one of `before` tokens."""
-        return max(min(before + int(folded * SUMMARY_RATIO), self.summary_maximum), self.summary_minimum)
+    def summary_tokens(self, folded: int, before: int = 0, room: int = 0) -> int:
+        """How long the summary of `folded` tokens may be, in the place of one of `before`, where there is `room`."""
+        wanted = before + int(folded * SUMMARY_RATIO)
+        spare = min(wanted, self.spare_maximum, room)
+        return max(min(wanted, self.summary_maximum), self.summary_minimum, spare)
 
     @property
     def most_summary_tokens(self) -> int:
@@ -121,11 +127,9 @@ def plan_budget(
     reservation, notice = _reservation(context_length, output_reservation)
     window = context_length - reservation
     threshold = threshold_tokens(window, ratio, minimum_context_floor)
-    maximum = min(int(max(context_length, SMALLEST_WINDOW) * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM)
-    minimum = SUMMARY_MINIMUM
-    if context_length < SMALLEST_WINDOW:
-        maximum = max(1, min(maximum, int(threshold * MAXIMUM_OF_THRESHOLD)))
-        minimum = max(1, min(minimum, int(threshold * MINIMUM_OF_THRESHOLD)))
+    maximum = max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM))
+    least = min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))
+    spare = int(SMALLEST_WINDOW * SUMMARY_SHARE_OF_CONTEXT)
     return Budget(
         context_length=context_length,
         output_reservation=reservation,
@@ -133,6 +137,7 @@ def plan_budget(
         threshold_tokens=threshold,
         tail_tokens=max(1, int(threshold * target_ratio)),
         summary_maximum=maximum,
-        summary_minimum=minimum,
+        summary_minimum=SUMMARY_MINIMUM if maximum >= SUMMARY_MINIMUM else max(1, least),
+        spare_maximum=min(spare, int(threshold * MOST_OF_THRESHOLD)),
         notices=(notice,) if notice else (),
     )
