@@ -220,6 +220,17 @@ def test_folds_leave_room_for_the_next_requests() -> None:
     assert 2 <= folds <= 5
 
 
+def test_the_first_fold_keeps_as_much_word_for_word_as_later_ones_though_it_brings_tools_along() -> None:
+    histories, kept, same = Histories(context_length=16_000), None, list[int]()
+    for turns in range(10, 40):
+        history = histories.open(talk(turns), talk(turns), kept, model=None, recall="folded")
+        if history.fold() is not None:
+            same.append(sum(isinstance(piece, int) for piece in history.pieces))
+        kept = carry(history)
+    assert len(same) >= 2
+    assert same[0] >= min(same[1:]) >= 5
+
+
 def responses(turns: int) -> list[dict[str, Any] | None]:
     said: list[dict[str, Any] | None] = [{"role": "user", "content": "Read the files."}]
     for number in range(turns):
