@@ -43,6 +43,7 @@ _MODULES = {
     "engine": "Compressor ContextEngine Noop",
     "fold.handoff": "Handoff=Generated Keeper",
     "fold.media": "MediaReducer",
+    "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
@@ -58,7 +59,7 @@ _MODULES = {
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
-    "service": "Sessions open=open_sessions",
+    "service": "KeptLog Sessions open=open_sessions project_prefix",
     "session": "Session",
     "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
     "setup": "Setup",

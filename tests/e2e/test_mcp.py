@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 import midfold
-from midfold import AnswerBounds
+from midfold import AnswerBounds, project_prefix
 from midfold.adapters.claude_code import EVENTS, answer, keep
-from midfold.adapters.mcp_server import SPECS, SessionTools, project_prefix
+from midfold.adapters.mcp_tools import SPECS, SessionTools
 from midfold.cli.main import main
 from midfold.errors import ConfigError
 from midfold.gateway.admission import hash_key, new_key

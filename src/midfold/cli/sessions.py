@@ -18,15 +18,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from midfold.adapters.client_files import (
-    TARGETS,
-    Target,
-    claude_code_file,
-    client_folder,
-    codex_file,
-    request_of,
-    resume_command,
-)
 from midfold.cache.health import Health
 from midfold.cli.fold_picture import BASES
 from midfold.cli.groups import HelpfulGroup
@@ -44,6 +35,15 @@ from midfold.cli.terminal import (
     notice,
     show_work,
     visible,
+)
+from midfold.clients.client_files import (
+    TARGETS,
+    Target,
+    claude_code_file,
+    client_folder,
+    codex_file,
+    request_of,
+    resume_command,
 )
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
