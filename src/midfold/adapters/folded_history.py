@@ -195,6 +195,12 @@ class FoldedHistory:
         return self.conversation.view().system
 
     @property
+    def note(self) -> str:
+        """What a fold has added at the end of the system prompt; nothing where that is as it was."""
+        given, now = self.conversation.setup.system, self.system
+        return now.removeprefix(given).lstrip("\n") if isinstance(given, str) and now != given else ""
+
+    @property
     def originals(self) -> dict[str, list[Any]]:
         """What was folded away, by handle: of the fold that is believed, and of all before it."""
         folded: dict[str, list[Piece]] = self._plan.get("folded", {})
@@ -228,6 +234,10 @@ class FoldedHistory:
         said = _essence(json.dumps(self.wires, ensure_ascii=False, default=repr).replace("\\n", " "))
         limits = [learn_limit(text, is_quoted=lambda phrase: _essence(phrase) in said) for text in named]
         return self.conversation.setup.correct_window(min(filter(None, limits), default=None))
+
+    def answer(self, name: str, arguments: Any) -> ToolAnswer:
+        """The answer to a call of a recall tool."""
+        return answer_recall(name, arguments, self.originals, self.threshold, self.dialect)
 
     def observe(self, usage: Any) -> None:
         """What the provider counted for what was sent."""
@@ -334,8 +344,8 @@ def _is_result(wire: Mapping[str, Any] | None) -> bool:
 def answer_recall(
     name: str,
     arguments: Any,
-    originals: Mapping[str, Any] | None,
-    threshold: int | None,
+    originals: Mapping[str, Any] | None = None,
+    threshold: int | None = None,
     dialect: str = "openai-chat",
 ) -> ToolAnswer:
     """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text.

@@ -99,8 +99,8 @@ class RecallTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         history = self._running.get(_run(tool_context))
-        originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
-        return {"result": answer_recall(self.name, args, originals, threshold, DIALECT).text}
+        answer = answer_recall if history is None else history.answer
+        return {"result": answer(self.name, args).text}
 
 
 def _run(context: Any) -> str:

@@ -151,16 +151,16 @@ def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest
     ids = {key: message for message in request.messages for key in _calls(message)}
     messages = history.select(request.messages, lambda wire: _message(wire, ids))
     system = request.system_message
-    if system is not None and history.system != system.text:
-        system = system.model_copy(update={"content": _system_content(system, history.system)})
+    if system is not None and history.note:
+        system = system.model_copy(update={"content": _system_content(system, history)})
     return request.override(messages=messages, system_message=system, tools=tools)
 
 
-def _system_content(system: SystemMessage, text: str) -> Any:
+def _system_content(system: SystemMessage, history: FoldedHistory) -> Any:
     """The note stands at the end: blocks before it, and their cache markers, stay as they are."""
     if isinstance(system.content, str):
-        return text
-    return [*system.content, {"type": "text", "text": text.removeprefix(system.text).lstrip("\n")}]
+        return history.system
+    return [*system.content, {"type": "text", "text": history.note}]
 
 
 def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:

@@ -23,13 +23,7 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from midfold import ToolAnswer
-from midfold.adapters.folded_history import (
-    RECALL_TOOLS,
-    FoldedHistory,
-    Histories,
-    HistorySettings,
-    answer_recall,
-)
+from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings
 
 CHATS = ("completion", "acompletion")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -68,8 +62,7 @@ class MidfoldCallback(CustomLogger):
 
     def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
         """The answer to a call of one of `tools`, in the conversation that has these messages."""
-        history = self._history({"messages": messages})
-        return answer_recall(name, arguments, history.originals, history.threshold)
+        return self._history({"messages": messages}).answer(name, arguments)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any
