@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, TypedDict
@@ -41,6 +42,7 @@ THRESHOLD = "threshold"
 RECALL_NAMES = frozenset(spec.name for spec in RECALL_TOOLS)
 MOST_KINDS = 100
 """Kinds of unknown messages that are reported: in a proxy, anybody may make some up."""
+MOST_RUNNING = 256
 log_report: Report = logging.getLogger("midfold.adapters").warning
 
 
@@ -302,6 +304,15 @@ class FoldedHistory:
             )
             view.insert(next(after, len(view)), index)
         return view
+
+
+class RunningHistories(OrderedDict[str, FoldedHistory]):
+    """Histories whose answers are awaited. Who cancels a call tells nobody: only the newest are kept."""
+
+    def __setitem__(self, key: str, history: FoldedHistory) -> None:
+        super().__setitem__(key, history)
+        if len(self) > MOST_RUNNING:
+            self.popitem(last=False)
 
 
 def _essence(text: str) -> str:

@@ -171,10 +171,13 @@ def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:
 
 
 def _message(wire: dict[str, Any], ids: Mapping[tuple[str, str], BaseMessage]) -> BaseMessage:
-    """A message that midfold wrote; one that stands for a message of the history has its id and name."""
+    """A message that midfold wrote; one that stands for a message of the history has everything else of it."""
     message = convert_to_messages([wire])[0]
     original = next((ids[key] for key in _calls(message) if key in ids), None)
-    return message if original is None else message.model_copy(update={"id": original.id, "name": original.name})
+    if original is None:
+        return message
+    calls = {"tool_calls": message.tool_calls} if isinstance(message, AIMessage) else {}
+    return original.model_copy(update={"content": message.content, **calls})
 
 
 def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> ExtendedModelResponse[Any]:

@@ -144,15 +144,15 @@ def _request_wire(part: Any) -> dict[str, Any] | None:
     if isinstance(part, SystemPromptPart):
         return {"role": "system", "content": part.content}
     if isinstance(part, ToolReturnPart):
-        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
-    if isinstance(part, RetryFeedbackPart):
-        return {"role": "user", "content": part.model_response()}
-    if not isinstance(part, UserPromptPart):
+        said = part.content_items(mode="str") if part.files else part.model_response_str()
+        wire = {"role": "tool", "tool_call_id": part.tool_call_id}
+    elif isinstance(part, RetryFeedbackPart | UserPromptPart):
+        said = part.content if isinstance(part, UserPromptPart) else part.model_response()
+        wire = {"role": "user"}
+    else:
         return None
-    if isinstance(part.content, str):
-        return {"role": "user", "content": part.content}
-    blocks = [_block(item) for item in part.content]
-    return None if None in blocks else {"role": "user", "content": blocks}
+    content = said if isinstance(said, str) else [_block(item) for item in said]
+    return None if isinstance(content, list) and None in content else {**wire, "content": content}
 
 
 def _block(item: Any) -> dict[str, Any] | None:
@@ -201,9 +201,10 @@ def _unit_for(wire: Mapping[str, Any], known: Mapping[tuple[str, str], HistoryUn
     content, role = wire.get("content") or "", wire["role"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = "".join(block.get("text", "") for block in blocks)
+    said = text if all(block["type"] == "text" for block in blocks) else [_item(block) for block in blocks]
     if role == "tool":
         unit = known[role, wire["tool_call_id"]]
-        return HistoryUnit(unit.message, replace(unit.part, content=text), None)
+        return HistoryUnit(unit.message, replace(unit.part, content=said), None)
     if role == "assistant":
         arguments = {call["id"]: call["function"]["arguments"] for call in wire.get("tool_calls") or ()}
         if not arguments:
@@ -214,7 +215,5 @@ def _unit_for(wire: Mapping[str, Any], known: Mapping[tuple[str, str], HistoryUn
             for part in message.parts
         ]
         return HistoryUnit(replace(message, parts=changed), None, None)
-    said = [_item(block) for block in blocks]
-    is_text = all(isinstance(one, str) for one in said)
-    made = SystemPromptPart(text) if role == "system" else UserPromptPart(text if is_text else said)
+    made = SystemPromptPart(text) if role == "system" else UserPromptPart(said)
     return HistoryUnit(ModelRequest([made]), made, None)
