@@ -87,10 +87,10 @@ class MidfoldConversationManager(ConversationManager):
 
     def _replace(self, messages: list[Any], sent: list[Any]) -> None:
         """A session manager stores messages one by one: what was put before them, and how many are gone, is ours."""
-        same = 0
-        while same < min(len(sent), len(messages) - len(self._front)) and sent[-1 - same] is messages[-1 - same]:
+        same, front = 0, len(self._front) if messages[: len(self._front)] == self._front else 0
+        while same < min(len(sent), len(messages) - front) and sent[-1 - same] is messages[-1 - same]:
             same += 1
-        self.removed_message_count += len(messages) - len(self._front) - same
+        self.removed_message_count += len(messages) - front - same
         self._front = sent[: len(sent) - same]
         messages[:] = sent
 
