@@ -189,7 +189,7 @@ class ViewCopy:
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
         given, self._given = self._given, None
-        if given is None or len(given.entries) != info.count or given.dialect.name != info.dialect:
+        if given is None or not given.entries or (len(given.entries), given.dialect.name) != (info.count, info.dialect):
             return self.store.view(info)
         *_, chain = chain_of(entry.digest for entry in given.entries)
         if chain != info.chain:

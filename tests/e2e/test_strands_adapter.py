@@ -70,8 +70,9 @@ def cleared():
     manager, removed = MidfoldConversationManager(context_length=16000), []
     agent = agent_with([])
     for topic in "ab":
-        said = [(role, f"{topic}{number}: {asked['files'][1]}") for number in range(12) for role in ("user", "assistant")]
-        agent.messages[:] = [{"role": role, "content": [{"text": text}]} for role, text in said]
+        texts = [f"{topic}{number}: {asked['files'][1]}" for number in range(24)]
+        agent.messages[:] = [{"role": ("user", "assistant")[number % 2], "content": [{"text": text}]}
+                             for number, text in enumerate(texts)]
         before, known = manager.removed_message_count, list(agent.messages)
         manager._fold(agent)
         tail = next(n for n in range(1, 99) if not any(agent.messages[-n] is old for old in known)) - 1

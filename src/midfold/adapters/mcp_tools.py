@@ -34,6 +34,7 @@ SEARCH, UNFOLD, TIMELINE = Recall.tools
 MOST_SESSIONS = 10_000
 MOST_LISTED = 30
 MOST_FILE_BYTES = 64 * 1024 * 1024
+MOST_TOKENS = 1_000_000_000
 
 _SESSION = {"session": {"type": "string", "description": "Only this session, as describe names it."}}
 _SOURCE = {
@@ -168,15 +169,17 @@ class SessionTools:
         if self._folder is None:
             raise TranscriptError("no files are read here: give the transcript itself")
         asked = str(given["file"])
-        path, called = (self._folder / asked).resolve(), asked[:200]
-        if not path.is_relative_to(self._folder) or not path.is_file():
-            raise TranscriptError(f"{called} is no file in the folder of this project")
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise TranscriptError(f"{called} has more than {MOST_FILE_BYTES:,} bytes")
+        called = asked[:200]
         try:
-            return midfold.read(path.read_bytes(), name=called)
-        except OSError as error:
-            raise TranscriptError(f"cannot read {called}: {error.strerror}") from None
+            path = (self._folder / asked).resolve()
+            if not path.is_relative_to(self._folder) or not path.is_file():
+                raise TranscriptError(f"{called} is no file in the folder of this project")
+            if path.stat().st_size > MOST_FILE_BYTES:
+                raise TranscriptError(f"{called} has more than {MOST_FILE_BYTES:,} bytes")
+            data = path.read_bytes()
+        except (OSError, ValueError) as error:  # a name that no file can have, or a file that nobody may read
+            raise TranscriptError(f"cannot read {called!a}: {getattr(error, 'strerror', error)}") from None
+        return midfold.read(data, name=called)
 
     def _compact(self, given: Mapping[str, Any]) -> str:
         document, owner = self._document(given), self.under.removesuffix("/")
@@ -209,6 +212,6 @@ class SessionTools:
 
 def _positive(given: Mapping[str, Any], name: str) -> int | None:
     value = given.get(name)
-    if value is None or (type(value) is int and value > 0):
+    if value is None or (type(value) is int and 0 < value <= MOST_TOKENS):
         return value
-    raise TranscriptError(f"{name}: expected a number above 0")
+    raise TranscriptError(f"{name}: expected a number from 1 to {MOST_TOKENS:,}")
