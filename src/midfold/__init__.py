@@ -41,7 +41,7 @@ _MODULES = {
     "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
     "fold.digest.digest": "DigestFunction",
     "engine": "Compressor ContextEngine Noop",
-    "fold.handoff": "Handoff=Generated Keeper",
+    "fold.handoff": "Handoff=Generated Keeper bare_summary",
     "fold.media": "MediaReducer",
     "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",

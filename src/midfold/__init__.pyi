@@ -14,7 +14,7 @@ from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effectiv
 from midfold.fold.digest import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
 from midfold.fold.digest.digest import DigestFunction as DigestFunction
 from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
-from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
+from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper, bare_summary as bare_summary
 from midfold.fold.media import MediaReducer as MediaReducer
 from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
@@ -185,6 +185,7 @@ __all__ = [
     "__version__",
     "artifacts_text",
     "asks_text",
+    "bare_summary",
     "break_even",
     "compact",
     "describe",

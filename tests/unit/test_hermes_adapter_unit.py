@@ -18,14 +18,7 @@ from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
 from midfold.adapters.hermes.shelf import SessionArchives
-from midfold.adapters.hermes.summarizer import (
-    PREFIX,
-    memory_lines,
-    notes_of,
-    summarize_with,
-    with_memory,
-    without_reasoning,
-)
+from midfold.adapters.hermes.summarizer import PREFIX, memory_lines, notes_of, summarize_with, with_memory
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
@@ -418,11 +411,6 @@ def test_an_answer_without_a_summary_is_a_failure(empty: str) -> None:
     with pytest.raises(SummaryFailed) as failed:
         summarize_with(Model(empty), ask, {}, 1_000)
     assert failed.value.kind == "malformed"
-
-
-def test_reasoning_is_not_part_of_a_summary() -> None:
-    assert without_reasoning("<THINK>a</think>b<reasoning>c</reasoning>d") == "bd"
-    assert without_reasoning("no <b>thoughts</b>") == "no <b>thoughts</b>"
 
 
 class APIConnectionError(Exception):

@@ -40,11 +40,11 @@ from midfold.clients.client_files import (
     TARGETS,
     Target,
     claude_code_file,
-    client_folder,
     codex_file,
     request_of,
     resume_command,
 )
+from midfold.clients.client_logs import client_folders
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
@@ -238,7 +238,7 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
     else:
         found = codex_file(view, folder, sessions.clock())
     if output is None:
-        file = client_folder(target, os.environ) / found.place
+        file = client_folders(target, os.environ)[0] / found.place
         file.parent.mkdir(parents=True, exist_ok=True)
         notice(f"{file}; in this folder, `{' '.join(resume_command(target, found.id))}` goes on with it")
         return found.lines, str(file)

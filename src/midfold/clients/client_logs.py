@@ -71,8 +71,8 @@ class LogTitle(NamedTuple):
 # Where logs are
 
 
-def usual_places(client: str, environment: Environment) -> list[Path]:
-    """The folders in which a client keeps its logs."""
+def client_folders(client: str, environment: Environment) -> list[Path]:
+    """The folders of a client's own, the usual one first."""
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
     places = {
@@ -82,8 +82,13 @@ def usual_places(client: str, environment: Environment) -> list[Path]:
         "opencode": [data / "opencode"],
         "copilot": _either(environment, "COPILOT_HOME", home / ".copilot"),
     }
+    return places[client]
+
+
+def usual_places(client: str, environment: Environment) -> list[Path]:
+    """The folders in which a client keeps its logs."""
     below = {"claude-code": ["projects"], "codex": ["sessions", "archived_sessions"], "copilot": ["session-state"]}
-    return [place / name for place in places[client] for name in below.get(client, ["."])]
+    return [place / name for place in client_folders(client, environment) for name in below.get(client, ["."])]
 
 
 def _either(environment: Environment, name: str, *usual: Path) -> list[Path]:

@@ -22,14 +22,13 @@ from typing import Any
 
 import msgspec
 
-from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, estimate_text
+from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, bare_summary, estimate_text
 
 Call = Callable[..., Any]
 
 SMALLEST_PROMPT = 60_000
 CHARACTERS_PER_TOKEN = 2
 """Of the window: a prompt of half the window's tokens at four characters each leaves room for the answer."""
-_OPEN, _CLOSE = re.compile(r"<(think|thinking|reasoning)>", re.IGNORECASE | re.ASCII), "</{}>"
 
 
 def hermes_call() -> Call | None:
@@ -66,7 +65,7 @@ def _ask(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
         if type(error) is RuntimeError and "provider" in str(error).lower() and error.__cause__ is None:
             raise SummaryFailed("no_provider") from error
         raise
-    text = without_reasoning(_content(response)).strip()
+    text = bare_summary(_content(response))
     if not text:
         raise SummaryFailed("malformed")
     return text
@@ -78,21 +77,6 @@ def _content(response: Any) -> str:
         content = message.get("content") if isinstance(message, Mapping) else message.content
         return content if isinstance(content, str) else ""
     return ""
-
-
-def without_reasoning(text: str) -> str:
-    """The text less the blocks a reasoning model thought aloud in; one that is never closed goes to the end."""
-    kept: list[str] = []
-    position = 0
-    lower = text.lower()
-    while (opened := _OPEN.search(text, position)) is not None:
-        kept.append(text[position : opened.start()])
-        close = _CLOSE.format(opened.group(1).lower())
-        end = lower.find(close, opened.end())
-        if end < 0:
-            return "".join(kept)
-        position = end + len(close)
-    return "".join([*kept, text[position:]])
 
 
 # What a memory provider says.
