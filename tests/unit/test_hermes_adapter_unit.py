@@ -393,6 +393,15 @@ def test_a_tool_answers_in_json_also_where_it_is_an_error() -> None:
     assert "unknown tool" in json.loads(made.handle_tool_call("forget_everything", {}))["error"]
 
 
+def test_an_answer_of_a_tool_can_be_sent_whatever_characters_were_folded() -> None:
+    made, said = engine(), talk()
+    said[20]["content"] += " the mark is zebra\ud800é"
+    made.compress(said, current_tokens=30_000)
+    answer = made.handle_tool_call("context_search", {"query": "zebra"})
+    assert "zebra" in json.loads(answer.encode())["result"]
+    assert "é" in answer
+
+
 def test_a_fold_larger_than_a_prompt_is_summarised_piece_by_piece() -> None:
     model = Model("first", "second", "third", "fourth")
     ask = SummaryAsk(messages=read(talk(60)).messages, budget_tokens=500, fold="0" * 12, redact=redact)

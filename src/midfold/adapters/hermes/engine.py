@@ -142,7 +142,8 @@ class HermesEngine(HermesSessions):
         """What the tool says, as the JSON that Hermes wants: a `result` or an `error`."""
         self._load()
         answer = self._conversation.recall().run(name, args)
-        return json.dumps({"error" if answer.is_error else "result": answer.text}, ensure_ascii=False)
+        told = json.dumps({"error" if answer.is_error else "result": answer.text}, ensure_ascii=False)
+        return told.encode("utf-8", "backslashreplace").decode()  # half a character is written as JSON can
 
     def is_available(self) -> bool:
         return True
