@@ -480,7 +480,7 @@ def _without_reminders(text: str) -> str:
 
 def visible_part(text: str, shown: int) -> str:
     """All of a text, or its ends where it is long and may be shortened."""
-    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
+    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else "\n".join(ends_of(text, shown))
 
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
@@ -522,3 +522,13 @@ def _text_lengths(message: Message) -> list[int]:
         elif isinstance(part, (Text, ToolResult)):
             found.append(len(part.text))
     return found
+
+
+def ends_of(text: str, length: int) -> tuple[str, str]:
+    """The beginning and the end of a text, without the line, or at least the word, in which it was cut."""
+    return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
+
+
+def _whole(cut: str) -> str:
+    places = (cut.rfind(seam) for seam in "\n ")
+    return cut[: next((place for place in places if place > len(cut) // 2), len(cut))]
