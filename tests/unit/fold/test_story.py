@@ -418,8 +418,8 @@ def test_lines_that_are_judged_late_are_chosen_as_if_all_were_judged_before(budg
 def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() -> None:
     rule = (
         "- Prefer the primary checkout of the parser for small work when all of these are true: local `main` is "
-        "current with `origin/main` or can be fast-forwarded cleanly; the change to the parser is narrow (docs-only, a small "
-        "fix of one file, or a focused review), and the intended paths are not dirty. Never push the parser to main."
+        "current with `origin/main` or can be fast-forwarded cleanly; the change to the parser is narrow (docs-only, a "
+        "small fix of one file, or a focused review), and the paths are not dirty. Never push the parser to main."
     )
     code = "Run the same checks of the parser here:\n```bash\nbun run validate:parser --port 8123\n```"
     turns = [user(f"<INSTRUCTIONS>\n{rule}\n\n{code}\n</INSTRUCTIONS>"), *work(6)]
