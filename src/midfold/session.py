@@ -208,7 +208,7 @@ class ViewCopy:
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
         given, self._given = self._given, None
-        if given is None or len(given.entries) != info.count or given.dialect.name != info.dialect:
+        if given is None or not given.entries or (len(given.entries), given.dialect.name) != (info.count, info.dialect):
             return self.store.view(info)
         *_, chain = chain_of(entry.digest for entry in given.entries)
         if chain != info.chain:
@@ -366,11 +366,8 @@ class Session(Conversation[StoredSnapshot]):
         return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
     def recall(self, page: int = PAGE) -> Recall:
-        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters, and
-        no more than the window can bear."""
         seen = {message.digest for message in self.view().transcript}
-        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens)
-        bounds = bounds._replace(page=min(bounds.page, page))
+        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
         return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, bounds=bounds)
 
     def unfold(self, handle: str) -> list[Any]:

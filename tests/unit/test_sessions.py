@@ -93,6 +93,13 @@ def test_the_last_exchanges_asked_for_are_there_word_for_word_after_a_restart(co
     assert view[-len(kept) :] == kept and len(folds(view)) == 1
 
 
+def test_a_client_that_has_nothing_to_say_yet_has_an_empty_view(connect: Open) -> None:
+    session = connect().session("a")
+    assert session.sync([]).added == 0
+    assert session.view().messages == []
+    assert not session.compact(force=True).changed
+
+
 def test_a_no_op_changes_nothing(connect: Open) -> None:
     session = begun(connect(), messages=TALK[:6])
     before = session.info
