@@ -41,8 +41,9 @@ _MODULES = {
     "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
     "fold.digest.digest": "DigestFunction",
     "engine": "Compressor ContextEngine Noop",
-    "fold.handoff": "Handoff=Generated Keeper",
+    "fold.handoff": "Handoff=Generated Keeper bare_summary",
     "fold.media": "MediaReducer",
+    "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
@@ -58,7 +59,7 @@ _MODULES = {
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
-    "service": "Sessions open=open_sessions",
+    "service": "KeptLog Sessions open=open_sessions project_prefix",
     "session": "Session",
     "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
     "setup": "Setup",

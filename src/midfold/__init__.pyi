@@ -14,8 +14,9 @@ from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effectiv
 from midfold.fold.digest import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
 from midfold.fold.digest.digest import DigestFunction as DigestFunction
 from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
-from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
+from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper, bare_summary as bare_summary
 from midfold.fold.media import MediaReducer as MediaReducer
+from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
@@ -27,7 +28,7 @@ from midfold.model.endpoint import Endpoint as Endpoint
 from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
 from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
-from midfold.service import Sessions as Sessions, open_sessions as open
+from midfold.service import KeptLog as KeptLog, Sessions as Sessions, open_sessions as open, project_prefix as project_prefix
 from midfold.session import Session as Session
 from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
@@ -91,6 +92,7 @@ __all__ = [
     "Hit",
     "HitPart",
     "Keeper",
+    "KeptLog",
     "KeySettings",
     "Lease",
     "LeaseLost",
@@ -182,6 +184,9 @@ __all__ = [
     "View",
     "WorldAct",
     "__version__",
+    "artifacts_text",
+    "asks_text",
+    "bare_summary",
     "break_even",
     "compact",
     "describe",
@@ -199,6 +204,7 @@ __all__ = [
     "mark",
     "open",
     "preview",
+    "project_prefix",
     "read",
     "read_many",
     "read_usage",
@@ -213,5 +219,6 @@ __all__ = [
     "shrink_json_string_leaves",
     "split_for_partial_compaction",
     "threshold_tokens",
+    "trail_of",
     "write",
 ]

@@ -35,18 +35,12 @@ from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Readiness, Receipt, Status
+from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import (
-    CooldownGuard,
-    Preparation,
-    Question,
-    clear_failures,
-    run,
-    run_async,
-    with_pause_of,
-)
+from midfold.model.drive import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
 from midfold.model.endpoint import Wire
+from midfold.recall import PAGE, AnswerBounds, Memory, Recall
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
@@ -237,6 +231,10 @@ class Conversation(ABC, Generic[N]):
     @abstractmethod
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle."""
+
+    @abstractmethod
+    def recall(self, page: int = PAGE) -> Recall:
+        """The tools for looking back; an answer has at most `page` characters, and what the window bears."""
 
     @abstractmethod
     def save(self) -> dict[str, Any]:
@@ -558,6 +556,13 @@ class MemoryConversation(Conversation[Snapshot]):
         self._replace(document.messages, document.dialect)
         return Sync(self, 0, len(document.messages))
 
+    def resume(self, messages: Any) -> None:
+        """These messages go on with an earlier conversation: what a handoff in them tells of it is known."""
+        self.sync(messages)
+        state = Job(self._request(self._now(), {})).state
+        if state.count:
+            self._memory = msgspec.structs.replace(self._memory, state=state)
+
     def view(self) -> View:
         items = tuple(Item(message) for message in self._messages)
         system = self._system(self._dialect, noted=self._memory.noted)
@@ -565,6 +570,10 @@ class MemoryConversation(Conversation[Snapshot]):
 
     def unfold(self, handle: str) -> list[Any]:
         return Archive(self.archive).originals(handle)
+
+    def recall(self, page: int = PAGE) -> Recall:
+        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
+        return Memory(self.archive).recall(self.setup.redactor or redact, bounds)
 
     def _commit(self, now: Snapshot, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         self.archive.update(outcome.archive)

@@ -100,6 +100,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """About what the next ten requests bring."""
     unread_tokens: int = 0
     """Results that the model has not seen yet: no room is made at their cost."""
+    late_tokens: int = 0
+    """Tools that the fold brings along: they are fixed from then on."""
     recall: RecallCost = RecallCost()
     """What looking back costs: tools that come with the fold are written, and the system prompt with them."""
     model: str | None = None
@@ -119,7 +121,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
             return None
         # What is said before a fold that was made ahead is swapped in comes on top of it.
         limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
-        stays = self.fixed_tokens + self.unread_tokens
+        stays = self.fixed_tokens + self.late_tokens + self.unread_tokens
         least = stays + int(max(self.threshold_tokens - stays, 0) * DEEPEST)
         target = min(max(limit - self.growth_tokens, least), limit)
         roomy = self.usual_tokens + self.growth_tokens <= limit

@@ -14,18 +14,23 @@ machine, may make the next call.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from midfold.cache.health import observe_recording
 from midfold.engine import ContextEngine
-from midfold.errors import StoreError
+from midfold.errors import NotStored, StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
-from midfold.recall import Filters, Hit, search
-from midfold.session import Session, memory_of
+from midfold.recall import AnswerBounds, Filters, Hit, Recall, search
+from midfold.session import Session, memory_of, record_turns
 from midfold.setup import PLAINEST, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.database import CONNECTIONS
@@ -35,6 +40,7 @@ from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
 from midfold.store.stored_past import StoredPast
 from midfold.store.upkeep import Progress, reindex
+from midfold.transcript.document import Document
 from midfold.transcript.wrappers import title_of
 
 if TYPE_CHECKING:
@@ -47,6 +53,28 @@ if TYPE_CHECKING:
 
 OPENING = 8
 """Messages among which a session's title is looked for."""
+MOST_SESSIONS = 10_000
+PIECE_BYTES = 8 * 1024 * 1024
+"""A history is stored in pieces, so that others who use the store need not wait for a large one."""
+
+
+def project_prefix(folder: Path) -> str:
+    """How the names of a project's sessions begin: no key of a gateway can be called so."""
+    whole = folder.resolve()
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", whole.name)[:40] or "root"
+    return f"project:{word}-{sha256(str(whole).encode('utf-8', 'surrogateescape')).hexdigest()[:10]}/"
+
+
+class KeptLog(NamedTuple):
+    """What became of a log: where it is kept, how many messages are new and how many there are, damaged lines."""
+
+    session: str
+    added: int
+    messages: int
+    damage: str
+    branched: bool = False
+    waits: bool = False
+    """Whether its last message is not in yet."""
 
 
 class Sessions:
@@ -128,9 +156,11 @@ class Sessions:
     def __contains__(self, name: str) -> bool:
         return self.store.info(name) is not None
 
-    def all(self, limit: int = 100) -> list[SessionInfo]:
-        """The sessions, those used last first."""
-        return self.store.sessions(limit)
+    def all(self, limit: int = 100, *, under: str = "") -> list[SessionInfo]:
+        """The sessions whose names begin with `under`, those used last first."""
+        if not under:
+            return self.store.sessions(limit)
+        return [info for info in self.store.sessions(MOST_SESSIONS) if info.name.startswith(under)][:limit]
 
     def title(self, info: SessionInfo) -> str:
         """What a session is about: the first words that a person typed in it."""
@@ -168,6 +198,61 @@ class Sessions:
         """
         past = StoredPast(self.store, session, role=role, since=since, until=until)
         return search(past, query, self.redactor, limit, Filters(role=role or ""))
+
+    def recall(self, name: str | None = None, *, under: str = "") -> Recall:
+        """The tools with which a model searches and unfolds a session, or all whose names begin with `under`.
+
+        An answer takes what the window bears that this session, or the newest one, was folded for: who asks is nearly
+        always the client whose sessions these are.
+        """
+        asked = name or next((info.name for info in self.all(1, under=under)), None)
+        bounds = AnswerBounds() if asked is None else self._bounds(asked)
+        past = StoredPast(self.store, name, sees=lambda one: one.startswith(under))
+        return Recall(past, self.redactor, bounds=bounds)
+
+    def _bounds(self, name: str) -> AnswerBounds:
+        folds = self.store.records(name)
+        threshold = folds[-1].receipt.threshold_tokens if folds else 0
+        return AnswerBounds.of(threshold or self.session(name).setup.budget.threshold_tokens)
+
+    def find_handle(self, handle: str, *, under: str = "") -> str:
+        """The newest session that has a handle, of those whose names begin with `under`."""
+        for info in self.all(MOST_SESSIONS, under=under):
+            try:
+                self.store.unfold(info.name, handle)
+            except NotStored:
+                continue
+            return info.name
+        raise NotStored(f"there is no handle {handle[:80]!r}")
+
+    def keep_log(
+        self,
+        document: Document,
+        name: str,
+        *,
+        waits: bool = False,
+        report: Callable[[int, int], None] | None = None,
+    ) -> KeptLog:
+        """Brings what a log holds into the store, under a name: what is there already stays as it is.
+
+        A last message that may still grow `waits`. `report` is told how many messages are in, and of how many.
+        """
+        batch = self.given(document)
+        batch = batch._replace(entries=batch.entries[: len(batch.entries) - waits])
+        known = self.find_prefix(batch, under=name) if batch.entries else None
+        session = self.session(known.session if known else name, model=document.model or None)
+        added, branched = 0, False
+        for end in _ends(batch, known.shared if known else 0):
+            done = session.sync(batch._replace(entries=batch.entries[:end]))
+            session, added, branched = done.session, added + done.added, branched or done.branched
+            if report is not None:
+                report(end, len(batch.entries))
+        if document.log is not None and batch.entries:
+            settings = session.setup.config
+            turns = observe_recording(document, settings.models, settings.prompt_caching.cache_ttl)
+            record_turns(session, [turn for turn in turns if turn.place < len(batch.entries)])
+        damage = document.log.damage if document.log is not None else ""
+        return KeptLog(session.name, added, len(batch.entries), damage, branched, waits)
 
     def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
@@ -224,30 +309,51 @@ class Sessions:
         self.close()
 
 
+def _ends(batch: MessageBatch, start: int) -> Iterator[int]:
+    """Where the pieces end in which a history is stored."""
+    size = 0
+    for place in range(start, len(batch.entries)):
+        size += len(batch.entries[place].data)
+        if size >= PIECE_BYTES and place + 1 < len(batch.entries):
+            yield place + 1
+            size = 0
+    if batch.entries:
+        yield len(batch.entries)
+
+
 def open_sessions(
-    url: str,
+    url: str | None = None,
     *,
     config: Config | None = None,
     engine: ContextEngine | None = None,
     summarizer: Summarizer | None = None,
     redactor: Redactor | None = None,
     media_reducer: MediaReducer | None = None,
-    lease_seconds: float = TTL,
+    lease_seconds: float | None = None,
     redacts: bool | None = None,
     connections: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Sessions:
     """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
 
-    Without a `summarizer` summaries are made locally; `media_reducer` is that of `compact`. `lease_seconds` is how long
-    a crashed compaction can block the next one. `redacts` (default: `store.redact` of the settings) redacts messages
-    before they are stored: what is unfolded then is no longer exactly what was said. Any number of threads may use the
-    sessions; they share `connections` (default: `store.connections`).
+    Without a `url` those of `store.url` of the settings, else of the user's own database, where commands keep theirs.
+    Without a `summarizer` summaries are made locally; `media_reducer` is that of `compact`. `lease_seconds` (default:
+    `store.lease_seconds`) is how long a crashed compaction can block the next one. `redacts` (default: `store.redact`)
+    redacts messages before they are stored: what is unfolded then is no longer exactly what was said. Any number of
+    threads may use the sessions; they share `connections` (default: `store.connections`).
     """
+    settings = None if config is None else config.store
+    if url is None:
+        from midfold.config import Config
+        from midfold.config.load import store_url
+
+        url = store_url(config or Config(), os.environ)
     if redacts is None:
-        redacts = config is not None and config.store.redact
+        redacts = settings is not None and settings.redact
     if connections is None:
-        connections = CONNECTIONS if config is None else config.store.connections
+        connections = CONNECTIONS if settings is None else settings.connections
+    if lease_seconds is None:
+        lease_seconds = TTL if settings is None else settings.lease_seconds
     store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)
     return Sessions(
         store,

@@ -132,22 +132,43 @@ def keep_pause(session: Session, state: CompactionState) -> None:
     session._keep_pause(state)
 
 
+MOST_NEWER = 256
+"""Messages that are put together with each turn, whatever the length of the conversation before them."""
+
+
 class CachedView(NamedTuple):
-    """The view as it was last seen."""
+    """The view as it was last seen, in two parts: a turn costs what the newer one has."""
 
     info: SessionInfo
-    items: tuple[Item, ...]
     memory: ConversationMemory
+    older: tuple[Item, ...]
+    newer: tuple[Item, ...] = ()
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return (*self.older, *self.newer)
+
+    def since(self, count: int) -> tuple[Item, ...]:
+        """What came after the first `count`."""
+        return self.newer[count - len(self.older) :] if count >= len(self.older) else self.items[count:]
+
+    def go_on(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
+        """The view with what was said since."""
+        newer = (*self.newer, *new)
+        if len(newer) > MOST_NEWER:
+            return CachedView(info, memory, (*self.older, *newer))
+        return CachedView(info, memory, self.older, newer)
 
 
 class StoredSnapshot(Snapshot):
     """A session at one moment; without `live` it has no message yet."""
 
     def __init__(self, live: CachedView | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
-        items = () if live is None else live.items
         memory = ConversationMemory() if live is None else live.memory
-        super().__init__(memory, dialect, running, lambda: tuple(item.message for item in items))
-        self.live, self.items = live, items
+        super().__init__(
+            memory, dialect, running, lambda: () if live is None else tuple(item.message for item in live.items)
+        )
+        self.live = live
         self.child: str | None = None
         """The name under which a compaction lets the session go on, if not under its own."""
 
@@ -177,19 +198,17 @@ class ViewCopy:
             return None
         seen = self._seen
         same = seen is not None and (seen.info.id, seen.info.compaction) == (info.id, info.compaction)
-        if seen is None or not same or seen.info.dialect != info.dialect:
-            items, self._running = self._whole(info), None
-        else:
-            items = (
-                (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
-            )
         memory = seen.memory if seen is not None and seen.info.memory == info.memory else memory_of(info)
-        self._seen = CachedView(info, items, memory)
+        if seen is None or not same or seen.info.dialect != info.dialect:
+            self._seen, self._running = CachedView(info, memory, self._whole(info)), None
+        else:
+            new = self.store.tail(info, seen.info.count) if info.count > seen.info.count else ()
+            self._seen = seen.go_on(info, memory, new)
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
         given, self._given = self._given, None
-        if given is None or len(given.entries) != info.count or given.dialect.name != info.dialect:
+        if given is None or not given.entries or (len(given.entries), given.dialect.name) != (info.count, info.dialect):
             return self.store.view(info)
         *_, chain = chain_of(entry.digest for entry in given.entries)
         if chain != info.chain:
@@ -198,10 +217,10 @@ class ViewCopy:
 
     def running(self, setup: Setup) -> RunningTally:
         """The totals over the view as it was last seen."""
-        items = () if self._seen is None else self._seen.items
         running = self._running = self._running or RunningTally(setup.meter)
         running.meter = setup.meter
-        running.extend(item.message for item in items[running.now.count :])
+        if self._seen is not None:
+            running.extend(item.message for item in self._seen.since(running.now.count))
         return running
 
 
@@ -347,11 +366,8 @@ class Session(Conversation[StoredSnapshot]):
         return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
     def recall(self, page: int = PAGE) -> Recall:
-        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters, and
-        no more than the window can bear."""
         seen = {message.digest for message in self.view().transcript}
-        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens)
-        bounds = bounds._replace(page=min(bounds.page, page))
+        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
         return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, bounds=bounds)
 
     def unfold(self, handle: str) -> list[Any]:
@@ -526,7 +542,7 @@ def replace_fold(session: Session, ready: PreparedFold) -> Compacted[Session] | 
     newest = record.receipt.boundary
     if newest is None or made.end < newest.end:
         return None
-    before = live._replace(items=session._items_before(live.info, records.get(record.base)))
+    before = live._replace(older=session._items_before(live.info, records.get(record.base)), newer=())
     now = StoredSnapshot(before, session._dialect_of(live), lambda: _tally_of(before.items, session.setup))
     same = live.memory.state.folds[:-1] == ready.now.memory.state.folds
     if not same or not ready.outcome.changed or not now.running.starts_with(ready.tally):

@@ -185,13 +185,15 @@ class Setup:
         mean = sum(self.meter.tokens(self.meter.units(message), 1) for message in last) / max(len(last), 1)
         scale = situation.prompt_tokens / max(self.meter.count(view, fixed).tokens, 1)
         beside, mean = int(self.meter.tokens(*fixed) * scale), mean * scale
+        late = int(self.meter.tokens(self.meter.tool_units(map(tool_of, self.late_tools)), 0) * scale)
         unread = takewhile(lambda message: message.kinds & RESULT, reversed(view))
         tail = max(self.budget.tail_tokens, int(mean * min(self.config.compression.protect_last_n, len(view))))
         return msgspec.structs.replace(
             situation,
             leaves_room=True,
             fixed_tokens=beside,
-            usual_tokens=beside + tail + self.budget.most_summary_tokens,
+            late_tokens=late,
+            usual_tokens=beside + late + tail + self.budget.most_summary_tokens,
             growth_tokens=int(mean * REQUESTS_AHEAD * 2 * MARGIN),
             unread_tokens=int(sum(self.meter.tokens(self.meter.units(message), 1) for message in unread) * scale),
         )

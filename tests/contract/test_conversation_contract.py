@@ -212,13 +212,13 @@ class Hermes(Way):
 
     def begin(self) -> None:
         super().begin()
-        saved = self.made._host.export() if hasattr(self, "made") else None
+        saved = self.made._conversation.save() if hasattr(self, "made") else None
         self.made = HermesEngine(config=self.config, call=self.call, clock=self.clock)
         if self.engine is not None:
-            self.made._host.engine = self.engine
+            self.made._setup.engine = self.engine
         self.made.update_model("m", self.window)
         if saved is not None:
-            self.made._host.restore(saved)
+            self.made._conversation.restore(saved)
 
     def call(self, **request: Any) -> Any:
         try:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import midfold
 from midfold.adapters.hermes import create_engine
-from midfold.adapters.mcp_server import SessionTools
+from midfold.adapters.mcp_tools import SessionTools
 from midfold.agent.tools import Toolbox
 from midfold.agent.workshop import recall_tools
 from midfold.cli.main import main

@@ -9,6 +9,7 @@ import pytest
 
 import midfold
 from midfold.engine.assemble import handoff_role
+from midfold.engine.previews import spill_results
 from midfold.fold.digest.digest import duplicates
 from midfold.fold.handoff import MARKER
 from support.build import folded, setting, view, work
@@ -150,14 +151,35 @@ def test_copies_are_found_by_what_results_say() -> None:
     assert {place.message: copy.message for place, copy in found.items()} == {2: 4}
 
 
-@pytest.mark.parametrize("rounds", [10, 13, 20, 31])
-def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "newest"), [(10, 120), (31, 120), (13, 600), (20, 700), (31, 800)])
+def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rounds: int, newest: int) -> None:
+    lines = [120] * (rounds - 1) + [newest]
     reads = [
-        call(number, "read_file", {"path": f"p{number}.py"}, f"file {number}\n" + number_lines("line {n} is fine", 120))
-        for number in range(rounds)
+        call(
+            number, "read_file", {"path": f"p{number}.py"}, f"file {number}\n" + number_lines("line {n} is fine", count)
+        )
+        for number, count in enumerate(lines)
     ]
     with midfold.open("memory:") as sessions:
         session = sessions.session("a", context_length=16_000, leaves_room=True)
         session.append([user("Read all files."), *(message for read in reads for message in read)])
         assert session.compact().changed
         assert session.view().messages[-1] == reads[-1][-1]
+
+
+def test_what_is_shown_by_its_ends_is_cut_at_lines_and_shows_how_a_run_ended() -> None:
+    lines = [f"line {number} of the output of a run is fine" for number in range(30)]
+    output = "\n".join(["Exit code 1", *lines[:15], "AssertionError: 7 is not 8", *lines[15:]])
+    (shown,) = view([user("Go."), *call(1, "sh", {}, output)])[2:]
+    told = spill_results(shown, "mf-123456789abc", 150).parts[0].text.split("\n")
+    gap = next(place for place, line in enumerate(told) if line.startswith("[… "))
+    assert "unfold mf-123456789abc" in told[gap] and told[gap + 1] == "AssertionError: 7 is not 8 […]"
+    assert told[:gap] == output.split("\n")[:gap]
+    assert told[gap + 2 :] == lines[-len(told[gap + 2 :]) :]
+
+
+def test_a_result_of_which_hardly_anything_would_be_left_out_stays_whole() -> None:
+    (shown,) = view([user("Go."), *call(1, "sh", {}, "a verdict of some words " * 10)])[2:]
+    assert spill_results(shown, "mf-123456789abc", 40) == shown
+    (longer,) = view([user("Go."), *call(1, "sh", {}, "a verdict of some words " * 20)])[2:]
+    assert len(spill_results(longer, "mf-123456789abc", 40).parts[0].text) < len(longer.parts[0].text) - 100

@@ -68,7 +68,7 @@ def by_hermes(config: Config, folder: Path) -> Receipt:
     engine = HermesEngine(config=config)
     engine.update_model("gpt-4o", WINDOW)
     engine.compress(TALK, force=True)
-    receipt = engine._host.last
+    receipt = engine._conversation.last
     assert receipt is not None
     return receipt
 

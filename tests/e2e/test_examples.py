@@ -38,7 +38,8 @@ sys.argv = [asked["program"], *asked["arguments"]]
 with contextlib.redirect_stdout(said):
     runpy.run_path(asked["program"], run_name="__main__")
 sys.stdout.flush()
-os.write(1, f"\n{json.dumps(said.getvalue())}\n".encode())  # in one piece: CrewAI has threads that print
+# The end, in one piece: CrewAI has threads that print, and what has 4,096 bytes or more may have theirs in it.
+os.write(1, f"\n{json.dumps(said.getvalue()[-600:])}\n".encode())
 os._exit(0)
 """
 

@@ -22,10 +22,12 @@ from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
 from google.adk.models.lite_llm import LiteLlm
+from google.adk.models.llm_request import LlmRequest
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
+from types import SimpleNamespace
 from midfold.adapters.google_adk import MidfoldPlugin
 
 asked = json.load(sys.stdin)
@@ -72,13 +74,40 @@ async def run(key, *, recall=True, streamed=False, first=(), plugin=None):
     later = (await service.get_session(app_name="app", user_id="u", session_id="s")).state["midfold:reader"]
     return {"answer": answer, "again": again, "folds": kept["memory"]["state"]["count"], "events": len(state.events),
             "after": later["memory"]["state"]["count"], "same": same, "reports": reports, "refusals": refusals,
-            "plain": json.loads(json.dumps(kept)) == kept}
+            "plain": json.loads(json.dumps(kept)) == kept, "left": len(given._running) if given else 0}
+
+async def pictures():
+    """Results with a picture beside them, and results without."""
+    plugin, contents = MidfoldPlugin(context_length=16000), [types.UserContent(asked["ask"])]
+    for number in range(24):
+        call = types.Part.from_function_call(name="read_file", args={"path": f"f{number}.txt"})
+        result = types.Part.from_function_response(name="read_file", response={"result": asked["files"][1] * 2})
+        seen = [types.Part.from_bytes(data=b"\x89PNG", mime_type="image/png")] * (number % 3 == 0)
+        contents += [types.ModelContent([call]), types.UserContent([result, *seen])]
+    request = LlmRequest(model="gpt-4o", contents=contents)
+    context = SimpleNamespace(invocation_id="i", agent_name="a", state={})
+    await plugin.before_model_callback(callback_context=context, llm_request=request)
+    shown = [[bool(part.inline_data) for part in content.parts] for content in request.contents]
+    changed = [c for c in request.contents if not any(c is one for one in contents)]
+    results = [c for c in changed if any(part.function_response for part in c.parts)]
+    return {"sent": len(shown), "changed": len(results), "pictures": sum(map(sum, shown)),
+            "beside": sum(len(c.parts) > 1 for c in results)}
+
+async def crowd():
+    """Runs that are cancelled tell nobody."""
+    plugin = MidfoldPlugin(context_length=16000)
+    for number in range(1500):
+        context = SimpleNamespace(invocation_id=str(number), agent_name="a", state={})
+        request = LlmRequest(model="gpt-4o", contents=[types.UserContent("hello")])
+        await plugin.before_model_callback(callback_context=context, llm_request=request)
+    return len(plugin._running)
 
 async def main():
     odd = types.Part(inline_data=types.Blob(data=b"\x89PNG", mime_type="image/png"))
     return {"folded": await run("folded"), "streamed": await run("streamed", streamed=True),
             "plain": await run("plain", recall=False), "unknown": await run("unknown", first=[odd]),
-            "wide": await run("wide", plugin=MidfoldPlugin(context_length=60000))}
+            "wide": await run("wide", plugin=MidfoldPlugin(context_length=60000)),
+            "pictures": await pictures(), "crowd": await crowd()}
 print(json.dumps(asyncio.run(main())), flush=True)
 '''
 
@@ -146,3 +175,15 @@ def test_a_content_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert len(run["reports"]) == 2, "once by each of the two plugins"
     assert "inline_data" in run["reports"][0]
     assert seen["folded"]["reports"] == []
+
+
+def test_a_picture_beside_a_result_that_is_shortened_stays_beside_it(seen: dict[str, Any]) -> None:
+    found = seen["pictures"]
+    assert found["sent"] < 1 + 2 * 24
+    assert found["changed"] > 0
+    assert found["beside"] > 0
+
+
+def test_runs_that_failed_or_were_cancelled_leave_no_histories_behind(seen: dict[str, Any]) -> None:
+    assert seen["wide"]["left"] == 0
+    assert seen["crowd"] <= 256

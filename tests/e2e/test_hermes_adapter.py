@@ -292,7 +292,7 @@ public = [n for n in vars(ContextEngine) if not n.startswith("_")]
 provided = {n for kind in type(engine).__mro__ if kind.__module__.startswith("midfold.") for n in vars(kind)}
 from agent.conversation_compression import _supported_compression_kwargs
 engine.threshold_tokens = 64_001
-lowered = [engine.threshold_tokens, engine._host.budget.tail_tokens]
+lowered = [engine.threshold_tokens, engine._setup.budget.tail_tokens]
 engine.update_model("gpt-4o", 100_000)
 answer["interface"] = {
     "is_engine": isinstance(engine, ContextEngine), "name": engine.name, "lowered": lowered,

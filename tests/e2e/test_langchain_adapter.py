@@ -51,7 +51,7 @@ def sent(request: Any) -> list[str]:
 PROBE = r'''
 import asyncio, json, sys
 from langchain.agents import create_agent
-from langchain.agents.middleware.types import AgentMiddleware
+from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -104,11 +104,31 @@ def run(key, *, asynchronous=False, first=(), **settings):
         "originals": len(state.get("midfold_originals", {})),
     }
 
+def failed():
+    """Results of calls that failed, some of them shortened on their way."""
+    said = [HumanMessage("Read all of the files.")]
+    for number in range(24):
+        call = {"name": "read_file", "args": {"path": "f1.txt"}, "id": f"c{number}"}
+        text = read_file.invoke({"path": "f1.txt"}) * (18 if number == 23 else 2)
+        result = ToolMessage(text, tool_call_id=f"c{number}", status="error", artifact={"n": number}, id=f"r{number}")
+        said += [AIMessage("", tool_calls=[call]), result]
+    sent = []
+    def handler(request):
+        sent.extend(request.messages)
+        return ModelResponse(result=[AIMessage("fine")])
+    model = ChatOpenAI(model="gpt-4o", base_url=asked["url"] + "/v1", api_key="none")
+    request = ModelRequest(model=model, messages=said, state={"messages": said})
+    MidfoldMiddleware(context_length=16000).wrap_model_call(request, handler)
+    known = {id(one) for one in said}
+    changed = [one for one in sent if isinstance(one, ToolMessage) and id(one) not in known]
+    return [[one.status, one.artifact["n"] == int(one.id[1:]) == int(one.tool_call_id[1:])] for one in changed]
+
 word = ChatMessage(role="user", content="The other word is PEAR.")
 # A block that LangChain itself cannot read, beside a call; the model behind it drops what it does not know.
 call = {"name": "read_file", "args": {"path": "f0.txt"}, "id": "call_odd"}
 odd = [AIMessage([{"type": "image_url"}], tool_calls=[call]), ToolMessage("a result of PEAR", tool_call_id="call_odd")]
 print(json.dumps({
+    "failed": failed(),
     "sync": run("sync", context_length=16000),
     "async": run("async", asynchronous=True, context_length=16000),
     "agent": run("agent", summarizer="agent", context_length=16000),
@@ -164,7 +184,12 @@ def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
         messages = [message for message in body["messages"] if message["role"] != "system"]
         assert 1 <= same <= ids <= len(messages)
     assert run["same"][:8] == [1 + 2 * number for number in range(8)]
-    assert min(run["same"][10:]) >= 3, "the first ask and the newest round; the tools that come with a fold take room"
+    assert min(run["same"][10:]) >= 6, "the first ask, and more than the newest two rounds"
+
+
+def test_a_result_that_is_shortened_keeps_all_else_of_the_one_it_stands_for(seen: dict[str, Any]) -> None:
+    assert seen["failed"]
+    assert all(one == ["error", True] for one in seen["failed"])
 
 
 def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:

@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 import midfold
-from midfold import AnswerBounds
+from midfold import AnswerBounds, project_prefix
 from midfold.adapters.claude_code import EVENTS, answer, keep
-from midfold.adapters.mcp_server import SPECS, SessionTools, project_prefix
+from midfold.adapters.mcp_tools import SPECS, SessionTools
 from midfold.cli.main import main
 from midfold.errors import ConfigError
 from midfold.gateway.admission import hash_key, new_key
@@ -272,6 +272,23 @@ def test_what_was_compacted_can_be_unfolded(project: Path) -> None:
         assert "Contents of" in tools.run("unfold", {"handle": found["receipt"]["fold"]}).text
         assert tools.run("compact", {"transcript": [], "target_tokens": -1}).is_error
         assert tools.run("nothing", {}).is_error
+
+
+ODD: list[Any] = [None, 0, -1, True, 1.5, "", "x", "a\0b", "\ud800", "../..", "x" * 9_999, [], {}, [1], 10**400]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_whatever_a_tool_is_given_its_answer_is_a_text(project: Path, spec: midfold.ToolSpec) -> None:
+    (project / "empty.json").write_text("[]")
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hello"}]
+    with midfold.open("memory:") as sessions:
+        tools = SessionTools(sessions, project_prefix(project), project)
+        for stored in range(2):
+            for given in ({}, {"transcript": messages}):
+                for name in spec.properties:
+                    answers = [tools.run(spec.name, {**given, name: odd}) for odd in [*ODD, "empty.json"]]
+                    assert all(isinstance(answer.text, str) for answer in answers), (stored, name)
+            sessions.session(f"{tools.under}one").append(messages)
 
 
 # The official client

@@ -22,6 +22,7 @@ import asyncio, json, sys
 import midfold
 from agents import (Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, RunConfig, Runner,
                     SQLiteSession, function_tool, set_tracing_disabled)
+from agents import ModelResponse, Usage
 from agents.run import CallModelData, ModelInputData
 from openai import AsyncOpenAI
 from midfold.adapters.openai_agents import Folding, MidfoldSession
@@ -70,7 +71,9 @@ async def run(key, *, runner=Runner.run, loose=False, first=(), **how):
     if not loose:
         session, folding, agent, around = parts()          # as another process would
     again = await runner(agent, "And now?", **around)
-    return {"answer": out.final_output, "items": items, "folds": before, "after": folds(folding), "seen": seen[:calls],
+    counted = max(kept["memory"]["samples"] for kept in folding._folds.values())
+    return {"answer": out.final_output, "items": items, "folds": before, "counted": counted,
+            "after": folds(folding), "seen": seen[:calls],
             "reports": reports, "again": len(await session.get_items())}
 
 async def interleave():
@@ -84,6 +87,21 @@ async def interleave():
             out = await folding(CallModelData(ModelInputData(items, "You are careful."), agent, None))
             sizes.append(len(json.dumps(out.input)))
     return [sizes, [kept["memory"]["state"]["count"] for kept in folding._folds.values()]]
+
+async def together():
+    """Two agents at the same time, as tools of a third one are."""
+    session = MidfoldSession("together", midfold.open(URL))
+    await session.add_items([{"role": "user", "content": "Ask both."}])
+    folding, both = Folding(session, context_length=16000), asyncio.Barrier(2)
+    agent = make("none", folding)
+    async def one(name):
+        items = [{"role": "user", "content": f"{name}: {asked['files'][1]} {number}"} for number in range(30)]
+        await folding(CallModelData(ModelInputData(items, "You are careful."), agent, None))
+        await both.wait()
+        await folding.on_llm_end(None, agent, ModelResponse([], Usage(input_tokens=3000, output_tokens=5), None))
+    await asyncio.gather(one("a"), one("b"))
+    kept = (await session.load_folds()).values()
+    return [[one["memory"]["state"]["count"], one["memory"]["samples"]] for one in kept]
 
 def run_sync(*given, **more):
     async def later():
@@ -128,6 +146,7 @@ async def main():
         "sync": await run("sync", runner=run_sync), "chat": await run("chat", chat=True),
         "loose": await run("loose", loose=True), "unknown": await run("unknown", first=[odd]),
         "plain": await run("plain", recall=False), "store": await store(), "interleaved": await interleave(),
+        "together": await together(),
         "conversation": await elsewhere("conversation"), "response": await elsewhere("response"),
     }
 print(json.dumps(asyncio.run(main())))
@@ -164,6 +183,7 @@ def test_a_long_task_ends_and_an_early_result_is_found_again(seen: dict[str, Any
     run = seen[how]
     assert run["answer"] == "found it"
     assert run["folds"] >= 2
+    assert run["counted"] > 0
     assert len(run["items"]) == 1 + 2 * FILES + 2 + 1
     assert run["items"][0] == {"content": ASK, "role": "user"}
 
@@ -220,6 +240,10 @@ def test_two_agents_with_one_run_config_do_not_undo_each_others_folds(seen: dict
     sizes, folds = seen["interleaved"]
     assert folds == [1, 1]
     assert max(sizes) < 32_000
+
+
+def test_two_agents_at_the_same_time_keep_both_folds_and_what_was_counted_for_each(seen: dict[str, Any]) -> None:
+    assert seen["together"] == [[1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("how", ["conversation", "response"])

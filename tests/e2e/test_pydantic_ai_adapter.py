@@ -19,11 +19,13 @@ OLD, NEWER, NEWEST = ("data:image/png;base64,iVBORwE=", "https://example.com/a.p
 
 PROBE = r'''
 import asyncio, json, sys
+from types import SimpleNamespace
 from openai import AsyncOpenAI
 from pydantic_ai import Agent, ModelMessagesTypeAdapter, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability, ModelFallback
 from pydantic_ai.messages import (BinaryContent, CompactionPart, ImageUrl, ModelRequest, ModelResponse, TextPart,
-                                  UserPromptPart)
+                                  ToolCallPart, ToolReturnPart, UserPromptPart)
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -80,6 +82,23 @@ def run(key, *, how="async", model=OpenAIChatModel, name="gpt-4o", first=(), pro
             "after": counts(again.all_messages()), "same": watch.same[:calls], "whole": watch.whole[:calls],
             "reports": reports, "again": len(again.all_messages())}
 
+def results():
+    """Results with a picture beside long words, the newest of them too long to stay whole."""
+    messages = [ModelRequest([UserPromptPart(asked["ask"])])]
+    for number in range(24):
+        text, key = asked["files"][1] * (18 if number == 23 else 2), f"c{number}"
+        content = [text, pictures[0]] if number > 21 else text
+        messages += [ModelResponse([ToolCallPart("read_file", {"path": "f1.txt"}, tool_call_id=key)]),
+                     ModelRequest([ToolReturnPart("read_file", content, tool_call_id=key)])]
+    folding = loop.run_until_complete(MidfoldCapability(context_length=16000).for_run(SimpleNamespace(messages=[])))
+    model = OpenAIChatModel("gpt-4o", provider=client("none"))
+    more = {"model_settings": None, "model_request_parameters": ModelRequestParameters()}
+    given = ModelRequestContext(model=model, messages=messages, **more)
+    sent = loop.run_until_complete(folding.prepare_model_request(None, given)).messages
+    parts = [part for message in sent for part in message.parts if isinstance(part, ToolReturnPart)]
+    kept = {part.tool_call_id: [len(part.model_response_str()), len(part.files)] for part in parts}
+    return {"sent": len(sent), "whole": len(text), "newest": kept.get("c23")}
+
 def client(key, url=asked["url"]):
     return OpenAIProvider(openai_client=AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0))
 
@@ -90,6 +109,7 @@ pictures = [BinaryContent(bytes([137, 80, 78, 71, number]), media_type="image/pn
 looked = ModelRequest([UserPromptPart(["Look at these.", pictures[0], ImageUrl("https://example.com/a.png")])])
 odd = ModelRequest([UserPromptPart("Hello."), CompactionPart("The other word is PEAR.")])
 print(json.dumps({
+    "results": results(),
     "async": run("async"), "sync": run("sync", how="sync"), "streamed": run("streamed", how="streamed"),
     "responses": run("responses", model=OpenAIResponsesModel),
     "unknown": run("unknown", first=[odd, ModelResponse([TextPart("Hello!")])]),
@@ -142,6 +162,14 @@ def test_older_pictures_go_with_a_fold_and_the_newest_stays(seen: dict[str, Any]
     assert all(url in bodies[0] for url in (OLD, NEWER, NEWEST))
     assert all(NEWEST in body for body in bodies)
     assert not any(url in body for body in bodies if "[CONTEXT COMPACTION]" in body for url in (OLD, NEWER))
+
+
+def test_a_picture_beside_a_result_that_is_shortened_stays_beside_it(seen: dict[str, Any]) -> None:
+    found = seen["results"]
+    assert found["sent"] < 50
+    characters, pictures = found["newest"]
+    assert characters < found["whole"]
+    assert pictures == 1
 
 
 def test_messages_that_were_stored_bring_their_fold_along(seen: dict[str, Any]) -> None:

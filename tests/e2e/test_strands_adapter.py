@@ -17,6 +17,7 @@ HOWS = ("sync", "async", "wide", "plain", "unknown")
 
 PROBE = r'''
 import asyncio, json, sys
+from types import SimpleNamespace
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 from strands.session.file_session_manager import FileSessionManager
@@ -59,7 +60,44 @@ odd = [{"role": "user", "content": [{"document": {"format": "txt", "name": "PEAR
                                                     "content": [{"text": "a result of PEAR"}]}},
                                     {"document": {"format": "txt", "name": "PEAR", "source": {"bytes": b"PEAR"}}}]},
        {"role": "assistant", "content": [{"text": "I have it."}]}]
+def agent_with(messages):
+    model = SimpleNamespace(get_config=lambda: {"model_id": "gpt-4o"}, context_window_limit=None)
+    registry = SimpleNamespace(get_all_tool_specs=lambda: [])
+    return SimpleNamespace(messages=messages, model=model, tool_registry=registry, system_prompt="You are careful.")
+
+def cleared():
+    """Somebody empties the list of messages after a fold, and talks about something else."""
+    manager, removed = MidfoldConversationManager(context_length=16000), []
+    agent = agent_with([])
+    for topic in "ab":
+        texts = [f"{topic}{number}: {asked['files'][1]}" for number in range(24)]
+        agent.messages[:] = [{"role": ("user", "assistant")[number % 2], "content": [{"text": text}]}
+                             for number, text in enumerate(texts)]
+        before, known = manager.removed_message_count, list(agent.messages)
+        manager._fold(agent)
+        tail = next(n for n in range(1, 99) if not any(agent.messages[-n] is old for old in known)) - 1
+        removed.append([manager.removed_message_count - before, len(known) - tail])
+    return removed
+
+def pictures():
+    """Results with a picture in them, and results without."""
+    reports, picture = [], {"image": {"format": "png", "source": {"bytes": b"PNG" * 100}}}
+    manager, messages = MidfoldConversationManager(context_length=16000, report=reports.append), []
+    for number in range(30):
+        use = {"toolUseId": f"c{number}", "name": "read_file", "input": {}}
+        parts = [{"text": asked["files"][1]}, *([picture] * (number in (3, 4, 29)))]
+        result = {"toolUseId": f"c{number}", "status": "success", "content": parts}
+        messages += [{"role": "assistant", "content": [{"toolUse": use}]},
+                     {"role": "user", "content": [{"toolResult": result}]}]
+    messages.insert(0, {"role": "user", "content": [{"text": asked["ask"]}]})
+    agent = agent_with(messages)
+    with_pictures = [one for one in messages if picture in one["content"][0].get("toolResult", {}).get("content", ())]
+    folded = manager._fold(agent)
+    kept = [any(one is sent for sent in messages) for one in with_pictures]
+    return {"folded": folded, "kept": kept, "sent": len(messages), "reports": reports}
+
 print(json.dumps({
+    "pictures": pictures(), "cleared": cleared(),
     "sync": run("sync"), "async": run("async", later=True), "wide": run("wide", window=60000),
     "plain": run("plain", recall=False), "unknown": run("unknown", first=odd),
 }))
@@ -118,3 +156,16 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert len(run["reports"]) >= 1
     assert "document" in run["reports"][0]
     assert seen["sync"]["reports"] == []
+
+
+def test_a_picture_in_a_result_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
+    found = seen["pictures"]
+    assert found["folded"] and found["sent"] < 40
+    assert found["kept"] == [True] * 3
+    assert len(found["reports"]) == 1
+    assert "with image, text, toolResult:" in found["reports"][0]
+
+
+def test_messages_that_somebody_cleared_after_a_fold_are_not_counted_as_of_it(seen: dict[str, Any]) -> None:
+    for counted, gone in seen["cleared"]:
+        assert counted == gone > 0

@@ -17,8 +17,8 @@ import yaml
 from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
-from midfold.adapters.hermes.memory import PREFIX, SessionArchives, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.summarizer import failure_of_call, pieces, summarize_with, without_reasoning
+from midfold.adapters.hermes.shelf import SessionArchives
+from midfold.adapters.hermes.summarizer import PREFIX, memory_lines, notes_of, summarize_with, with_memory
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
@@ -278,7 +278,7 @@ def test_numbers_set_from_outside_move_everything_that_follows_from_them() -> No
     made = engine()
     made.threshold_tokens = 12_345
     assert made.threshold_tokens == 12_345
-    assert made._host.budget.tail_tokens <= 12_345 * 0.2
+    assert made._setup.budget.tail_tokens <= 12_345 * 0.2
     made.context_length = 80_000
     assert made.context_length == 80_000
     assert made.threshold_tokens == pytest.approx(24_690, abs=2)
@@ -393,12 +393,20 @@ def test_a_tool_answers_in_json_also_where_it_is_an_error() -> None:
     assert "unknown tool" in json.loads(made.handle_tool_call("forget_everything", {}))["error"]
 
 
+def test_an_answer_of_a_tool_can_be_sent_whatever_characters_were_folded() -> None:
+    made, said = engine(), talk()
+    said[20]["content"] += " the mark is zebra\ud800é"
+    made.compress(said, current_tokens=30_000)
+    answer = made.handle_tool_call("context_search", {"query": "zebra"})
+    assert "zebra" in json.loads(answer.encode())["result"]
+    assert "é" in answer
+
+
 def test_a_fold_larger_than_a_prompt_is_summarised_piece_by_piece() -> None:
-    messages = read(talk(60)).messages
-    assert [len(piece) for piece in pieces(messages, 1)] == [1] * 120
-    assert sum(map(len, pieces(messages, 20_000))) == 120
     model = Model("first", "second", "third", "fourth")
-    ask = SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact)
+    ask = SummaryAsk(messages=read(talk(60)).messages, budget_tokens=500, fold="0" * 12, redact=redact)
+    assert [len(piece) for piece in ask.pieces(1)] == [1] * 120
+    assert sum(map(len, ask.pieces(20_000))) == 120
     answer = summarize_with(model, ask, {}, 1_000)
     assert len(model.prompts) > 1
     assert all(len(prompt) < 70_000 for prompt in model.prompts)
@@ -412,11 +420,6 @@ def test_an_answer_without_a_summary_is_a_failure(empty: str) -> None:
     with pytest.raises(SummaryFailed) as failed:
         summarize_with(Model(empty), ask, {}, 1_000)
     assert failed.value.kind == "malformed"
-
-
-def test_reasoning_is_not_part_of_a_summary() -> None:
-    assert without_reasoning("<THINK>a</think>b<reasoning>c</reasoning>d") == "bd"
-    assert without_reasoning("no <b>thoughts</b>") == "no <b>thoughts</b>"
 
 
 class APIConnectionError(Exception):
@@ -451,4 +454,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_failures_have_the_kind_their_status_or_type_says(error: Exception, kind: str) -> None:
-    assert failure_of_call(error).kind == kind
+    made = engine(error)
+    made.compress(talk(), current_tokens=30_000)
+    assert made._last_summary_error == f"the summary model failed ({kind})"
+    assert made._last_compress_aborted is not made._last_summary_fallback_used

@@ -50,6 +50,19 @@ def test_a_session_folds_when_it_is_time_and_goes_on_elsewhere(connect: Open) ->
     assert elsewhere.unfold(done.receipt.fold)[0] == TALK[done.receipt.boundary.start]  # type: ignore[union-attr]
 
 
+def test_a_turn_leaves_the_older_part_of_a_view_as_it_is(connect: Open) -> None:
+    session, elsewhere = begun(connect()), connect().session("s", context_length=WINDOW)
+    said, olders = list(TALK), []
+    for number in range(300):
+        said.append(user(f"turn {number}"))
+        (session if number % 3 else elsewhere).append(said[-1:])
+        count = session._now().running.now.count
+        assert count == len(said) and session.view().messages[-1] == said[-1]
+        olders.append(session._copy.view().older)  # type: ignore[union-attr]
+    assert session.view().messages == elsewhere.view().messages == said
+    assert len(set(map(id, olders))) == 2, "put together once in 257 turns"
+
+
 def test_state_is_rehydrated_and_the_summary_updated(connect: Open) -> None:
     script = ScriptedSummarizer(["## Goal\nfirst summary", "## Goal\nsecond summary"])
     begun(connect(summarizer=script)).compact(force=True)
@@ -78,6 +91,13 @@ def test_the_last_exchanges_asked_for_are_there_word_for_word_after_a_restart(co
     view = connect().session("s", context_length=WINDOW).view().messages
     kept = TALK[asks[-2] :]
     assert view[-len(kept) :] == kept and len(folds(view)) == 1
+
+
+def test_a_client_that_has_nothing_to_say_yet_has_an_empty_view(connect: Open) -> None:
+    session = connect().session("a")
+    assert session.sync([]).added == 0
+    assert session.view().messages == []
+    assert not session.compact(force=True).changed
 
 
 def test_a_no_op_changes_nothing(connect: Open) -> None:

@@ -12,16 +12,19 @@ Rules of this file:
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
+import midfold
+
 if TYPE_CHECKING:
-    from midfold.transcript.message import Transcript
+    from midfold import Transcript
 
 MODULE = "midfold.adapters.claude_code"
 SECONDS = 1.5
@@ -32,7 +35,6 @@ EVENTS = {"PreCompact": None, "SessionStart": "compact", "UserPromptSubmit": Non
 KEEPS = ("PreCompact", "UserPromptSubmit")
 ASKS_ROOM, TRAIL_ROOM, MOST_CHARACTERS = 4_000, 1_200, 9_500
 """Characters, tokens, characters: Claude Code takes 10,000 characters of a hook."""
-LONGEST_ASK = 600
 
 
 def main(arguments: list[str]) -> None:
@@ -43,10 +45,8 @@ def main(arguments: list[str]) -> None:
             keep(Path(arguments[0]), Path(log), int(size), session)
         elif len(arguments) == 1:
             Timer(SECONDS, os._exit, (0,)).start()
-            import msgspec
-
-            event = msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, Any])
-            if said := answer(event, Path(arguments[0])):
+            event = json.loads(sys.stdin.buffer.read())
+            if isinstance(event, dict) and (said := answer(event, Path(arguments[0]))):
                 os.write(sys.stdout.fileno(), said)
     finally:
         os._exit(0)
@@ -62,12 +62,8 @@ def answer(event: Mapping[str, Any], project: Path) -> bytes:
         return b""
     if name != "SessionStart" or event.get("source") != "compact":
         return b""
-    import msgspec
-
-    from midfold.transcript.document import read
-
-    told = note(read(Path(log).read_bytes()).messages, session)
-    return msgspec.json.encode({"hookSpecificOutput": {"hookEventName": name, "additionalContext": told}})
+    told = note(midfold.read(Path(log).read_bytes()).messages, session)
+    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": told}}).encode()
 
 
 def _begin_keeping(project: Path, log: Path, session: str) -> None:
@@ -88,64 +84,23 @@ def session_name(session: str) -> str:
 
 def keep(project: Path, log: Path, size: int, session: str) -> None:
     """Brings the first `size` bytes of a log into the store, under the project's own sessions."""
-    from midfold.adapters.client_logs import keep_document
-    from midfold.adapters.mcp_server import project_prefix
-    from midfold.config.load import load, store_url
-    from midfold.service import open_sessions
-    from midfold.transcript.document import read
-
     with log.open("rb") as file:
-        document = read(file.read(size))
-    config = load().config
-    with open_sessions(store_url(config, os.environ), config=config) as sessions:
+        document = midfold.read(file.read(size))
+    with midfold.open(config=midfold.load_config().config) as sessions:
         waits = document.log is not None and document.log.is_open
-        keep_document(sessions, document, project_prefix(project) + session_name(session), waits=waits)
+        sessions.keep_log(document, midfold.project_prefix(project) + session_name(session), waits=waits)
 
 
 def note(messages: Transcript, session: str) -> str:
     """What a session is told after its compaction."""
-    from midfold.adapters.mcp_server import trail_text
-    from midfold.fold.trail.whole import trail_of
-
     opening = (
         "This session was compacted. What follows is from its log, not from the summary: the user's own words, and "
         "what the calls and their results show. The whole log is kept: the tools of the MCP server midfold (search, "
         f"unfold, describe, artifacts; session {session_name(session)}) show the exact originals."
     )
-    asks = "\n".join(f"- {ask}" for ask in _fitting(list(asks_of(messages))))
-    text = f"{opening}\n\n## What the user asked for\n{asks}\n\n{trail_text(trail_of(messages), TRAIL_ROOM)}"
+    asks, done = midfold.asks_text(messages, ASKS_ROOM), midfold.artifacts_text(messages, TRAIL_ROOM)
+    text = f"{opening}\n\n## What the user asked for\n{asks}\n\n{done}"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[cut off: ask artifacts for the rest]"
-
-
-def asks_of(messages: Transcript) -> Iterator[str]:
-    """What a person typed, each message once; a long one by its beginning and by what it demands."""
-    from midfold.fold.choice import DEMAND
-    from midfold.fold.redact import redact
-    from midfold.fold.steps import sentences
-    from midfold.transcript.wrappers import user_words
-
-    known: set[str] = set()
-    for message in messages:
-        words = redact(user_words(message)).strip()
-        if not words or words in known:
-            continue
-        known.add(words)
-        if len(words) <= LONGEST_ASK:
-            yield " ".join(words.split())
-            continue
-        first = " ".join(words[: LONGEST_ASK // 2].split())
-        demands = [one for one in sentences(words[LONGEST_ASK // 2 :]) if DEMAND.search(one)]
-        yield " ".join([f"{first} […]", *demands])[:LONGEST_ASK]
-
-
-def _fitting(asks: list[str]) -> list[str]:
-    """The first one, and of the others the newest that there is room for."""
-    room, start = ASKS_ROOM - sum(map(len, asks[:1])), len(asks)
-    while start > 1 and room >= len(asks[start - 1]):
-        start -= 1
-        room -= len(asks[start])
-    between = [f"[{start - 1} earlier asks: search finds them]"] if start > 1 else []
-    return [*asks[:1], *between, *asks[max(start, 1) :]]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, TypedDict
@@ -41,6 +42,7 @@ THRESHOLD = "threshold"
 RECALL_NAMES = frozenset(spec.name for spec in RECALL_TOOLS)
 MOST_KINDS = 100
 """Kinds of unknown messages that are reported: in a proxy, anybody may make some up."""
+MOST_RUNNING = 256
 log_report: Report = logging.getLogger("midfold.adapters").warning
 
 
@@ -195,6 +197,12 @@ class FoldedHistory:
         return self.conversation.view().system
 
     @property
+    def note(self) -> str:
+        """What a fold has added at the end of the system prompt; nothing where that is as it was."""
+        given, now = self.conversation.setup.system, self.system
+        return now.removeprefix(given).lstrip("\n") if isinstance(given, str) and now != given else ""
+
+    @property
     def originals(self) -> dict[str, list[Any]]:
         """What was folded away, by handle: of the fold that is believed, and of all before it."""
         folded: dict[str, list[Piece]] = self._plan.get("folded", {})
@@ -228,6 +236,10 @@ class FoldedHistory:
         said = _essence(json.dumps(self.wires, ensure_ascii=False, default=repr).replace("\\n", " "))
         limits = [learn_limit(text, is_quoted=lambda phrase: _essence(phrase) in said) for text in named]
         return self.conversation.setup.correct_window(min(filter(None, limits), default=None))
+
+    def answer(self, name: str, arguments: Any) -> ToolAnswer:
+        """The answer to a call of a recall tool."""
+        return answer_recall(name, arguments, self.originals, self.threshold, self.dialect)
 
     def observe(self, usage: Any) -> None:
         """What the provider counted for what was sent."""
@@ -294,6 +306,15 @@ class FoldedHistory:
         return view
 
 
+class RunningHistories(OrderedDict[str, FoldedHistory]):
+    """Histories whose answers are awaited. Who cancels a call tells nobody: only the newest are kept."""
+
+    def __setitem__(self, key: str, history: FoldedHistory) -> None:
+        super().__setitem__(key, history)
+        if len(self) > MOST_RUNNING:
+            self.popitem(last=False)
+
+
 def _essence(text: str) -> str:
     """Letters and digits: escapes, line breaks and quotes are not what was said."""
     return "".join(filter(str.isalnum, text.lower()))
@@ -334,8 +355,8 @@ def _is_result(wire: Mapping[str, Any] | None) -> bool:
 def answer_recall(
     name: str,
     arguments: Any,
-    originals: Mapping[str, Any] | None,
-    threshold: int | None,
+    originals: Mapping[str, Any] | None = None,
+    threshold: int | None = None,
     dialect: str = "openai-chat",
 ) -> ToolAnswer:
     """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text.

@@ -24,6 +24,7 @@ from midfold.adapters.folded_history import (
     FoldedHistory,
     Histories,
     HistorySettings,
+    RunningHistories,
     answer_recall,
 )
 
@@ -40,7 +41,7 @@ class MidfoldPlugin(BasePlugin):
     def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__(name="midfold")
         self._histories = Histories(**settings)
-        self._running: dict[str, FoldedHistory] = {}
+        self._running = RunningHistories()
         self.tools = [RecallTool(spec, self._running) for spec in RECALL_TOOLS]
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
@@ -76,7 +77,7 @@ class MidfoldPlugin(BasePlugin):
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> None:
         """The next request knows the window that a refusal names; ADK lets nobody send this one again."""
-        history = self._running.get(_run(callback_context))
+        history = self._running.pop(_run(callback_context), None)
         if history is not None:
             self._histories.learn_refusal(history, error)
 
@@ -99,8 +100,8 @@ class RecallTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         history = self._running.get(_run(tool_context))
-        originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
-        return {"result": answer_recall(self.name, args, originals, threshold, DIALECT).text}
+        answer = answer_recall if history is None else history.answer
+        return {"result": answer(self.name, args).text}
 
 
 def _run(context: Any) -> str:
@@ -159,16 +160,17 @@ def _wires(contents: Sequence[Any]) -> Iterator[Wire | None]:
 
 
 def _content(wire: Wire, contents: Sequence[Any], wires: Sequence[Wire | None]) -> Any:
-    """A content that midfold wrote; a part that it left as it was is the part of the history."""
-    known: dict[str, Any] = {}
+    """A content that midfold wrote; parts that it left as they were, or cannot read, are those of the history."""
+    known: dict[str, tuple[Any, Any]] = {}
     for content, one in zip(contents, wires, strict=True):
-        if one is not None:
-            known |= {
-                _key(block): part for block, part in zip(one["content"], filter(_is_read, content.parts), strict=True)
-            }
+        for block, part in zip(one["content"] if one else (), filter(_is_read, content.parts or ()), strict=False):
+            known[_key(block)] = part, content
     listed = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
-    role = "model" if wire["role"] == "assistant" else "user"
-    return types.Content(role=role, parts=[_part(block, known.get(_key(block))) for block in listed])
+    parts = iter([_part(block, known.get(_key(block), (None,))[0]) for block in listed])
+    calls = [_key(block) for block in listed if block["type"] != "text" and _key(block) in known]
+    beside = known[calls[0]][1].parts if calls else ()
+    placed = [next(parts, None) if _is_read(part) else part for part in beside]
+    return types.Content(role="model" if wire["role"] == "assistant" else "user", parts=[*filter(None, placed), *parts])
 
 
 def _key(block: Wire) -> str:

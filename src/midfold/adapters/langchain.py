@@ -151,16 +151,16 @@ def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest
     ids = {key: message for message in request.messages for key in _calls(message)}
     messages = history.select(request.messages, lambda wire: _message(wire, ids))
     system = request.system_message
-    if system is not None and history.system != system.text:
-        system = system.model_copy(update={"content": _system_content(system, history.system)})
+    if system is not None and history.note:
+        system = system.model_copy(update={"content": _system_content(system, history)})
     return request.override(messages=messages, system_message=system, tools=tools)
 
 
-def _system_content(system: SystemMessage, text: str) -> Any:
+def _system_content(system: SystemMessage, history: FoldedHistory) -> Any:
     """The note stands at the end: blocks before it, and their cache markers, stay as they are."""
     if isinstance(system.content, str):
-        return text
-    return [*system.content, {"type": "text", "text": text.removeprefix(system.text).lstrip("\n")}]
+        return history.system
+    return [*system.content, {"type": "text", "text": history.note}]
 
 
 def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:
@@ -171,10 +171,13 @@ def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:
 
 
 def _message(wire: dict[str, Any], ids: Mapping[tuple[str, str], BaseMessage]) -> BaseMessage:
-    """A message that midfold wrote; one that stands for a message of the history has its id and name."""
+    """A message that midfold wrote; one that stands for a message of the history has everything else of it."""
     message = convert_to_messages([wire])[0]
     original = next((ids[key] for key in _calls(message) if key in ids), None)
-    return message if original is None else message.model_copy(update={"id": original.id, "name": original.name})
+    if original is None:
+        return message
+    calls = {"tool_calls": message.tool_calls} if isinstance(message, AIMessage) else {}
+    return original.model_copy(update={"content": message.content, **calls})
 
 
 def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> ExtendedModelResponse[Any]:

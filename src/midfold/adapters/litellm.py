@@ -17,19 +17,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import count
+from threading import Lock
 from typing import Any, Unpack
 
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from midfold import ToolAnswer
-from midfold.adapters.folded_history import (
-    RECALL_TOOLS,
-    FoldedHistory,
-    Histories,
-    HistorySettings,
-    answer_recall,
-)
+from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings, RunningHistories
 
 CHATS = ("completion", "acompletion")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -51,8 +46,9 @@ class MidfoldCallback(CustomLogger):
         self._histories = Histories(**settings)
         # LiteLLM tells only the first of callbacks whose class and public numbers are the same how a call went.
         self.number = next(_numbers)
+        self._lock = Lock()
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
-        self._running: OrderedDict[str, FoldedHistory] = OrderedDict()
+        self._running = RunningHistories()
         self.tools = [spec.definition("openai-chat") for spec in RECALL_TOOLS]
 
     def completion(self, **request: Any) -> Any:
@@ -68,8 +64,7 @@ class MidfoldCallback(CustomLogger):
 
     def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
         """The answer to a call of one of `tools`, in the conversation that has these messages."""
-        history = self._history({"messages": messages})
-        return answer_recall(name, arguments, history.originals, history.threshold)
+        return self._history({"messages": messages}).answer(name, arguments)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any
@@ -100,8 +95,6 @@ class MidfoldCallback(CustomLogger):
         await history.fold_async()
         self._keep(history)
         self._running[str(request.get("litellm_call_id"))] = history
-        if len(self._running) > MOST_CONVERSATIONS:
-            self._running.popitem(last=False)
         return self._shorten(request, history)
 
     def _history(self, request: Mapping[str, Any]) -> FoldedHistory:
@@ -128,10 +121,11 @@ class MidfoldCallback(CustomLogger):
     def _keep(self, history: FoldedHistory) -> None:
         kept, opening = history.keep(), _opening(history.wires)
         mark = kept["plan"].get("mark")
-        others = [one for one in self._kept.pop(opening, []) if one["plan"].get("mark") not in (mark, None)]
-        self._kept[opening] = [kept, *others][:MOST_BRANCHES]
-        if len(self._kept) > MOST_CONVERSATIONS:
-            self._kept.popitem(last=False)
+        with self._lock:
+            others = [one for one in self._kept.pop(opening, []) if one["plan"].get("mark") not in (mark, None)]
+            self._kept[opening] = [kept, *others][:MOST_BRANCHES]
+            if len(self._kept) > MOST_CONVERSATIONS:
+                self._kept.popitem(last=False)
 
 
 def _kind(message: Any) -> str:

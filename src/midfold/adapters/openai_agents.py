@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from hashlib import sha256
 from threading import Lock
 from typing import Any, TypeVar, Unpack
@@ -64,12 +65,13 @@ class MidfoldSession:
         await self._work(lambda: self._session.delete() if self._session.info else None)
 
     async def load_folds(self) -> dict[str, Any]:
-        """What `save_folds` was given."""
+        """What `save_fold` was given, by its names."""
         folds: dict[str, Any] = (await self._work(self._state)).get("folds", {})
         return folds
 
-    async def save_folds(self, folds: dict[str, Any]) -> None:
-        await self._work(lambda: self._keep(folds=folds))
+    async def save_fold(self, name: str, kept: dict[str, Any]) -> None:
+        """Others that were saved since `load_folds` stay."""
+        await self._work(lambda: self._keep(folds=_with_fold(self._state().get("folds", {}), name, kept)))
 
     async def _work(self, work: Callable[[], T]) -> T:
         def alone() -> T:
@@ -111,7 +113,8 @@ class Folding(RunHooks[Any]):
     def __init__(self, session: MidfoldSession | None = None, **settings: Unpack[HistorySettings]) -> None:
         self._session, self._histories = session, Histories(**settings)
         self._folds: dict[str, Any] = {}
-        self._last: tuple[str, FoldedHistory] | None = None
+        # Agents that are tools of another run at the same time: what was sent last is known to each run's own task.
+        self._last: ContextVar[tuple[str, FoldedHistory] | None] = ContextVar("midfold_last", default=None)
         self._originals: dict[str, list[Any]] = {}
         self.tools = [self._tool(spec) for spec in RECALL_TOOLS]
 
@@ -119,7 +122,7 @@ class Folding(RunHooks[Any]):
         """What to send instead of everything."""
         items, instructions = data.model_data.input, data.model_data.instructions
         if _goes_on(items):
-            self._last = None
+            self._last.set(None)
             return data.model_data
         wires = [item if _is_known(item) else None for item in items]
         if self._session is not None:
@@ -137,37 +140,41 @@ class Folding(RunHooks[Any]):
             dialect=DIALECT,
         )
         await history.fold_async()
-        self._last = opening, history
+        self._last.set((opening, history))
         self._originals |= history.originals
-        await self._keep()
+        await self._keep(opening, history)
         if not history.is_folded:
             return data.model_data
         return ModelInputData(input=history.select(items), instructions=history.system)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        used = response.usage
-        if self._last is not None:
+        used, last = response.usage, self._last.get()
+        if last is not None:
+            opening, history = last
             cached = getattr(used.input_tokens_details, "cached_tokens", None)
-            self._last[1].observe_tokens(used.input_tokens, used.output_tokens, cached)
-            await self._keep()
+            history.observe_tokens(used.input_tokens, used.output_tokens, cached)
+            await self._keep(opening, history)
 
-    async def _keep(self) -> None:
-        assert self._last is not None
-        opening, history = self._last
+    async def _keep(self, opening: str, history: FoldedHistory) -> None:
         kept = history.keep()
         if self._folds.get(opening) == kept:
             return
-        others = [(key, value) for key, value in self._folds.items() if key != opening]
-        self._folds = dict([*others[1 - MOST_HISTORIES :], (opening, kept)])
+        self._folds = _with_fold(self._folds, opening, kept)
         if self._session is not None:
-            await self._session.save_folds(self._folds)
+            await self._session.save_fold(opening, kept)
 
     def _tool(self, spec: Any) -> FunctionTool:
         async def answer(_: Any, arguments: str) -> str:
-            threshold = None if self._last is None else self._last[1].threshold
+            last = self._last.get()
+            threshold = None if last is None else last[1].threshold
             return answer_recall(spec.name, arguments, self._originals, threshold, DIALECT).text
 
         return FunctionTool(spec.name, spec.description, dict(spec.parameters), answer, strict_json_schema=False)
+
+
+def _with_fold(folds: Mapping[str, Any], name: str, kept: dict[str, Any]) -> dict[str, Any]:
+    others = [(key, value) for key, value in folds.items() if key != name]
+    return dict([*others[1 - MOST_HISTORIES :], (name, kept)])
 
 
 def _model(model: Any) -> str | None:

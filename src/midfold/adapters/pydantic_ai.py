@@ -55,20 +55,18 @@ class MidfoldCapability(AbstractCapability[Any]):
     The keywords are those of `Histories`. Without `recall` the agent has no tools for looking back.
     """
 
+    _history: FoldedHistory | None = None
+    _kept: dict[str, Any] | None = None
+    _refused = False
+
     def __init__(self, *, recall: bool = True, **settings: Unpack[HistorySettings]) -> None:
         self._histories, self._recall = Histories(**settings), recall
-        self._begin()
-
-    def _begin(self) -> None:
-        self._history: FoldedHistory | None = None
-        self._kept: dict[str, Any] | None = None
-        self._refused = False
 
     async def for_run(self, ctx: Any) -> MidfoldCapability:
         run = copy(self)
-        run._begin()
         found = (message.metadata or {} for message in reversed(ctx.messages) if isinstance(message, ModelResponse))
         run._kept = next((metadata[NAME] for metadata in found if NAME in metadata), None)
+        run._history, run._refused = None, False
         return run
 
     def get_toolset(self) -> Any:
@@ -91,9 +89,9 @@ class MidfoldCapability(AbstractCapability[Any]):
         await history.fold_async(force=self._refused)
         if not history.is_folded:
             return request_context
-        if system is not None and history.system != system:
-            note = InstructionPart(history.system.removeprefix(system).lstrip("\n"))
-            parameters = replace(parameters, instruction_parts=[*parameters.instruction_parts, note])
+        if history.note:
+            parts = [*parameters.instruction_parts, InstructionPart(history.note)]
+            parameters = replace(parameters, instruction_parts=parts)
         messages = list(_messages(units, history))
         return replace(request_context, messages=messages, model_request_parameters=parameters)
 
@@ -116,12 +114,11 @@ class MidfoldCapability(AbstractCapability[Any]):
         return replace(response, metadata={**(response.metadata or {}), NAME: self._kept})
 
     def _tool(self, spec: Any) -> Tool[Any]:
-        def answer(**arguments: Any) -> str:
-            history = self._history
-            originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
-            return answer_recall(spec.name, arguments, originals, threshold).text
+        def run(**arguments: Any) -> str:
+            answer = answer_recall if self._history is None else self._history.answer
+            return answer(spec.name, arguments).text
 
-        return Tool.from_schema(answer, spec.name, spec.description, dict(spec.parameters))
+        return Tool.from_schema(run, spec.name, spec.description, dict(spec.parameters))
 
 
 def _smallest(model: Any) -> str:
@@ -147,15 +144,15 @@ def _request_wire(part: Any) -> dict[str, Any] | None:
     if isinstance(part, SystemPromptPart):
         return {"role": "system", "content": part.content}
     if isinstance(part, ToolReturnPart):
-        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
-    if isinstance(part, RetryFeedbackPart):
-        return {"role": "user", "content": part.model_response()}
-    if not isinstance(part, UserPromptPart):
+        said = part.content_items(mode="str") if part.files else part.model_response_str()
+        wire = {"role": "tool", "tool_call_id": part.tool_call_id}
+    elif isinstance(part, RetryFeedbackPart | UserPromptPart):
+        said = part.content if isinstance(part, UserPromptPart) else part.model_response()
+        wire = {"role": "user"}
+    else:
         return None
-    if isinstance(part.content, str):
-        return {"role": "user", "content": part.content}
-    blocks = [_block(item) for item in part.content]
-    return None if None in blocks else {"role": "user", "content": blocks}
+    content = said if isinstance(said, str) else [_block(item) for item in said]
+    return None if isinstance(content, list) and None in content else {**wire, "content": content}
 
 
 def _block(item: Any) -> dict[str, Any] | None:
@@ -189,9 +186,9 @@ def _response_wire(message: Any) -> dict[str, Any] | None:
 
 def _messages(units: Sequence[HistoryUnit], history: FoldedHistory) -> Iterator[Any]:
     """What to send. A request of which all is sent is the very object."""
-    parts = {unit.part.tool_call_id: unit for unit in units if isinstance(unit.part, ToolReturnPart)}
-    calls = {call["id"]: unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
-    chosen = history.select(units, lambda wire: _unit_for(wire, parts, calls))
+    known = {("tool", unit.part.tool_call_id): unit for unit in units if isinstance(unit.part, ToolReturnPart)}
+    known |= {("assistant", call["id"]): unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
+    chosen = history.select(units, lambda wire: _unit_for(wire, known))
     for _, group in groupby(chosen, key=lambda unit: id(unit.message)):
         first, *more = group
         sent = first.message.parts if first.part is None else [first.part, *(unit.part for unit in more)]
@@ -199,30 +196,24 @@ def _messages(units: Sequence[HistoryUnit], history: FoldedHistory) -> Iterator[
         yield first.message if whole else replace(first.message, parts=sent)
 
 
-def _unit_for(
-    wire: Mapping[str, Any], parts: Mapping[str, HistoryUnit], calls: Mapping[str, HistoryUnit]
-) -> HistoryUnit:
+def _unit_for(wire: Mapping[str, Any], known: Mapping[tuple[str, str], HistoryUnit]) -> HistoryUnit:
     """A message that midfold wrote; one that stands for another has everything else of it."""
     content, role = wire.get("content") or "", wire["role"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = "".join(block.get("text", "") for block in blocks)
+    said = text if all(block["type"] == "text" for block in blocks) else [_item(block) for block in blocks]
     if role == "tool":
-        unit = parts.get(wire["tool_call_id"])
-        if unit is not None:
-            return HistoryUnit(unit.message, replace(unit.part, content=text), None)
-        part = ToolReturnPart("unknown", text, wire["tool_call_id"])
-        return HistoryUnit(ModelRequest([part]), part, None)
+        unit = known[role, wire["tool_call_id"]]
+        return HistoryUnit(unit.message, replace(unit.part, content=said), None)
     if role == "assistant":
         arguments = {call["id"]: call["function"]["arguments"] for call in wire.get("tool_calls") or ()}
-        unit = next((calls[key] for key in arguments if key in calls), None)
-        if unit is None:
+        if not arguments:
             return HistoryUnit(ModelResponse([TextPart(text)]), None, None)
+        message = known[role, next(iter(arguments))].message
         changed = [
             replace(part, args=arguments[part.tool_call_id]) if isinstance(part, ToolCallPart) else part
-            for part in unit.message.parts
+            for part in message.parts
         ]
-        return HistoryUnit(replace(unit.message, parts=changed), None, None)
-    said = [_item(block) for block in blocks]
-    is_text = all(isinstance(one, str) for one in said)
-    made = SystemPromptPart(text) if role == "system" else UserPromptPart(text if is_text else said)
+        return HistoryUnit(replace(message, parts=changed), None, None)
+    made = SystemPromptPart(text) if role == "system" else UserPromptPart(said)
     return HistoryUnit(ModelRequest([made]), made, None)

@@ -87,10 +87,10 @@ class MidfoldConversationManager(ConversationManager):
 
     def _replace(self, messages: list[Any], sent: list[Any]) -> None:
         """A session manager stores messages one by one: what was put before them, and how many are gone, is ours."""
-        same = 0
-        while same < min(len(sent), len(messages) - len(self._front)) and sent[-1 - same] is messages[-1 - same]:
+        same, front = 0, len(self._front) if messages[: len(self._front)] == self._front else 0
+        while same < min(len(sent), len(messages) - front) and sent[-1 - same] is messages[-1 - same]:
             same += 1
-        self.removed_message_count += len(messages) - len(self._front) - same
+        self.removed_message_count += len(messages) - front - same
         self._front = sent[: len(sent) - same]
         messages[:] = sent
 
@@ -106,7 +106,9 @@ class MidfoldConversationManager(ConversationManager):
 
 
 def _kind(message: Mapping[str, Any]) -> str:
-    return "with " + ", ".join(sorted({key for block in message["content"] for key in block}))
+    blocks = message["content"]
+    results = [part for block in blocks for part in block.get("toolResult", {}).get("content", ())]
+    return "with " + ", ".join(sorted({key for block in (*blocks, *results) for key in block}))
 
 
 def _wire(message: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -122,17 +124,15 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": use["input"]}
     if "toolResult" in block:
         result = block["toolResult"]
-        parts = [_result_text(part) for part in result["content"]]
+        if not all("text" in part or "json" in part for part in result["content"]):
+            return None
+        parts = [{"type": "text", "text": part.get("text") or str(part.get("json", ""))} for part in result["content"]]
         wire = {"type": "tool_result", "tool_use_id": result["toolUseId"], "content": parts}
         return {**wire, "is_error": True} if result.get("status") == "error" else wire
     if "reasoningContent" in block:
         text = block["reasoningContent"].get("reasoningText", {})
         return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
     return None
-
-
-def _result_text(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "text", "text": part["text"] if "text" in part else str(part.get("json", part))}
 
 
 def _message(wire: Mapping[str, Any], messages: list[Any]) -> dict[str, Any]:

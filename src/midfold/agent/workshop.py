@@ -64,9 +64,7 @@ class Workshop:
         """Of new and resumed sessions; None: the model's own."""
         self._clients: list[ModelClient] = []
         address = store or store_url(config, environment)
-        self.sessions: Sessions = open_sessions(
-            address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
-        )
+        self.sessions: Sessions = open_sessions(address, config=config, summarizer=summarizer)
         taken = {tool.spec.name for tool in self._own_tools()} | NAMES
         self.engine_tools = EngineTools(engine_for(config), taken)
 

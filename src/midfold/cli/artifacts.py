@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from midfold import trail_of
 from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json
 from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, show_work, visible
 from midfold.fold.trail import CheckRun, TrackedFile, Trail, latest_checks
-from midfold.fold.trail.whole import trail_of
 
 LISTS = ("files", "acts", "running", "checks", "reads")
 STATES = {"reverted": "put back", "scratch": "scratch"}

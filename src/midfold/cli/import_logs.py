@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from midfold.adapters.client_logs import FoundLog, KeptLog, LogTitle, find_logs, keep_log, title_log
 from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar
+from midfold.clients.client_logs import FoundLog, LogTitle, find_logs, keep_log, title_log
 from midfold.errors import NotStored, TranscriptError
-from midfold.service import Sessions
+from midfold.service import KeptLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
 MOST_LISTED = 20

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.adapters.mcp_server import SessionTools, build_server, project_prefix, serve_stdio
+import midfold
+from midfold.adapters.mcp_tools import SPECS, SessionTools
 from midfold.cli.listening import listen
-from midfold.cli.options import settings, with_config, with_url
+from midfold.cli.options import open_own, with_config, with_url
 from midfold.cli.terminal import notice
-from midfold.config.load import store_url
-from midfold.errors import ConfigError
-from midfold.service import Sessions, open_sessions
+from midfold.errors import ConfigError, MissingExtra
+from midfold.service import Sessions, project_prefix
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
 
 PORT = 8789
+INSTRUCTIONS = (
+    "What earlier and compacted sessions of this project really said: search it before you guess, unfold a handle "
+    "(mf-...) for the exact original, and ask for artifacts to see what was changed, run and tested."
+)
 
 
 @click.command(name="mcp")
@@ -37,21 +45,19 @@ def command(url: str | None, config: str | None, project: Path, http: bool, port
     folder. With --http it listens on 127.0.0.1 at /mcp, asks for a key of `midfold keys new`, checks Host and Origin,
     shows each key the sessions of its own, and reads no files. Summaries are made on this machine.
     """
-    known = settings(config)
-    address = url or store_url(known, os.environ)
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+    with open_own(url, config) as sessions:
         if http:
             _serve_http(sessions, port)
         else:
             tools = SessionTools(sessions, project_prefix(project), project)
-            asyncio.run(serve_stdio(build_server(lambda request: tools)))
+            asyncio.run(_serve_stdio(_build_server(lambda request: tools)))
 
 
 def _serve_http(sessions: Sessions, port: int) -> None:
     config = sessions.config
     if config is None or not config.keys:
         raise ConfigError("midfold mcp --http needs a key: `midfold keys new NAME` makes one for config.yaml")
-    server = build_server(lambda request: SessionTools(sessions, f"{request.state.owner.name}/"))
+    server = _build_server(lambda request: SessionTools(sessions, f"{request.state.owner.name}/"))
     import uvicorn
 
     from midfold.gateway.admission import Admission, AdmissionLimits, GatewayKeys
@@ -66,3 +72,36 @@ def _serve_http(sessions: Sessions, port: int) -> None:
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; Ctrl-C ends it")
         door = Admission(inner, keys, limits)
         uvicorn.Server(uvicorn.Config(door, log_level="warning", access_log=False)).run(sockets=[listening])
+
+
+def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
+    """An MCP server; `tools_for` says which tools answer a request (of HTTP; over stdio it is None)."""
+    try:
+        from mcp.server.lowlevel import Server
+        from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
+    except ModuleNotFoundError:
+        raise MissingExtra("midfold mcp", "mcp") from None
+    listed = [Tool(name=one.name, description=one.description, input_schema=dict(one.parameters)) for one in SPECS]
+
+    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+        return ListToolsResult(tools=listed)
+
+    async def call_tool(context: Any, asked: Any) -> CallToolResult:
+        answer = await asyncio.to_thread(tools_for(context.request).run, asked.name, asked.arguments)
+        return CallToolResult(content=[TextContent(type="text", text=answer.text)], is_error=answer.is_error)
+
+    return Server(
+        "midfold",
+        version=midfold.__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+async def _serve_stdio(server: Server[Any]) -> None:
+    """Answers on standard input and output until the client closes them."""
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())

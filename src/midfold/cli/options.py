@@ -195,20 +195,15 @@ def open_existing(url: str | None, config: str | None, option: str | None = "--s
         others = " or ".join(filter(None, (option, "store.url in config.yaml")))
         hint = "" if asked else f": nothing is stored there yet; {others} names another"
         raise StoreError(f"{address}: there is no such file{hint}")
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+    with open_sessions(address, config=known) as sessions:
         yield sessions
 
 
-@contextmanager
-def open_own(url: str | None, config: str | None) -> Iterator[Sessions]:
+def open_own(url: str | None, config: str | None) -> Sessions:
     """The sessions of a store, which is made if it is not there."""
-    from midfold.config.load import store_url
     from midfold.service import open_sessions
 
-    known = settings(config)
-    address = url or store_url(known, os.environ)
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
-        yield sessions
+    return open_sessions(url, config=settings(config))
 
 
 def short_id(name: str) -> str:

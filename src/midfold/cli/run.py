@@ -25,7 +25,6 @@ from midfold.cli.options import engine_settings, short_id, with_config, with_url
 from midfold.cli.serve import FOLDS, check_packages, guarded_gateway, make_server
 from midfold.cli.terminal import notice
 from midfold.config import Config
-from midfold.config.load import store_url
 from midfold.errors import MidfoldError, MissingExtra, StoreError
 from midfold.service import Sessions, open_sessions
 
@@ -74,7 +73,7 @@ def command(
     check_installed("midfold run")
     setup = setup_of(command_line, os.environ, Path.cwd(), upstream)
     totals = RunTotals()
-    with open_sessions(url or store_url(known, os.environ), config=known) as sessions:
+    with open_sessions(url, config=known) as sessions:
         with private_gateways(known, sessions, setup.upstreams, totals) as address:
             notice(f"{setup.name} runs through midfold; pages: {address.page}")
             code = run_command(setup.launch(address))

@@ -20,7 +20,6 @@ from midfold.cli.listening import listen, lookup_problem
 from midfold.cli.options import engine_settings, short_id, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
-from midfold.config.load import store_url
 from midfold.errors import MissingExtra, StoreError
 from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions
@@ -86,8 +85,7 @@ def command(
     check_packages("midfold serve")
     check_door(known)
     sockets = listen(known.gateway.host, known.gateway.port)
-    address = url or store_url(known, os.environ)
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+    with open_sessions(url, config=known) as sessions:
         recorder = Recorder(sessions)
         app, door = guarded_gateway(known, sessions, recorder)
         teller = FoldTeller(sessions)

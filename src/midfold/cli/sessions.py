@@ -18,15 +18,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from midfold.adapters.client_files import (
-    TARGETS,
-    Target,
-    claude_code_file,
-    client_folder,
-    codex_file,
-    request_of,
-    resume_command,
-)
 from midfold.cache.health import Health
 from midfold.cli.fold_picture import BASES
 from midfold.cli.groups import HelpfulGroup
@@ -45,6 +36,15 @@ from midfold.cli.terminal import (
     show_work,
     visible,
 )
+from midfold.clients.client_files import (
+    TARGETS,
+    Target,
+    claude_code_file,
+    codex_file,
+    request_of,
+    resume_command,
+)
+from midfold.clients.client_logs import client_folders
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
@@ -238,7 +238,7 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
     else:
         found = codex_file(view, folder, sessions.clock())
     if output is None:
-        file = client_folder(target, os.environ) / found.place
+        file = client_folders(target, os.environ)[0] / found.place
         file.parent.mkdir(parents=True, exist_ok=True)
         notice(f"{file}; in this folder, `{' '.join(resume_command(target, found.id))}` goes on with it")
         return found.lines, str(file)

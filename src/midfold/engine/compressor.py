@@ -250,10 +250,10 @@ class Compressor(ContextEngine):
             failure = rejection(answer.text, ask, is_whole=not answer.free_form)
         elif not failure and not lossy:
             failure = "no_provider"
-        if failure and (by_model or not lossy):
-            if failure in KEEPS_HISTORY or not lossy:
-                job.notices += answer.notes
-                return abort(job, failure, answer, plan)
+        if failure and (failure in KEEPS_HISTORY or not lossy):
+            job.notices += answer.notes
+            return abort(job, failure, answer, plan)
+        if failure and by_model:
             text, book = local_summary(ask)
             answer = SummaryAnswer(
                 text=text,

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
+from midfold.fold.digest.outcomes import error_line, read_body, verdict
+from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT, ends_of
 from midfold.transcript.message import CALL, Message, Part, Text, ToolCall, ToolResult, Transcript
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
+LEAST_GAP, LONGEST_VERDICT = 200, 160
 
 
 class Ends(NamedTuple):
@@ -42,9 +44,12 @@ LADDER = (
 )
 
 
-def preview_text(text: str, handle: str, preview: int = LONG) -> str:
-    gap = f"[… {len(text) - 2 * preview:,} characters | unfold {handle} …]"
-    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
+def preview_text(text: str, handle: str, preview: int = LONG, verdict: str = "") -> str:
+    """The beginning and the end of a text, by whole lines or words, and the verdict where neither shows it."""
+    head, tail = ends_of(text, preview)
+    gap = f"[… {len(text) - len(head) - len(tail):,} characters | unfold {handle} …]"
+    told = [gap, f"{verdict} […]"] if verdict and verdict not in head and verdict not in tail else [gap]
+    return "\n".join((head, *told, tail))
 
 
 def _is_long(text: str, ends: Ends) -> bool:
@@ -78,13 +83,20 @@ def _spill(part: Part, handle: str, preview: int) -> Part:
     if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
-    text = preview_text(part.text, handle, preview)
+    text = preview_text(part.text, handle, preview, _verdict(part))
     return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
+
+
+def _verdict(result: ToolResult) -> str:
+    """The line that says how a run ended, or what went wrong in it."""
+    body = read_body(result)
+    has_failed = result.is_error or body.exit_code not in (None, 0)
+    return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_VERDICT]
 
 
 def smallest(preview: int) -> int:
     """Results up to this length are not worth spilling with such a preview."""
-    return 3 * preview
+    return max(3 * preview, 2 * preview + LEAST_GAP)
 
 
 def newest_batch(messages: Transcript) -> int:

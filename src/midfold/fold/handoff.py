@@ -50,7 +50,8 @@ HEAD = 3
 PINNED = 7
 """So many may stay between them and a handoff, results aside: an ask, a picture, an answer, and replies to them."""
 
-THINKING_TAGS = ("think", "thinking", "analysis", "reasoning")
+_THOUGHTS = re.compile(r"<(think|thinking|analysis|reasoning)>", re.IGNORECASE | re.ASCII)
+_THOUGHT_ENDS = re.compile(r"</(think|thinking|analysis|reasoning)>", re.IGNORECASE | re.ASCII)
 
 Kind = Literal["fold", "ack", "bridge"]
 RECENT = 20
@@ -201,9 +202,7 @@ def _without_hermes_opening(text: str) -> str:
 
 def bare_summary(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
-    for tag in THINKING_TAGS:
-        text = _without_tag(text, tag)
-    text = _without_fence(text.strip())
+    text = _without_fence(_without_thoughts(text).strip())
     lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() not in ENDS]
     return "\n".join(lines).strip()
 
@@ -215,15 +214,15 @@ def _without_fence(text: str) -> str:
     return rest.removesuffix("```").strip() if is_fenced else text
 
 
-def _without_tag(text: str, tag: str) -> str:
-    start, end = f"<{tag}>", f"</{tag}>"
+def _without_thoughts(text: str) -> str:
+    """A thought that is never closed goes to the end."""
     pieces: list[str] = []
-    while True:
-        before, opened, rest = text.partition(start)
-        pieces.append(before)
-        if not opened:
-            return "".join(pieces)
-        text = rest.partition(end)[2]
+    place = 0
+    while (opened := _THOUGHTS.search(text, place)) is not None:
+        pieces.append(text[place : opened.start()])
+        ends = (end for end in _THOUGHT_ENDS.finditer(text, opened.end()) if end[1].lower() == opened[1].lower())
+        place = next((end.end() for end in ends), len(text))
+    return "".join([*pieces, text[place:]])
 
 
 def generated_messages(

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from midfold.fold.handoff import END_MARKER, MARKER
@@ -304,10 +305,13 @@ class Quoted(NamedTuple):
 
 def harmless(text: str) -> str:
     """The text without structure of its own."""
-    text = _FRAMES.sub("(", text.replace(END_MARKER, "(end marker)").replace(MARKER, "(marker)"))
-    text = _without_frames(_TAGS.sub(_without_shape, text))
-    text = _TEMPLATES.sub("‹", text)
-    return _ROLE_LINES.sub(r"\1(\2)", text)
+    if "[" in text:
+        text = _FRAMES.sub("(", text.replace(END_MARKER, "(end marker)").replace(MARKER, "(marker)"))
+    if "<" in text:
+        text = _without_frames(_TAGS.sub(_without_shape, text))
+    if "[" in text or "<" in text:
+        text = _TEMPLATES.sub("‹", text)
+    return _ROLE_LINES.sub(r"\1(\2)", text) if ":" in text else text
 
 
 def _without_shape(match: re.Match[str]) -> str:
@@ -417,8 +421,10 @@ class _Said:
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
         if any(name in self._all_windows and not self._trusted_texts.has(name) for name in names):
             return True
-        known = [word for word in words if word in self._all_windows]
-        return len(known) >= enough and any(sum(word in window for word in known) >= enough for window in self._windows)
+        strange = (word for word in words if word not in self._all_windows)
+        if next(islice(strange, max(int(len(words) - enough), 0), None), None) is not None:
+            return False
+        return any(sum(word in window for word in words) >= enough for window in self._windows)
 
     def _is_users(self, line: str) -> bool:
         """Whether these are a user's own words: a piece of them, or one message without its middle."""
@@ -472,7 +478,7 @@ class _Said:
             start = first.start() if first is not None and "忽略" not in text else 0
             found += [
                 text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW]
-                for match, _ in zip(_ANY.finditer(text, start), range(4), strict=False)
+                for match in islice(_ANY.finditer(text, start), 4)
             ]
             if len(found) >= MOST_WINDOWS:
                 break

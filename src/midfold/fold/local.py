@@ -22,7 +22,7 @@ import msgspec
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
+from midfold.fold.steps import FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
 from midfold.transcript.message import CALL, ToolCall
@@ -313,7 +313,7 @@ class WorkState:
         for step in self.reading.steps:
             for line in step.rows if step.kind is Kind.NOTE else ():
                 words = set(subwords(line))
-                if len(words) > 3:
+                if len(words) > 3 and is_statement(line):
                     about = len(words & recent) / len(words) ** 0.5
                     ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]

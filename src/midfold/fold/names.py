@@ -281,7 +281,7 @@ def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
 
 def subwords(text: str) -> Iterator[str]:
     """The words that names are made of, in lower case."""
-    return (word.lower() for word in _SUBWORD.findall(text))
+    return map(str.lower, _SUBWORD.findall(text))
 
 
 def readable(message: Message, room: int) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -164,6 +164,20 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def _added_tokens(self) -> int:
         trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
         return trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
+
+    def pieces(self, characters: int) -> Iterator[Transcript]:
+        """The messages in runs of at most so many characters, at least one each: for models that read no more at once.
+
+        Each run is asked about with the summary of those before it as `previous`.
+        """
+        start, used = 0, 0
+        for index, message in enumerate(self.messages):
+            size = len(serialize_turns((message,), str))
+            if used + size > characters and index > start:
+                yield self.messages[start:index]
+                start, used = index, 0
+            used += size
+        yield self.messages[start:]
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""

@@ -231,7 +231,9 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
-        for unit in rows(text) if who == RESULT else sentences(text):
+        longest = LONGEST_LINE if step.kind is Kind.NOTE else LONGEST_SENTENCE
+        is_output = who == RESULT and step.kind is not Kind.NOTE
+        for unit in rows(text) if is_output else sentences(text, longest):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
@@ -416,7 +418,7 @@ def _drop_superseded(steps: list[StoryStep]) -> None:
         gone.update(line.strip() for line in changes(step.look)[1])
 
 
-def sentences(text: str) -> Iterator[str]:
+def sentences(text: str, longest: int = LONGEST_SENTENCE) -> Iterator[str]:
     """What was said, by lines of lists and sentences of prose."""
     is_code = False
     for raw in text.split("\n"):
@@ -425,11 +427,16 @@ def sentences(text: str) -> Iterator[str]:
             is_code = not is_code
         elif not line or line.strip("|-=_* :") == "":
             continue
-        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
+        elif is_code or (len(line) <= longest and _LISTED.match(line)):
             yield line
         else:
             pieces = map(str.strip, _SENTENCE.split(line))
             yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
+
+
+def is_statement(line: str) -> bool:
+    """Whether a line is an item of a list or a sentence, and no code or piece of one."""
+    return bool(_LISTED.match(line)) or line[-1:] in (".", "!", "?")
 
 
 def rows(text: str) -> Iterator[str]:
@@ -466,7 +473,7 @@ def _without_reminders(text: str) -> str:
 
 def visible_part(text: str, shown: int) -> str:
     """All of a text, or its ends where it is long and may be shortened."""
-    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
+    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else "\n".join(ends_of(text, shown))
 
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
@@ -508,3 +515,13 @@ def _text_lengths(message: Message) -> list[int]:
         elif isinstance(part, (Text, ToolResult)):
             found.append(len(part.text))
     return found
+
+
+def ends_of(text: str, length: int) -> tuple[str, str]:
+    """The beginning and the end of a text, without the line, or at least the word, in which it was cut."""
+    return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
+
+
+def _whole(cut: str) -> str:
+    places = (cut.rfind(seam) for seam in "\n ")
+    return cut[: next((place for place in places if place > len(cut) // 2), len(cut))]

@@ -21,10 +21,16 @@ InThread = Callable[..., Awaitable[Any]]
 Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
 
 
-def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
-    """The embedded default: no model, no network."""
+def local_summarizer(ask: SummaryAsk, instead_of: Exception | None = None) -> SummaryAnswer:
+    """The embedded default: no model, no network.
+
+    `instead_of` is what another summarizer raised: the answer says how that one failed, and is not taken where a
+    failure of that kind leaves the conversation as it is.
+    """
     text, book = local_summary(ask)
-    return SummaryAnswer(text=text, source="local", facts=(book.kept, book.recoverable, book.estimate))
+    failed = SummaryAnswer() if instead_of is None else failed_answer(instead_of, time.time())
+    facts = (book.kept, book.recoverable, book.estimate)
+    return msgspec.structs.replace(failed, text=text, source="local", facts=facts)
 
 
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:

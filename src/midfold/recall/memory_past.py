@@ -13,7 +13,7 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import recognise
 from midfold.recall.excerpts import Redact
 from midfold.recall.ranking import Positions
-from midfold.recall.tool_answers import UNBOUNDED, AnswerBounds, Recall
+from midfold.recall.tool_answers import NOTHING_FOLDED, UNBOUNDED, AnswerBounds, Recall
 from midfold.recall.units import Candidate, original
 from midfold.recall.words import Term, search_tokens
 from midfold.transcript.message import Message, ToolResult, Transcript
@@ -103,4 +103,4 @@ class Memory:
 
     def recall(self, redact: Redact, bounds: AnswerBounds = UNBOUNDED) -> Recall:
         """The tools over these originals."""
-        return Recall(self, redact, bounds=bounds)
+        return Recall(self, redact, bounds=bounds, nothing=NOTHING_FOLDED)

@@ -127,11 +127,14 @@ class AnswerBounds(NamedTuple):
     page: int = PAGE
 
     @classmethod
-    def of(cls, threshold_tokens: int) -> AnswerBounds:
-        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out."""
+    def of(cls, threshold_tokens: int, page: int = PAGE) -> AnswerBounds:
+        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out.
+
+        Originals have at most `page` characters even so.
+        """
         characters = threshold_tokens * CHARACTERS_PER_TOKEN
-        hits, page = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
-        return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(page, LEAST_CHARACTERS), PAGE))
+        hits, originals = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
+        return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(originals, LEAST_CHARACTERS), PAGE, page))
 
 
 UNBOUNDED = AnswerBounds()
@@ -144,15 +147,23 @@ class Recall:
     tools = TOOLS
 
     def __init__(
-        self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), bounds: AnswerBounds = UNBOUNDED
+        self,
+        past: Past,
+        redact: Redact,
+        *,
+        seen: Collection[bytes] = (),
+        bounds: AnswerBounds = UNBOUNDED,
+        nothing: str = "",
     ) -> None:
-        """`seen` are digests of the messages that the model still sees."""
-        self._past, self._redact, self._seen = past, redact, seen
+        """`seen` are digests of the messages that the model still sees; `nothing` answers where there is no past."""
+        self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
         self._bounds, self._page = bounds, bounds.page
 
     def run(self, name: str, given: Any) -> ToolAnswer:
         """Runs a call; an error is an answer, too."""
         given = given if isinstance(given, Mapping) else {}
+        if self._empty and name in NAMES and not self._past.size():
+            return ToolAnswer(self._empty)
         try:
             if name == SEARCH.name:
                 return self._search(given)

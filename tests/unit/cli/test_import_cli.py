@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import midfold.service
 from midfold.cli.main import main
+from midfold.clients.client_logs import find_logs, keep_log
 from midfold.service import open_sessions
 from midfold.store.usage import Turns
 from midfold.transcript import read
@@ -250,10 +252,8 @@ def test_the_hooks_of_claude_code_and_an_import_mean_the_same_session(
 
 
 def test_pieces_of_a_large_log_are_stored_one_after_the_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import midfold.adapters.client_logs as module
-
     put(home, "codex")
-    monkeypatch.setattr(module, "PIECE_BYTES", 500)
+    monkeypatch.setattr(midfold.service, "PIECE_BYTES", 500)
     assert run("codex", "--all").exit_code == 0
     assert list(stored(home).values()) == [11]
     assert "nothing new" in run("codex", "--all").stdout
@@ -276,21 +276,19 @@ def test_a_database_that_nobody_can_read_is_one_line(home: Path) -> None:
 
 
 def test_an_interrupted_import_goes_on_where_it_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import midfold.adapters.client_logs as module
-
     put(home, "codex")
-    monkeypatch.setattr(module, "PIECE_BYTES", 500)
+    monkeypatch.setattr(midfold.service, "PIECE_BYTES", 500)
     with open_sessions(f"sqlite:///{home}/s.db") as sessions:
-        (log,) = module.find_logs("codex", None, os.environ)
+        (log,) = find_logs("codex", None, os.environ)
 
         def interrupt(done: int, of: int) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            module.keep_log(sessions, log, interrupt)
+            keep_log(sessions, log, interrupt)
         (info,) = sessions.all()
         assert 0 < info.count < 11
-        kept = module.keep_log(sessions, log)
+        kept = keep_log(sessions, log)
         assert (kept.added, kept.messages, kept.branched) == (11 - info.count, 11, False)
         assert len(Turns(sessions.store).of(sessions.store.must(info.name))) == 4
 

@@ -10,6 +10,7 @@ from midfold.fold.handoff import (
     END_MARKER,
     MARKER,
     UNFOLDS,
+    bare_summary,
     filler,
     generated_messages,
     handoff,
@@ -137,3 +138,17 @@ def test_unfolding_is_promised_only_where_the_model_has_a_tool_for_it(name: str)
     done = compact(talk, tools=tools, context_length=8_000, force=True)
     (text,) = (one.text for one in read(done.messages).messages if (ours := recognise(one)) and ours.kind == "fold")
     assert (UNFOLDS.strip() in text) == (name == UNFOLD_TOOL in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("<THINK>a</think>b<reasoning>c</Reasoning>d", "bd"),
+        ("no <b>thoughts</b>", "no <b>thoughts</b>"),
+        ("İİİ<think>a</think>b", "İİİb"),
+        ("<think>a</thinking>b</think>c", "c"),
+        ("a<think>never closed", "a"),
+    ],
+)
+def test_reasoning_is_not_part_of_a_summary(text: str, bare: str) -> None:
+    assert bare_summary(text) == bare

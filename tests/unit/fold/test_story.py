@@ -428,3 +428,18 @@ def test_lines_that_are_judged_late_are_chosen_as_if_all_were_judged_before(budg
         chosen.append({reading.steps.index(step): places for step, places in choice.chosen.items()})
     assert chosen[0]
     assert chosen[0] == chosen[1]
+
+
+def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() -> None:
+    rule = (
+        "- Prefer the primary checkout of the parser for small work when all of these are true: local `main` is "
+        "current with `origin/main` or can be fast-forwarded cleanly; the change to the parser is narrow (docs-only, a "
+        "small fix of one file, or a focused review), and the paths are not dirty. Never push the parser to main."
+    )
+    code = "Run the same checks of the parser here:\n```bash\nbun run validate:parser --port 8123\n```"
+    turns = [user(f"<INSTRUCTIONS>\n{rule}\n\n{code}\n</INSTRUCTIONS>"), *work(6)]
+    told = told_of([{**turns[0], "content": f"# AGENTS.md instructions for /p\n\n{turns[0]['content']}"}, *turns[1:]])
+    lines = told.constraints.splitlines()
+    assert "- Never push the parser to main." in lines
+    assert not any("docs-only" in line and "focused review" not in line for line in lines)
+    assert not any(line.startswith("- bun run") for line in lines)

@@ -9,6 +9,7 @@ from midfold import Trail
 from midfold.fold.summary import StructuredSummary
 from midfold.fold.trail import follow, parse, render, without_trail
 from midfold.fold.trail.commands import steps_of
+from midfold.fold.trail.edits import names_in
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
 from support.hash_seeds import outputs_under_hash_seeds
@@ -45,7 +46,7 @@ def test_an_edit_that_failed_did_nothing_and_one_that_worked_stays_however_often
     failed = "<tool_use_error>String to replace not found in file.</tool_use_error>"
     trail = followed(edit("/p/a.py"), edit("/p/b.py", failed), ("Read", {"file_path": "/p/a.py"}, "a = 2"))
     assert states(trail) == {"/p/a.py": "changed"}
-    assert trail.files[0].names == ("f",) and not trail.reads
+    assert trail.files[0].names == ("f()",) and not trail.reads
 
 
 def test_a_relative_and_an_absolute_spelling_are_one_file() -> None:
@@ -319,3 +320,24 @@ def test_where_git_stands_and_what_was_deleted_is_told() -> None:
     assert render(edited, 2_000)["active_state"] == [changed]
     elsewhere = bash("cd /p/other && git status", "On branch side\nYour branch is up to date with 'origin/side'.")
     assert not followed(edit("/p/q/r/a.py"), edit("/p/q/r/s/b.py"), elsewhere).git.branch
+
+
+def test_functions_are_told_with_their_parameters_and_once() -> None:
+    text = "export function keep(\n\tfiles: string[],\n\tpairs: Map<string, number>,\n): string[] {\n"
+    assert names_in(text) == ("keep(files,pairs)",)
+    assert names_in("def f(self, x: int = 3, *rest):\nclass B(Base):\ndef g():") == ("f(x,rest)", "B", "g()")
+    assert names_in("func (s *Store) Get(ctx context.Context, id string) error {\n") == ("Get(ctx,id)",)
+    assert names_in("const run = async (a, b) => {\n") == ("run(a,b)",)
+    written = "Write", {"file_path": "/p/a.py", "content": "def f(a, b):\n    return a"}, "File created"
+    inside = "Edit", {"file_path": "/p/a.py", "old_string": "@@\ndef f(", "new_string": "@@ x"}, "updated."
+    assert followed(written, inside).files[0].names == ("f(a,b)",)
+    assert followed(written, edit("/p/a.py")).files[0].names == ("f()",)
+
+
+def test_code_is_quoted_as_it_is_and_read_again() -> None:
+    for code in ('fix: "use `@AGENTS.md`"', "for (i = 0; i < n; i++) -> x", "a = ``b``"):
+        changed = "Edit", {"file_path": "/p/a.ts", "old_string": "x", "new_string": f"call(\n{code}"}, "updated."
+        trail = followed(changed)
+        lines = render(trail, 400)["files"]
+        assert any(code in line and "call(" not in line for line in lines)
+        assert parse("## Relevant Files\n" + "\n".join(lines)).files[0].last == code

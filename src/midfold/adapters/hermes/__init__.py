@@ -8,13 +8,53 @@ one needs no Hermes.
 
 from __future__ import annotations
 
+import importlib
+import os
+from pathlib import Path
 from typing import Any
 
-from midfold.adapters.hermes.engine import HermesEngine, create_engine, engine_class, install
+from midfold import __version__
+from midfold.adapters.hermes.engine import NAME, HermesEngine
 
 __all__ = ["HermesEngine", "create_engine", "engine_class", "install", "register"]
+
+PLUGIN = '''"""midfold as a context engine; written by `python -m midfold.adapters.hermes install`."""
+
+from midfold.adapters.hermes import register
+
+__all__ = ["register"]
+'''
+MANIFEST = """name: {name}
+version: {version}
+description: "midfold: folds the middle of a conversation, keeps every original within reach of a tool."
+"""
 
 
 def register(context: Any) -> None:
     """What Hermes' plugin loader calls."""
     context.register_context_engine(create_engine())
+
+
+def engine_class() -> type[HermesEngine]:
+    """The engine as a subclass of Hermes' own base class; the plain class where there is no Hermes."""
+    try:
+        base = getattr(importlib.import_module("agent.context_engine"), "ContextEngine", None)
+    except ImportError:
+        base = None
+    if not isinstance(base, type):
+        return HermesEngine
+    return type("MidfoldContextEngine", (HermesEngine, base), {"__doc__": HermesEngine.__doc__, "__module__": __name__})
+
+
+def create_engine(**settings: Any) -> HermesEngine:
+    """An engine for one agent, with midfold's own configuration unless another is given."""
+    return engine_class()(**settings)
+
+
+def install(plugins_dir: str | os.PathLike[str]) -> Path:
+    """Makes `<plugins_dir>/midfold/`, or brings it up to date; returns it."""
+    folder = Path(plugins_dir) / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "__init__.py").write_text(PLUGIN, encoding="utf-8")
+    (folder / "plugin.yaml").write_text(MANIFEST.format(name=NAME, version=__version__), encoding="utf-8")
+    return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from midfold.adapters.hermes.engine import install
+from midfold.adapters.hermes import install
 
 USAGE = "usage: python -m midfold.adapters.hermes install DIR\n"
 

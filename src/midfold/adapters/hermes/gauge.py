@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from midfold.host import EngineHost
+from midfold import MemoryConversation, Setup
 
 
 class HermesNumbers:
     """The numbers of one conversation."""
 
-    _host: EngineHost
+    _conversation: MemoryConversation
     model = base_url = api_key = provider = api_mode = ""
     max_tokens: int | None = None
 
@@ -46,41 +46,45 @@ class HermesNumbers:
         self._last_aux_model_failure_error: str | None = None
 
     @property
+    def _setup(self) -> Setup:
+        return self._conversation.setup
+
+    @property
     def context_length(self) -> int:
-        return self._host.window
+        return self._setup.window
 
     @context_length.setter
     def context_length(self, tokens: int) -> None:
-        if tokens and tokens > 0 and tokens != self._host.window:
-            self._host.update_model(self._host.model, tokens)
+        if tokens and tokens > 0 and tokens != self._setup.window:
+            self._conversation.update_model(self._setup.model, tokens)
 
     @property
     def threshold_tokens(self) -> int:
-        return self._host.budget.threshold_tokens
+        return self._setup.budget.threshold_tokens
 
     @threshold_tokens.setter
     def threshold_tokens(self, tokens: int) -> None:
         # Half a token more: the ratio is multiplied and cut off again.
-        self.threshold_percent = (tokens + 0.5) / self._host.budget.effective_input_window
+        self.threshold_percent = (tokens + 0.5) / self._setup.budget.effective_input_window
 
     @property
     def threshold_percent(self) -> float:
-        return self._host.config.compression.threshold
+        return self._setup.config.compression.threshold
 
     @threshold_percent.setter
     def threshold_percent(self, ratio: float) -> None:
-        setup = self._host.conversation.setup
+        setup = self._setup
         compression = msgspec.structs.replace(setup.config.compression, threshold=min(max(ratio, 0.0), 1.0))
         setup.config = msgspec.structs.replace(setup.config, compression=compression)
-        self._host.update_model(setup.model, setup.context_length)
+        self._conversation.update_model(setup.model, setup.context_length)
 
     @property
     def protect_last_n(self) -> int:
-        return self._host.config.compression.protect_last_n
+        return self._setup.config.compression.protect_last_n
 
     @property
     def _ineffective_compression_count(self) -> int:
-        return self._host.state.ineffective
+        return self._conversation.state.ineffective
 
     def update_model(
         self,
@@ -96,8 +100,8 @@ class HermesNumbers:
         self.model, self.base_url, self.api_key = model, base_url, api_key
         self.provider, self.api_mode = provider, api_mode
         self.max_tokens = max_tokens if max_tokens is not None else self.max_tokens
-        self._host.conversation.setup.output_reservation = self.max_tokens
-        self._host.update_model(model or None, context_length if context_length and context_length > 0 else None)
+        self._setup.output_reservation = self.max_tokens
+        self._conversation.update_model(model or None, _count(context_length) or None)
         self._clear_verdict()
 
     def update_from_response(self, usage: Mapping[str, Any] | None) -> None:
@@ -120,10 +124,10 @@ class HermesNumbers:
         if prompt < self.threshold_tokens:
             self._strike(0)
         elif self._verify_compaction_cleared_threshold:
-            self._strike(self._host.state.ineffective + 1)
+            self._strike(self._conversation.state.ineffective + 1)
 
     def _strike(self, count: int) -> None:
-        self._host.state = msgspec.structs.replace(self._host.state, ineffective=count)
+        self._conversation.state = msgspec.structs.replace(self._conversation.state, ineffective=count)
 
     def record_completed_compaction(self, *, used_fallback: bool = False) -> None:
         """Hermes has written the result; the next reported usage says whether it helped."""
@@ -131,12 +135,12 @@ class HermesNumbers:
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         tokens = self.last_prompt_tokens if prompt_tokens is None else prompt_tokens
-        return tokens > 0 and self._host.should_compress(tokens)
+        return tokens > 0 and self._conversation.should_compact(tokens)
 
     def should_compress_preflight(self, messages: list[dict[str, Any]]) -> bool:
         """An estimate before the first request, when nobody has counted yet."""
-        self._host.conversation.sync(messages)
-        return self.should_compress(self._host.size.tokens)
+        self._conversation.sync(messages)
+        return self.should_compress(self._conversation.size.tokens)
 
     def should_defer_preflight_to_real_usage(self, rough_tokens: int) -> bool:
         """Whether a rough estimate above the threshold is known to be too high, by what was reported for the last."""
@@ -152,7 +156,7 @@ class HermesNumbers:
 
     def get_active_compression_failure_cooldown(self, *, refresh: bool = False) -> dict[str, Any] | None:
         """After a failure that says nothing about the conversation: how long automatic compactions wait."""
-        decision = self._host.decide(self.context_length)
+        decision = self._conversation.decide(self.context_length)
         if decision.fold or not decision.pause:
             return None
         return {"remaining_seconds": decision.pause, "error": self._last_summary_error}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -116,6 +116,7 @@ PATH_KEYS = (
 )
 
 COMMAND_KEYS = ("command", "cmd", "commands", "script", "code", "commandline", "shellcommand")
+_COMMANDS = (*COMMAND_KEYS, "action")
 SHELLS = ("bash", "sh", "zsh", "dash", "fish", "powershell", "pwsh", "cmd", "cmd.exe")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -127,7 +128,7 @@ def squash(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Look(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     """The name as it was given."""
     local: str
@@ -141,18 +142,14 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     given: dict[str, Any]
     """By the keys as they were given."""
     raw: str
+    command: str
+    """The shell command that was given, whatever the shape; empty where there is none."""
     body: Body
     redact: Redactor
 
     def get(self, *keys: str) -> Any:
         """The first argument under one of these squashed keys that says something."""
-        if self.arguments.keys().isdisjoint(keys):
-            return None
-        for key in keys:
-            value = self.arguments.get(key)
-            if value not in (None, "", [], {}):
-                return value
-        return None
+        return _first_of(self.arguments, keys)
 
     def text(self, *keys: str) -> str:
         value = self.get(*keys)
@@ -185,21 +182,6 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return ()
         found = (tuple(_path_texts(self.arguments[key])) for key in PATH_KEYS if key in self.arguments)
         return next(filter(None, found), ())
-
-    @cached_property
-    def command(self) -> str:
-        """The shell command that was given, whatever the shape; empty where there is none."""
-        value = self.get(*COMMAND_KEYS, "action")
-        if isinstance(value, dict):
-            value = value.get("command") or value.get("commands")
-        if isinstance(value, list):
-            words = [item for item in value if isinstance(item, str)]
-            if len(words) > 2 and words[0].rpartition("/")[2] in SHELLS and words[1][:1] in "-/":
-                return words[2]
-            return " ".join(words)
-        if isinstance(value, str):
-            return value
-        return self.raw if not self.given and self.raw[:1] not in ("{", "[", "") and self.raw != "null" else ""
 
     def size(self) -> str:
         return f"{plural(self.body.lines, 'line')}{' (shortened)' if self.body.partial else ''}"
@@ -273,17 +255,39 @@ def look_at_call(call: ToolCall, redact: Redactor) -> Look:
 def _look(name: str, raw: str, body: Body, redact: Redactor) -> Look:
     given = _arguments(raw)
     known = _name(name[:160])
+    arguments = {squash(key): item for key, item in given.items()}
     return Look(
         tool=known.tool,
         local=known.local,
         words=known.words,
         foreign=known.foreign,
-        arguments={squash(key): item for key, item in given.items()},
+        arguments=arguments,
         given=given,
         raw=raw,
+        command=_command(arguments, raw),
         body=body,
         redact=redact,
     )
+
+
+def _first_of(arguments: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    if arguments.keys().isdisjoint(keys):
+        return None
+    return next((value for key in keys if (value := arguments.get(key)) not in (None, "", [], {})), None)
+
+
+def _command(arguments: dict[str, Any], raw: str) -> str:
+    value = _first_of(arguments, _COMMANDS)
+    if isinstance(value, dict):
+        value = value.get("command") or value.get("commands")
+    if isinstance(value, list):
+        words = [item for item in value if isinstance(item, str)]
+        if len(words) > 2 and words[0].rpartition("/")[2] in SHELLS and words[1][:1] in "-/":
+            return words[2]
+        return " ".join(words)
+    if isinstance(value, str):
+        return value
+    return raw if not arguments and raw[:1] not in ("{", "[", "") and raw != "null" else ""
 
 
 class _Name(NamedTuple):

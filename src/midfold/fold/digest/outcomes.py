@@ -46,7 +46,7 @@ _EXIT_LAST = re.compile(
 _EXIT_GEMINI = re.compile(r"^Exit Code: (-?\d{1,10})$", re.MULTILINE)
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
+class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A result without its envelope."""
 
     text: str
@@ -73,7 +73,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
         return self.value if isinstance(self.value, dict) else {}
 
 
-class _Open(msgspec.Struct):
+class _Open(msgspec.Struct, gc=False):
     """A body while its envelopes are taken off."""
 
     text: str

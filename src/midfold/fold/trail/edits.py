@@ -2,20 +2,23 @@
 
 Rules of this file:
 1. Lines are counted after the common beginning and end; nothing here compares texts in more than linear time.
-2. What is touched is told by names that stand in the edited text: functions, classes, headings.
+2. What is touched is told by names that stand in the edited text: functions with the names of their parameters,
+   classes, headings.
 3. A script writes what it opens for writing under a name that stands in it. Paths that are computed are not guessed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple
 
 LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
 MOST_NAMES = 12
 MOST_FILES = 60
-LONGEST_LINE = 400
+MOST_LINES = 40
+LONGEST_LINE, LONGEST_PARAMETERS = 400, 50
 PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 
 Deed = Literal["add", "update", "delete", "move"]
@@ -30,6 +33,10 @@ _NAME = re.compile(
 )
 _HEADING = re.compile(r"\n(#{1,6}[ \t][^\n]{1,80})()$", re.MULTILINE)
 _NOT_NAMES = frozenset({"if", "for", "while", "switch", "catch", "return", "function", "else", "with", "elif", "try"})
+_PARAMETERS = re.compile(r"(?:[^=(\n]{0,80}= ?(?:async )?(?:function ?)?|<[^<>()\n]{1,80}>)?\(([^()]{0,300})\)")
+_NESTED = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|=[^,]*|\"[^\"]*\"")
+_PARAMETER = re.compile(r"[&*.]{0,3}(?:mut )?([A-Za-z_$][\w$]{0,40})")
+_RECEIVERS = frozenset({"self", "cls", "this"})
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
 
@@ -49,9 +56,31 @@ class FileEdit(NamedTuple):
 
 def names_in(text: str, path: str = "") -> tuple[str, ...]:
     """The functions and classes that a text defines; of prose, the headings."""
-    rule = _HEADING if path.endswith(PROSE) else _NAME
-    found = (next(filter(None, groups), "") for groups in rule.findall(f"\n{text[:LONGEST_NAMED]}"))
-    return tuple(dict.fromkeys(name.strip("# ") for name in found if name and name not in _NOT_NAMES))[:MOST_NAMES]
+    text = f"\n{text[:LONGEST_NAMED]}"
+    if path.endswith(PROSE):
+        return merge_names(match[1].strip("# ") for match in _HEADING.finditer(text))
+    return merge_names(_signature(match, text) for match in _NAME.finditer(text))
+
+
+def merge_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Each name once, where it stands first, with its parameters if they are known."""
+    found: dict[str, str] = {}
+    for name in names:
+        bare = name.partition("(")[0]
+        if bare and bare not in _NOT_NAMES and (bare not in found or found[bare] == bare):
+            found[bare] = name
+    return tuple(found.values())[:MOST_NAMES]
+
+
+def _signature(match: re.Match[str], text: str) -> str:
+    """A name as it is defined: `name(first,second)`."""
+    place = next(group for group in (1, 2, 3) if match[group])
+    name, listed = match[place], _PARAMETERS.match(text, match.end(place))
+    if listed is None or "class " in match[0]:
+        return name
+    given = (_PARAMETER.match(piece.strip()) for piece in _NESTED.sub("", listed[1]).split(","))
+    told = ",".join(one[1] for one in given if one and one[1] not in _RECEIVERS)
+    return f"{name}({told})" if len(told) <= LONGEST_PARAMETERS else name
 
 
 def replacement(path: str, old: str, new: str) -> FileEdit:
@@ -74,8 +103,9 @@ def _count(lines: list[str]) -> int:
 
 
 def telling_line(lines: list[str]) -> str:
-    """The first line that says something."""
-    return next((line.strip()[:LONGEST_LINE] for line in lines if len(line.strip()) > 3), "")
+    """The first line that says something: if there is one, none that goes on in the next."""
+    found = [line for raw in lines[:MOST_LINES] if len(line := raw.strip()) > 3]
+    return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:LONGEST_LINE]
 
 
 # Patches: Codex's own format, and unified differences.
@@ -131,7 +161,7 @@ def _measure(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
     removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
     headings = (next(filter(None, groups), "") for groups in _HUNK.findall(body))
     touched = names_in("\n".join(heading.strip() for heading in headings), path)
-    names = tuple(dict.fromkeys((*touched, *names_in("\n".join(added), path))))[:MOST_NAMES]
+    names = merge_names((*touched, *names_in("\n".join(added), path)))
     return FileEdit(path, deed, len(added), len(removed), names or names_in(body, path), telling_line(added), source)
 
 

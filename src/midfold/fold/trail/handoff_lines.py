@@ -198,7 +198,13 @@ def _file_line(file: TrackedFile, *, short: bool) -> str:
         return line
     if file.names:
         line += f"; touched {', '.join(map(_plain, file.names))}"
-    return line + (f"; now `{_plain(file.last)}`" if file.last else "")
+    return line + (f"; now {_quote(file.last)}" if file.last else "")
+
+
+def _quote(code: str) -> str:
+    """Code as it is, in marks that do not stand in it."""
+    marks = next(marks for marks in ("`", "``", "```", "````") if marks not in code or marks == "````")
+    return f"{marks} {code} {marks}" if "`" in code else f"`{code}`"
 
 
 def _read_words(read: FileRead) -> str:
@@ -209,7 +215,8 @@ def _read_words(read: FileRead) -> str:
 _FRAME_LINE = re.compile(r"- \((?:the (\d{1,9}) messages below included)?(?:; )?(?:paths are in ([^\n]{1,400}))?\)")
 _FILE_LINE = re.compile(
     r"- ([^\n]{1,400}?): (created|changed|moved)(?: from ([^;\n]{1,400}?))?(?: \+(\d{1,9}) -(\d{1,9}))?"
-    r"(?: in (\d{1,9}) edits)?(?:; touched ([^;`\n]{1,2000}))?(?:; now `([^`\n]{1,400})`)?"
+    r"(?: in (\d{1,9}) edits)?(?:; touched ([^;`\n]{1,2000}))?"
+    r"(?:; now (?:`([^`\n]{1,400})`|``{1,3} ([^\n]{1,400}) ``{1,3}))?"
 )
 _GROUP_LINE = re.compile(
     rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
@@ -294,7 +301,7 @@ class _Found:
         )
 
     def _file(self, found: re.Match[str]) -> None:
-        path, state, source, added, removed, edits, names, last = found.groups()
+        path, state, source, added, removed, edits, names, last, quoted = found.groups()
         self.files.append(
             TrackedFile(
                 path=path,
@@ -304,7 +311,7 @@ class _Found:
                 removed=int(removed or 0),
                 edits=int(edits or 1),
                 names=tuple(names.split(", ")) if names else (),
-                last=last or "",
+                last=last or quoted or "",
             )
         )
 

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
-from midfold.fold.trail.edits import MOST_NAMES, FileEdit
+from midfold.fold.trail.edits import FileEdit, merge_names
 from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
 
 TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
@@ -183,7 +183,7 @@ class RecordBook:
             edits=record.edits + 1,
             added=record.added + change.added,
             removed=record.removed + change.removed,
-            names=tuple(dict.fromkeys((*change.names, *record.names)))[:MOST_NAMES],
+            names=merge_names((*change.names, *record.names)),
             last=change.last or record.last,
         )
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.outcomes import Body, ending, error_line, stated_outcome
 from midfold.fold.trail.checks import check_of
@@ -35,7 +37,7 @@ _LINES_AROUND = re.compile(r"(?:^| )-[ABC] ?(\d{1,5})")
 _EXTENSION = re.compile(r"\.\w{1,8}$")
 
 
-class Effect(NamedTuple):
+class Effect(msgspec.Struct, frozen=True, gc=False):
     kind: Kind
     path: str = ""
     """Or the kind of an act or a check."""

@@ -6,29 +6,23 @@ Rules of this file:
    Code. No key of a gateway can be called so.
 3. What a log holds now is brought in: again, it changes nothing; one that has grown adds the rest. What was taken back
    since then makes a branch. A last message that may still grow waits until it is whole, or the log is left alone.
-4. A log is stored in pieces, so that others who use the store need not wait for a large one.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midfold.adapters.mcp_server import project_prefix
-from midfold.cache.health import RecordedTurn, observe_recording
-from midfold.config import Config
 from midfold.errors import MidfoldError, MissingExtra, TranscriptError
 from midfold.fold.redact import redact
-from midfold.service import Sessions
-from midfold.session import record_turns
-from midfold.store.intake import MessageBatch
+from midfold.service import KeptLog, Sessions, project_prefix
 from midfold.transcript import jsonio
-from midfold.transcript.document import Document, read, recording_of, require_messages
+from midfold.transcript.document import read, recording_of, require_messages
 from midfold.transcript.logs import CLIENTS
 from midfold.transcript.wrappers import title_of
 
@@ -46,7 +40,6 @@ STILL = 600.0
 """Seconds after which nothing more is written to a message that was begun."""
 LONGEST_PATH = 4_096
 FIRST_MESSAGES = 8
-PIECE_BYTES = 8 * 1024 * 1024
 Environment = Mapping[str, str]
 Report = Callable[[int, int], None]
 
@@ -75,23 +68,11 @@ class LogTitle(NamedTuple):
     folder: str
 
 
-class KeptLog(NamedTuple):
-    """What became of a log: where it is kept, how many messages are new and how many there are, damaged lines."""
-
-    session: str
-    added: int
-    messages: int
-    damage: str
-    branched: bool = False
-    waits: bool = False
-    """Whether its last message is not in yet."""
-
-
 # Where logs are
 
 
-def usual_places(client: str, environment: Environment) -> list[Path]:
-    """The folders in which a client keeps its logs."""
+def client_folders(client: str, environment: Environment) -> list[Path]:
+    """The folders of a client's own, the usual one first."""
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
     places = {
@@ -101,8 +82,13 @@ def usual_places(client: str, environment: Environment) -> list[Path]:
         "opencode": [data / "opencode"],
         "copilot": _either(environment, "COPILOT_HOME", home / ".copilot"),
     }
+    return places[client]
+
+
+def usual_places(client: str, environment: Environment) -> list[Path]:
+    """The folders in which a client keeps its logs."""
     below = {"claude-code": ["projects"], "codex": ["sessions", "archived_sessions"], "copilot": ["session-state"]}
-    return [place / name for place in places[client] for name in below.get(client, ["."])]
+    return [place / name for place in client_folders(client, environment) for name in below.get(client, ["."])]
 
 
 def _either(environment: Environment, name: str, *usual: Path) -> list[Path]:
@@ -236,48 +222,10 @@ def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) ->
         return KeptLog("", 0, 0, document.log.damage)
     name = session_name(log.client, document.log.session or log.name, document.log.folder or log.folder)
     waits = document.log.is_open and time.time() - log.changed < STILL
-    return keep_document(sessions, document, name, waits=waits, report=report)
+    return sessions.keep_log(document, name, waits=waits, report=report)
 
 
 def session_name(client: str, session: str, folder: str) -> str:
     """What a session is called among those of its project."""
     project = project_prefix(Path(folder)) if folder else f"project:{client}/"
     return f"{project}{client}-{session}"
-
-
-def keep_document(
-    sessions: Sessions, document: Document, name: str, *, waits: bool = False, report: Report | None = None
-) -> KeptLog:
-    """Brings what a log holds into a store, under a name; what is there already stays as it is."""
-    batch = sessions.given(document)
-    batch = batch._replace(entries=batch.entries[: len(batch.entries) - waits])
-    known = sessions.find_prefix(batch, under=name) if batch.entries else None
-    session = sessions.session(known.session if known else name, model=document.model or None)
-    added, branched = 0, False
-    for end in _ends(batch, known.shared if known else 0):
-        done = session.sync(batch._replace(entries=batch.entries[:end]))
-        session, added, branched = done.session, added + done.added, branched or done.branched
-        if report is not None:
-            report(end, len(batch.entries))
-    if document.log is not None and batch.entries:
-        record_turns(session, _turns(sessions, document, len(batch.entries)))
-    damage = document.log.damage if document.log is not None else ""
-    return KeptLog(session.name, added, len(batch.entries), damage, branched, waits)
-
-
-def _ends(batch: MessageBatch, start: int) -> Iterator[int]:
-    """Where the pieces end in which a history is stored."""
-    size = 0
-    for place in range(start, len(batch.entries)):
-        size += len(batch.entries[place].data)
-        if size >= PIECE_BYTES and place + 1 < len(batch.entries):
-            yield place + 1
-            size = 0
-    if batch.entries:
-        yield len(batch.entries)
-
-
-def _turns(sessions: Sessions, document: Document, count: int) -> Sequence[RecordedTurn]:
-    config = sessions.config or Config()
-    turns = observe_recording(document, config.models, config.prompt_caching.cache_ttl)
-    return [turn for turn in turns if turn.place < count]

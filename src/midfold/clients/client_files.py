@@ -274,13 +274,6 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     return given if isinstance(given, dict) else {"arguments": call.arguments}
 
 
-def client_folder(target: Target, environment: Mapping[str, str]) -> Path:
-    """Where a client keeps its sessions."""
-    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or ".")
-    variable, usual = {"claude-code": ("CLAUDE_CONFIG_DIR", ".claude")}.get(target, ("CODEX_HOME", ".codex"))
-    return Path(environment.get(variable) or home / usual)
-
-
 def resume_command(target: Target, given: str) -> Sequence[str]:
     """What a user types to go on."""
     return ("claude", "--resume", given) if target == "claude-code" else ("codex", "exec", "resume", given)
