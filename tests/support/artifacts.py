@@ -77,7 +77,7 @@ def score(session: str) -> dict[str, Score]:
     return {
         "files": _files(trail, truth, CHANGED),
         "aside": _files(trail, truth, ("scratch", "reverted")),
-        "acts": _matched(list(_acts_told(trail)), list(_acts_true(truth)), _same_act),
+        "acts": _acts(trail, truth),
         "reads": _matched([one.path for one in trail.reads], truth["reads"], _same_path),
         "running": _matched([one.id for one in trail.running], [one["id"] for one in truth["running"]], _same_id),
         "checks": _matched(
@@ -93,6 +93,14 @@ def _files(trail: Trail, truth: dict[str, Any], states: tuple[str, ...]) -> Scor
     real = ((path, "scratch" if one.get("throwaway") else one["state"]) for path, one in truth["files"].items())
     true = [(path, state) for path, state in real if state in states]
     return _matched(told, true, lambda mine, theirs: mine[1] == theirs[1] and _same_path(mine[0], theirs[0]))
+
+
+def _acts(trail: Trail, truth: dict[str, Any]) -> Score:
+    """What is minor in the truth is neither required nor wrong."""
+    found = _matched(list(_acts_told(trail)), list(_acts_true(truth)), _same_act)
+    minor = {str(true) for true, act in zip(_acts_true(truth), truth["acts"], strict=True) if act.get("minor")}
+    missed = tuple(line for line in found.missed if line not in minor)
+    return found._replace(missed=missed, true=found.true - len(found.missed) + len(missed))
 
 
 class ActTold(NamedTuple):

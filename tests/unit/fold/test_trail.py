@@ -151,11 +151,10 @@ def test_folding_again_keeps_changed_files_changed_and_counts_nothing_twice() ->
 def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
     need(SHARED.is_dir(), "the shared transcripts (../shared) are not here")
     tuning, other = map(score_half, halves())
-    for kind in ("files", "acts"):
-        assert min(tuning[kind].precision, tuning[kind].recall) >= 0.95, (kind, tuning[kind].wrong, tuning[kind].missed)
-    assert min(other["files"].precision, other["files"].recall) >= 0.95
     for half in (tuning, other):
-        assert min(half["aside"].precision, half["aside"].recall) >= 0.9, (half["aside"].wrong, half["aside"].missed)
+        for kind, least in (("files", 0.95), ("acts", 0.95), ("aside", 0.9)):
+            one = half[kind]
+            assert min(one.precision, one.recall) >= least, (kind, one.wrong, one.missed)
 
 
 def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:
@@ -201,10 +200,10 @@ def outcomes(trail: Trail) -> list[tuple[str, bool | None]]:
 
 def test_a_commit_is_done_where_git_shows_it_and_not_where_a_hook_may_have_stopped_it() -> None:
     command = "git add a.tsx && git commit -m 'Hide it' && git status"
-    assert outcomes(followed(bash(command, "Exit code 1"))) == [("commit", False)]
+    assert outcomes(followed(bash(command, "Exit code 1"))) == [("stage", True), ("commit", False)]
     hook = "Exit code 1\n$ bun test src/\n 12 pass\nerror: Cannot find module '@faker-js/faker' from 'a.test.tsx'\n"
     trail = followed(bash("git add a.tsx && git commit -m 'Hide it' 2>&1", hook))
-    assert [(act.ok, act.outcome[:26]) for act in trail.acts] == [(False, "error: Cannot find module ")]
+    assert [(act.ok, act.outcome[:26]) for act in trail.acts[1:]] == [(False, "error: Cannot find module ")]
     assert outcomes(followed(bash("git commit -m x | tail -1", "lint-staged is done"))) == [("commit", None)]
     assert outcomes(followed(bash("git commit -q -m x"))) == [("commit", True)]
     assert outcomes(followed(bash("git commit -m x", "[no result recorded]"))) == [("commit", None)]

@@ -306,7 +306,7 @@ class _Walk:
             found = fates(steps, effects, answer.body)
         if found is None:
             return
-        aside = _needless(effects)
+        aside = _needless(effects, found)
         for step, items, fate in zip(steps, effects, found, strict=True):
             for effect in items:
                 if effect not in aside:
@@ -484,13 +484,15 @@ def _misses(result: ToolResult) -> bool:
     return "No such file" in head or "tool_use_error" in head or _REFUSED in head
 
 
-def _needless(effects: list[list[Effect]]) -> list[Effect]:
-    """Steps towards something that the same command does: staging for a commit, a folder for a file."""
+def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
+    """Steps towards something that the same command did: staging for a commit, a folder for a file."""
     acts = [effect for items in effects for effect in items if effect.kind == "act"]
     small = [effect for effect in acts if effect.path in ("stage", "mkdir")]
     if not small:
         return []
-    commits = any(effect.path == "commit" for effect in acts)
+    commits = any(
+        fate.done and effect.path == "commit" for items, fate in zip(effects, found, strict=True) for effect in items
+    )
     alone = sum(map(len, effects)) == sum(effect.path == "mkdir" for effect in acts)
     return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
 
