@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import click
 
 from midfold.adapters.mcp_server import SessionTools, build_server, project_prefix, serve_stdio
+from midfold.cli import signals
 from midfold.cli.listening import listen
 from midfold.cli.options import settings, with_config, with_url
 from midfold.cli.terminal import notice
@@ -44,6 +46,7 @@ def command(url: str | None, config: str | None, project: Path, http: bool, port
             _serve_http(sessions, port)
         else:
             tools = SessionTools(sessions, project_prefix(project), project)
+            signal.signal(signal.SIGINT, signals.end_at_once)
             asyncio.run(serve_stdio(build_server(lambda request: tools)))
 
 
@@ -65,4 +68,5 @@ def _serve_http(sessions: Sessions, port: int) -> None:
     with listening:
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; Ctrl-C ends it")
         door = Admission(inner, keys, limits)
-        uvicorn.Server(uvicorn.Config(door, log_level="warning", access_log=False)).run(sockets=[listening])
+        server_config = uvicorn.Config(door, log_level="warning", access_log=False)
+        signals.serve(uvicorn.Server(server_config), [listening])
