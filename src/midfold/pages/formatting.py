@@ -97,6 +97,8 @@ BASES = {
     "sampled": "estimated from a sample",
 }
 """What a number of tokens rests on."""
+WRITERS = {"model": "by a model", "local": "without a model", "none": "none was needed"}
+"""How a summary was written."""
 FORMS = {
     "digest": "told in one line",
     "duplicate": "stands elsewhere",
