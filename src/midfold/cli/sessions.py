@@ -49,9 +49,11 @@ from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.fold.render import brief
+from midfold.pages.formatting import client_of
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
+from midfold.store.usage import LastRequests
 from midfold.transcript import jsonio
 from midfold.transcript.message import RESULT, Message, ToolCall
 from midfold.transcript.tokens import Meter
@@ -82,7 +84,8 @@ def command() -> None:
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
     """List sessions, those used last first."""
 
-    rows = [session_facts(info, sessions.title(info)) for info in sessions.all(limit)]
+    clients = LastRequests(sessions.store.database).clients()
+    rows = [session_facts(info, sessions.title(info), clients.get(info.id, "")) for info in sessions.all(limit)]
     emit_json(rows) if as_json else sessions_table(rows)
 
 
@@ -96,7 +99,8 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
     session = stored_session(sessions, name)
     size = session.size
     info = sessions.store.must(session.name)
-    facts = session_facts(info, sessions.title(info))
+    sent = LastRequests(sessions.store.database).of(info.id)
+    facts = session_facts(info, sessions.title(info), sent.client if sent is not None else "")
     view = session.view()
     facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
     facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
@@ -313,7 +317,7 @@ def seconds(age: str) -> float:
     return float(int(match[1]) * UNITS[match[2]])
 
 
-def session_facts(info: SessionInfo, title: str) -> dict[str, Any]:
+def session_facts(info: SessionInfo, title: str, client: str = "") -> dict[str, Any]:
     """A session as plain values."""
     return {
         "name": info.name,
@@ -322,6 +326,8 @@ def session_facts(info: SessionInfo, title: str) -> dict[str, Any]:
         "kind": info.kind,
         "parent": info.parent,
         "model": info.model,
+        "client": client_of(info.name, client),
+        "sent_by": client,
         "dialect": info.dialect,
         "messages": info.count,
         "compaction": info.compaction,
