@@ -176,7 +176,9 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
         if turns:
             rows.append((call_recording(document, number), turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
-        raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
+        raise TranscriptError(
+            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
+        )
     if as_json:
         emit_json([{"conversation": name, **health_facts(found), "paid": round(paid, 4)} for name, found, paid in rows])
         return

@@ -110,7 +110,9 @@ def command(
         if turns:
             recorded.append((call_recording(document, number), document, turns))
     if not recorded:
-        raise TranscriptError(f"{name_of(file)}: no message has a usage to count by (_meta.usage)")
+        raise TranscriptError(
+            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
+        )
     saved = _savings(file.removeprefix(STORED), config) if file.startswith(STORED) else None
     played = None if no_replay or saved is not None else _replay(recorded, model, known)
     bills = {name: Bill.of(turns) for name, _, turns in recorded}

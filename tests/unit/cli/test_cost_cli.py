@@ -158,4 +158,4 @@ def test_the_miss_behind_a_fold_of_a_stored_session_is_told_as_that(
 
 def test_what_has_no_usage_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", {"messages": [{"role": "user", "content": "Go."}]})
-    assert "no message has a usage to count by" in str(run(file).exception)
+    assert "no usage that a provider reported" in str(run(file).exception)
