@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-BAR_WIDTH, BESIDE_BARS = 32, 46
+BAR_WIDTH, BESIDE_BARS = 32, 52
 LEAST_NAME = 12
 """Columns that a word gets at least in a table, if it has so many."""
 PIPED_WIDTH = 100_000

@@ -221,5 +221,5 @@ def test_a_table_that_is_too_wide_goes_on_below_and_breaks_no_number() -> None:
 
 
 def test_bars_give_way_to_words_in_a_narrow_terminal() -> None:
-    for width, cells in ((120, 32), (80, 32), (60, 14), (20, 1)):
+    for width, cells in ((120, 32), (80, 28), (60, 8), (20, 1)):
         assert len(share_bar(Console(width=width, file=io.StringIO()), 1.0)) == cells
