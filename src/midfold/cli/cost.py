@@ -105,7 +105,7 @@ def command(
     """
     known = settings(config)
     recorded: Recorded = []
-    for number, document in enumerate(read_conversations(file, None, conversation), 1):
+    for number, document in enumerate(read_conversations(file, None, conversation, config=config), 1):
         turns = list(observe_recording(document, known.models, known.prompt_caching.cache_ttl, model or ""))
         if turns:
             recorded.append((call_recording(document, number), document, turns))

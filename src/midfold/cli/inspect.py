@@ -82,7 +82,7 @@ def command(
     Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
     apart by their shape.
     """
-    documents = read_conversations(file, dialect, conversation, strict=strict)
+    documents = read_conversations(file, dialect, conversation, strict=strict, config=config)
     known = settings(config)
     if len(documents) == 1:
         with show_work("counting"):
