@@ -150,11 +150,14 @@ def test_copies_are_found_by_what_results_say() -> None:
     assert {place.message: copy.message for place, copy in found.items()} == {2: 4}
 
 
-@pytest.mark.parametrize("rounds", [10, 13, 20, 31])
-def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "newest"), [(10, 120), (31, 120), (13, 600), (20, 700), (31, 800)])
+def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rounds: int, newest: int) -> None:
+    lines = [120] * (rounds - 1) + [newest]
     reads = [
-        call(number, "read_file", {"path": f"p{number}.py"}, f"file {number}\n" + number_lines("line {n} is fine", 120))
-        for number in range(rounds)
+        call(
+            number, "read_file", {"path": f"p{number}.py"}, f"file {number}\n" + number_lines("line {n} is fine", count)
+        )
+        for number, count in enumerate(lines)
     ]
     with midfold.open("memory:") as sessions:
         session = sessions.session("a", context_length=16_000, leaves_room=True)

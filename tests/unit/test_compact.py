@@ -325,7 +325,8 @@ def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replace
     assert all(budget * 4 <= characters for budget, characters in asked)
 
 
-def test_a_summary_that_is_updated_is_not_asked_to_shrink() -> None:
+def budgets_of(messages: list[Any], window: int) -> list[int]:
+    """What summaries of a conversation may have that grows message by message."""
     budgets: list[int] = []
 
     @free
@@ -336,12 +337,24 @@ def test_a_summary_that_is_updated_is_not_asked_to_shrink() -> None:
 
     view: list[Any] = []
     state = None
-    for message in paragraphs(90, 130):
+    for at, message in enumerate(messages):
         view.append(message)
-        done = midfold.compact(view, context_length=16_000, state=state, summarizer=summarise)
+        done = midfold.compact(
+            view, context_length=window, state=state, summarizer=summarise, clock=lambda at=at: at * 1e3
+        )
         view, state = list(done.messages), done.state
-    assert len(budgets) > 1
-    assert min(budgets[1:]) >= budgets[0] and budgets[-1] == 1_600
+    return budgets
+
+
+def test_a_summary_that_is_updated_is_not_asked_to_shrink() -> None:
+    budgets = budgets_of(paragraphs(180, 130), 16_000)
+    assert len(budgets) > 10 and min(budgets[4:]) >= 1_600
+
+
+def test_a_longer_summary_takes_no_room_that_the_next_turns_need() -> None:
+    small, large = budgets_of(paragraphs(400, 60), 24_000), budgets_of(paragraphs(200, 190), 24_000)
+    assert max(small) == 3_200
+    assert len(large) > 4 and max(large) < 2_600
 
 
 def readings(count: int, lines: int) -> list[dict[str, Any]]:
@@ -393,7 +406,7 @@ def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
     def summarise(ask: midfold.SummaryAsk) -> str:
         return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "- and more\n" * (ask.budget_tokens // 4)
 
-    crowded = paragraphs(44, 175)
+    crowded = paragraphs(44, 160)
     tight = midfold.compact(crowded, context_length=23_000, summarizer=summarise)
     protection = midfold.Protection(protect_last_n=4)
     roomy = midfold.compact(crowded, context_length=23_000, protection=protection, summarizer=summarise)
@@ -401,3 +414,20 @@ def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
     assert tight.receipt.new_tokens > tight.receipt.threshold_tokens * 0.9
     assert tight.state.ineffective == 1 and tight.state.ineffective_tokens == tight.receipt.new_tokens
     assert roomy.changed and roomy.state.ineffective == 0
+
+
+def test_where_the_last_messages_do_not_fit_those_that_stay_leave_room_for_some_turns() -> None:
+    sizes = []
+    for words in (165, 190, 230, 300):
+        done = midfold.compact(paragraphs(44, words), context_length=23_000)
+        assert any("not the 20 of protect_last_n" in notice for notice in done.receipt.notices)
+        assert 5 < done.receipt.new_messages < 20
+        sizes.append(done.receipt.new_tokens)
+    assert max(sizes) <= 11_500 * 0.7
+
+
+def test_few_messages_that_leave_no_room_stay_as_long_as_they_fit() -> None:
+    giants = [*paragraphs(20, 100), *paragraphs(2, 1_900)]
+    done = midfold.compact(giants, context_length=23_000)
+    assert done.changed and 11_500 * 0.7 < done.receipt.new_tokens < 11_500
+    assert list(done.messages)[-4:] == giants[-4:]

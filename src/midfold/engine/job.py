@@ -11,6 +11,7 @@ import msgspec
 from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Plan
+from midfold.fold.budget import ROOMY
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
@@ -120,6 +121,8 @@ REDUCED_SHARE = 0.1
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
 """Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
 more hardly helps. Tokens of the smallest one."""
+WITH_ADDED = 1.15
+"""Times its budget: what is reckoned with for a summary, as what is added to a model's answer comes on top."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
@@ -139,6 +142,8 @@ class Job:
         target = request.target_tokens
         self.limit = request.budget.threshold_tokens - 1 if target is None else target
         """The largest size the view should have: the one that was asked for, else just below the threshold."""
+        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
+        """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
@@ -319,7 +324,7 @@ class Job:
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
-        budget = self.summary_budget(plan)
+        budget = self.summary_budget(plan, spare=True)
         trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
         return SummaryAsk(
             messages=new,
@@ -348,15 +353,19 @@ class Job:
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
-    def summary_budget(self, plan: Plan) -> int:
-        """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
+    def summary_budget(self, plan: Plan, *, spare: bool = False) -> int:
+        """Tokens for the summary: by the size of the fold, with what the view has to spare or without; or what is left
+        of the size that was asked for."""
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
             before = max(sum(self.sizes[at] for at in plan.fold() if at in self.ours) - FRAME_TOKENS, 0)
-            if self.staying(plan) > self.limit - self.budget.summary_tokens(gone) - self._frame_tokens:
-                gone += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
-            most = max(before + int((gone - before) * MOST_OF_NEW), FEWEST_TOKENS)
-            return min(self.budget.summary_tokens(gone), most)
+            new, stays = gone - before, self.staying(plan) + self._frame_tokens
+            if stays > self.limit - self.budget.summary_tokens(new, before):
+                new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
+            most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
+            has_room = spare and not self.request.trigger_tokens
+            room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
+            return min(self.budget.summary_tokens(new, before, room), most)
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 

@@ -6,7 +6,8 @@ Rules of this file:
 2. Where the view would not fall below the threshold, or would hardly be smaller, the messages of the tail beyond
    `protect_last_n` are folded, too. Where it would not fall below the threshold even so, `protect_last_n` is at most
    half of all messages: a summary of the others tells more than their ends. Then long results are shown by their ends,
-   and only then does the rest of `protect_last_n` give way, one group after the other. A notice says so.
+   and only then does the rest of `protect_last_n` give way, one group after the other. A notice says so. What gives
+   way leaves room for some turns: a fold that ends just below the threshold is soon followed by another.
 3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
    messages stay, at most half of all.
 4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
@@ -19,15 +20,15 @@ from bisect import bisect_left
 
 import msgspec
 
-from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, Job
+from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, WITH_ADDED, Job
 from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
 from midfold.fold.boundary import SMALLEST_FLOOR, Layout, Plan, head_length, split_for_partial_compaction
 from midfold.fold.handoff import newest_handoff
 
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
-LONGEST_SUMMARY, WITH_ADDED = 1.1, 1.15
-"""Times its budget: what is longer is cut; and what is reckoned with where a model's answer is added to."""
+LONGEST_SUMMARY = 1.1
+"""Times its budget: what is longer is cut."""
 
 
 def plan_whole(job: Job) -> Plan:
@@ -50,18 +51,19 @@ def plan_fold(job: Job) -> Plan:
     count, floor = len(job.messages), job.request.options.protection.protect_last_n
     is_small = job.prompt_tokens <= job.limit
     last = layout.cut_before(count - (min(floor, count // 2) if is_small else floor))
-    protected = _shorten(job, layout, whole.tail_start, last)
+    protected = _shorten(job, layout, whole.tail_start, last, job.limit)
     if is_small or size_of(job, protected) <= job.limit:
         return protected
-    half = _shorten(job, layout, protected.tail_start, layout.cut_before(count - min(floor, count // 2)))
-    if not _can_fit(job, half):
-        return _give_way(job, layout, half)
-    return _tell(job, layout, half, "with the ones before them")
+    goal = job.roomy_limit
+    half = _shorten(job, layout, protected.tail_start, layout.cut_before(count - min(floor, count // 2)), goal)
+    if not _can_fit(job, half, goal):
+        half = _give_way(job, layout, half, goal)
+    return _tell(job, layout, half)
 
 
-def _can_fit(job: Job, plan: Plan) -> bool:
-    """Whether a plan is below the threshold with its long results shown by their ends, if it must be."""
-    return size_of(job, plan) <= job.limit or size_of(job, plan, WHOLE_TEXTS) <= job.limit
+def _can_fit(job: Job, plan: Plan, goal: int) -> bool:
+    """Whether a plan has that size with its long results shown by their ends, if it must be."""
+    return size_of(job, plan) <= goal or size_of(job, plan, WHOLE_TEXTS) <= goal
 
 
 def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
@@ -112,40 +114,38 @@ def _whole(job: Job, layout: Layout) -> Plan:
     return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
 
 
-def _shorten(job: Job, layout: Layout, first: int, last: int) -> Plan:
+def _shorten(job: Job, layout: Layout, first: int, last: int, limit: int) -> Plan:
     """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
     cuts = layout.cuts_between(first, last)
-    goal = min(job.limit, job.prompt_tokens * SMALLEST_GAIN)
+    goal = min(limit, job.prompt_tokens * SMALLEST_GAIN)
     place = bisect_left(cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, room=layout.room)) <= goal)
     return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
 
 
-def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
+def _give_way(job: Job, layout: Layout, protected: Plan, goal: int) -> Plan:
     """The plan with as many of the last messages as fit, their long results by their ends."""
     count, floor = len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
+    for limit in (goal, job.limit):
 
-    def fits(cut: int) -> bool:
-        return size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS) <= job.limit
+        def fits(cut: int, limit: int = limit) -> bool:
+            return size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS) <= limit
 
-    place = bisect_left(cuts, True, key=fits)
-    if place < len(cuts):
-        plan = layout.plan_from(cuts[place], room=layout.room)
-        why = "with the ones before them"
-    else:
-        plan = layout.plan_from(cuts[-1]) if cuts else protected
-        why = "even without the ones before them"
-    return _tell(job, layout, plan, why)
+        place = bisect_left(cuts, True, key=fits)
+        if place < len(cuts):
+            return layout.plan_from(cuts[place], room=layout.room)
+    return layout.plan_from(cuts[-1]) if cuts else protected
 
 
-def _tell(job: Job, layout: Layout, plan: Plan, why: str) -> Plan:
+def _tell(job: Job, layout: Layout, plan: Plan) -> Plan:
     """The plan; where it keeps less than `protect_last_n`, a notice says why."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - layout.first):
+        why = "with" if _can_fit(job, plan, job.limit) else "even without"
         limit = f"the view would not be below the threshold of {job.limit + 1:,} tokens"
         job.notices.append(
             f"the last {kept} messages stay, not the {floor} of protect_last_n: "
-            f"{why} and with a summary of full length {limit}"
+            f"{why} the ones before them and with a summary of full length {limit}"
         )
     return plan
 

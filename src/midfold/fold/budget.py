@@ -5,9 +5,11 @@ Rules of this file (the specification documents, and the project's decisions whe
    positive or leaves nothing is ignored with a notice.
 2. The threshold is `ratio` of that window, but at least the minimum-context floor. A floor that reaches the window
    would forbid folding for ever: then the threshold is 85 % of the window.
-3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
-   at most 5 % of the context length and 12,000. Where that maximum is below the minimum, in windows below 40,000
-   tokens, the minimum beats it, but is no more than a fifth of the threshold.
+3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it newly stands for, beside what the
+   one before it takes, at least 2,000 tokens, at most 5 % of the context length and 12,000. Where that maximum is below
+   the minimum, in windows below 40,000 tokens, the minimum beats it, but is no more than a fifth of the threshold.
+   In windows below 64,000, the smallest that the documents speak of, a summary may be as long as there where the view
+   has room for it, up to 30 % of the threshold.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -26,6 +28,9 @@ SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
 MINIMUM_OF_THRESHOLD = 0.2
 """The least budget of a summary, in windows in which 2,000 tokens would leave no room for anything else."""
+SMALLEST_WINDOW, MOST_OF_THRESHOLD = 64_000, 0.3
+ROOMY = 0.7
+"""Of the threshold: a view that leaves the rest free is not folded again at once."""
 SOFT_RATIO = 0.8
 TAIL_OF_TARGET = 0.1
 """Of a size that was asked for: verbatim messages at the end. More of them, and fewer lines of the whole fold, kept
@@ -53,11 +58,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tail_tokens: int
     summary_maximum: int
     summary_minimum: int = SUMMARY_MINIMUM
+    spare_maximum: int = 0
+    """How long a summary may be where there is room; from 64,000 tokens on no more than the maximum."""
     notices: tuple[str, ...] = ()
 
-    def summary_tokens(self, folded: int) -> int:
-        """How long the summary of `folded` tokens may be."""
-        return max(min(int(folded * SUMMARY_RATIO), self.summary_maximum), self.summary_minimum)
+    def summary_tokens(self, folded: int, before: int = 0, room: int = 0) -> int:
+        """How long the summary of `folded` tokens may be, in the place of one of `before`, where there is `room`."""
+        wanted = before + int(folded * SUMMARY_RATIO)
+        spare = min(wanted, self.spare_maximum, room)
+        return max(min(wanted, self.summary_maximum), self.summary_minimum, spare)
 
     @property
     def most_summary_tokens(self) -> int:
@@ -120,6 +129,7 @@ def plan_budget(
     threshold = threshold_tokens(window, ratio, minimum_context_floor)
     maximum = max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM))
     least = min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))
+    spare = int(SMALLEST_WINDOW * SUMMARY_SHARE_OF_CONTEXT)
     return Budget(
         context_length=context_length,
         output_reservation=reservation,
@@ -128,5 +138,6 @@ def plan_budget(
         tail_tokens=max(1, int(threshold * target_ratio)),
         summary_maximum=maximum,
         summary_minimum=SUMMARY_MINIMUM if maximum >= SUMMARY_MINIMUM else max(1, least),
+        spare_maximum=min(spare, int(threshold * MOST_OF_THRESHOLD)),
         notices=(notice,) if notice else (),
     )

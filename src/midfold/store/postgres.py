@@ -96,7 +96,7 @@ def _body(entry: NewMessage) -> dict[str, Any]:
 class Postgres(Database):
     flavour: ClassVar[Flavour] = "postgres"
     begin: ClassVar[dict[How, str]] = {
-        "read": "BEGIN",
+        "read": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         "write": f"BEGIN; SELECT pg_advisory_xact_lock_shared({LOCK})",
         "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
     }

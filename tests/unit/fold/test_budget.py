@@ -60,6 +60,20 @@ def test_from_a_window_of_40_000_on_the_documents_formula_holds_whatever_the_thr
                 assert budget.summary_tokens(folded) == min(max(int(folded * 0.2), 2_000), most)
 
 
+def test_where_there_is_room_a_summary_in_a_small_window_may_be_as_long_as_in_one_of_64_000() -> None:
+    small = [plan_budget(window).summary_tokens(100_000, room=50_000) for window in (8_000, 16_000, 24_000, 63_999)]
+    assert small == [1_200, 2_400, 3_200, 3_200]
+    assert plan_budget(24_000).summary_tokens(100_000, room=2_500) == 2_500
+    assert plan_budget(24_000).summary_tokens(9_000, room=50_000) == 2_000, "a fifth of it, at least 2,000"
+    for window in (64_000, 100_000, 200_000, 1_000_000):
+        assert plan_budget(window).summary_tokens(100_000, room=50_000) == plan_budget(window).summary_tokens(100_000)
+
+
+def test_an_updated_summary_keeps_its_room_and_gets_a_fifth_of_what_is_new() -> None:
+    tokens = plan_budget(200_000).summary_tokens
+    assert [tokens(10_000, before) for before in (0, 1_000, 3_000, 9_000)] == [2_000, 3_000, 5_000, 10_000]
+
+
 def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:
     budget = plan_budget(200_000)
     assert budget.pressure(100_000) is Pressure.HARD
