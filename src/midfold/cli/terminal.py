@@ -195,7 +195,7 @@ def _fitted_table() -> Any:
             """Numbers and what is not to be wrapped are shown whole; of a name, so much that it is not chopped."""
             cells = [Measurement.get(console, options, cell).maximum for cell in column.cells]
             head = Measurement.get(console, options, column.header).minimum if self.show_header else 0
-            most = max(cells, default=0)
+            most = min(max(cells, default=0), column.max_width or options.max_width)
             return max(most if column.justify == "right" or column.no_wrap else min(most, LEAST_NAME), head)
 
         def _with(self, places: list[int]) -> Table:
