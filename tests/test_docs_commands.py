@@ -205,10 +205,11 @@ def assert_listens(line: str, folder: Path, given: dict[str, str]) -> None:
             if not said:
                 break
             lines.append(said)
-        while process.poll() is None and time.monotonic() < ends:
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
-        assert process.poll() is not None
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
     assert any("http://127.0.0.1:" in one for one in lines), lines
 
 

@@ -30,6 +30,8 @@ takes long, piped they write plain text whose lines are never broken, and with `
 | 2 | nothing was done: a wrong option, setting, file or name, in one line on standard error |
 | 130 | interrupted with Ctrl-C, in one line; in `chat` Ctrl-C ends what runs and not the program |
 
+SIGTERM lets `serve`, `pages` and `mcp --http` end their answers; the exit code is 0.
+
 A file that exists is replaced only with `--overwrite`, a folder must be there before the work begins, and `-o -` is
 standard output. A session is named by its name, its short id, a beginning of either, or `last`. Where a transcript is
 expected, `session:NAME` is a session of the store.

@@ -61,7 +61,7 @@ from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally
 
 IN_FLIGHT = "a compaction of this session is already in flight"
-LOST = "the lease was lost while the summary was made"
+LOST = "another process took this session over while the summary was made"
 
 
 def memory_of(info: SessionInfo) -> ConversationMemory:

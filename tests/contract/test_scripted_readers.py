@@ -20,6 +20,7 @@ from midfold.recall import NOTHING
 from midfold.recall.words import SILENT
 from midfold.transcript.message import Transcript
 from support.data import SHARED, need
+from support.effort import effort
 
 QUESTIONS = SHARED.parent / "probes" / "questions"
 FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -111,7 +112,7 @@ def test_searches_with_filters_quotes_and_patterns_find_something(is_tuned: bool
             probe = json.loads(path.read_bytes())
             messages, digests = past_of(probe)
             recall = Memory({"past": messages}).recall(midfold.redact)
-            for question in probe["questions"]:
+            for question in probe["questions"][:: effort(2, 1)]:
                 evidence = {digests[place].hex()[:6] for place in question["evidence"] if place in digests}
                 for given in narrow_searches(question):
                     answer = recall.run("context_search", given)

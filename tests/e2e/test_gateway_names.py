@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from midfold.cli.options import full_name
-from midfold.cli.serve import _stop
 from midfold.pages.lookup import Lookup
 from midfold.testing.answers import anthropic_json, openai_json, raw
 from midfold.testing.doubles import Request, ScriptedProvider
@@ -84,13 +83,3 @@ def test_what_is_under_api_and_not_ours_is_the_providers() -> None:
             assert call(url, "GET", "/api/tags")[2] == b'{"models":[]}'
             assert call(url, "GET", "/api/sessions")[0] == 404, "ours"
     assert [request.path for request in provider.requests] == ["/api/tags"]
-
-
-def test_a_signal_before_the_gateway_serves_ends_it() -> None:
-    with ScriptedProvider(then=ok) as provider, running(provider.url) as gateway:
-        _stop(gateway.app, 15, None)
-        gateway.app.has_begun = False
-        with pytest.raises(SystemExit) as ended:
-            _stop(gateway.app, 15, None)
-        assert gateway.app.must_stop
-    assert ended.value.code == 0

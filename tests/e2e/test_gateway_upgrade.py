@@ -21,9 +21,9 @@ LATER = "CREATE TABLE later (id integer);\nALTER TABLE sessions ADD COLUMN later
 
 
 def newer(folder: Path) -> Path:
-    """A copy of this midfold that knows one migration more."""
+    """A copy of this midfold that knows one migration more; what was compiled is copied with its times, and holds."""
     package = folder / "newer" / "midfold"
-    shutil.copytree(Path(midfold.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(midfold.__file__).parent, package)
     for flavour in ("sqlite", "postgres"):
         files = sorted((package / "store" / "sql" / flavour).glob("0*.sql"))
         (files[-1].parent / f"{len(files) + 1:04}_later.sql").write_text(LATER)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import midfold
+from midfold.cli.main import main
 from midfold.pages import Recorder
 from midfold.pages.api_types import SessionFacts
-from midfold.pages.lookup import Lookup, Sees
+from midfold.pages.lookup import Lookup, Sees, SessionFilter
 from midfold.pages.web import everything
 from midfold.service import Sessions
 from midfold.store.usage import LastRequests
@@ -152,3 +155,17 @@ def test_conversations_nobody_goes_on_with_do_not_pile_up(url: str) -> None:
         left = [info.name for info in it.sessions.all()]
         assert len(left) == 3
         assert "stored" in left
+
+
+def test_the_program_that_asks_is_noted_and_sessions_are_chosen_by_it(url: str) -> None:
+    with watched(url) as it:
+        for place, agent in enumerate(("claude-cli/2.1.14 (external, cli)", "OpenAI/Python 2.1.0", f"sk-{'a1b2' * 9}")):
+            it.ask(talk(1, first=f"hello {place}"), headers={"user-agent": agent})
+        found = {one.sent_by: one.client for one in it.seen()}
+        assert found == {"claude-cli/2.1": "claude-cli", "OpenAI/Python": "OpenAI/Python", "": ""}
+        lookup = Lookup(it.sessions)
+        listed = lookup.sessions_like(SessionFilter(client="claude-cli"), 0, everything)
+        assert [one.sent_by for one in listed.sessions] == ["claude-cli/2.1"]
+        assert set(listed.clients) == {"OpenAI/Python", "claude-cli"}
+        shown = json.loads(CliRunner().invoke(main, ["sessions", "list", "--json", "--store", url]).stdout or "[]")
+        assert url == "memory:" or {one["sent_by"]: one["client"] for one in shown} == found

@@ -70,7 +70,7 @@ def diff(
     if session:
         one, two = _views(session, store, config, (first, second))
     else:
-        one, two = (read_conversation(file, None, conversation) for file in (first, second))
+        one, two = (read_conversation(file, None, conversation, config=config) for file in (first, second))
     model = model or two.model or one.model
     prices = prices_for(model, known.prompt_caching.cache_ttl, known.models)
     found = prefix_diff(one, two, meter=meter_for(believe(model, known)), prices=prices)
@@ -127,7 +127,7 @@ def plan(
 ) -> None:
     """Show where cache breakpoints belong in a request, and why."""
     known = settings(config).prompt_caching
-    document = read_conversation(file, None, conversation)
+    document = read_conversation(file, None, conversation, config=config)
     model = model or document.model
     hints = cache.plan_document(
         document,
@@ -171,12 +171,14 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     """
     known = settings(config)
     rows = []
-    for number, document in enumerate(read_conversations(file, None, None), 1):
+    for number, document in enumerate(read_conversations(file, None, None, config=config), 1):
         turns = list(observe_recording(document, known.models, known.prompt_caching.cache_ttl, model or ""))
         if turns:
             rows.append((call_recording(document, number), turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
-        raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
+        raise TranscriptError(
+            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
+        )
     if as_json:
         emit_json([{"conversation": name, **health_facts(found), "paid": round(paid, 4)} for name, found, paid in rows])
         return

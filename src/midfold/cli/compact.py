@@ -77,7 +77,7 @@ def command(
     _refuse_both({"--json": as_json, "-o -": output == STANDARD})
     check_picture(picture)
     written = None if output in (None, STANDARD) or preview else _check_target(output, file, overwrite=overwrite)
-    document, loaded = read_conversation(file, None, conversation), engine_settings(config)
+    document, loaded = read_conversation(file, None, conversation, config=config), engine_settings(config)
     writer = _choose_summarizer(loaded, model or document.model, asked="local" if local or preview else summarizer)
     with show_work("folding") if writer is local_summarizer else nullcontext():
         result = compact(

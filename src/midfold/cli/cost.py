@@ -105,12 +105,14 @@ def command(
     """
     known = settings(config)
     recorded: Recorded = []
-    for number, document in enumerate(read_conversations(file, None, conversation), 1):
+    for number, document in enumerate(read_conversations(file, None, conversation, config=config), 1):
         turns = list(observe_recording(document, known.models, known.prompt_caching.cache_ttl, model or ""))
         if turns:
             recorded.append((call_recording(document, number), document, turns))
     if not recorded:
-        raise TranscriptError(f"{name_of(file)}: no message has a usage to count by (_meta.usage)")
+        raise TranscriptError(
+            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
+        )
     saved = _savings(file.removeprefix(STORED), config) if file.startswith(STORED) else None
     played = None if no_replay or saved is not None else _replay(recorded, model, known)
     bills = {name: Bill.of(turns) for name, _, turns in recorded}

@@ -177,7 +177,8 @@ def _cell(figure: Figure, *, best: bool) -> Text:
 
 
 def _details(figures: list[Figure]) -> Table:
-    table = make_table("method", *(f">{name}" for name in ("budget", "used", "over", "bound", *DETAILS.values())))
+    columns = ("budget", "used", "over", "bound", *DETAILS.values())
+    table = make_table("method", *(f">{name}" for name in columns), keys=2)
     for figure in figures:
         over = Text(f"{figure.over} of {figure.cuts}" if figure.over else "-", style="yellow" if figure.over else "dim")
         shown = [figure.measures.get(name) for name in ("bound", *DETAILS)]

@@ -11,13 +11,12 @@ import click
 from midfold.api import budget_for
 from midfold.cli.options import read_conversations, settings, with_conversation, with_dialect
 from midfold.cli.terminal import (
-    bar,
     console,
     emit_json,
-    has_unicode,
     make_table,
     make_text,
     progress_bar,
+    share_bar,
     show_work,
     visible,
 )
@@ -83,7 +82,7 @@ def command(
     Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
     apart by their shape.
     """
-    documents = read_conversations(file, dialect, conversation, strict=strict)
+    documents = read_conversations(file, dialect, conversation, strict=strict, config=config)
     known = settings(config)
     if len(documents) == 1:
         with show_work("counting"):
@@ -218,7 +217,8 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     tokens = shown["tokens"]
     roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
     out.print(
-        make_text(f"{shown['messages']:,} messages", "bold") + make_text(f" in {shown['dialect']} shape: {roles}")
+        make_text(f"{shown['messages']:,} messages", "bold")
+        + make_text(f" in {shown['dialect']} shape{': ' if roles else ''}{roles}")
     )
     calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
     out.print(make_text(calls + _tools(shown["tools_used"])))
@@ -270,7 +270,7 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
     for kind, amount in sorted(by_kind.items(), key=lambda item: -item[1]):
         if amount:
             share = amount / total
-            filled = make_text(bar(share, ascii_only=not has_unicode(out)), COLOURS.get(kind, "white"))
+            filled = make_text(share_bar(out, share), COLOURS.get(kind, "white"))
             table.add_row(kind, f"{amount:,}", f"{share:.1%}", filled)
     out.print(table)
 
@@ -281,7 +281,7 @@ def context_table(out: Console, shares: Sequence[ContextShare], *, measured: boo
     table.add_column("", no_wrap=True)
     for share in shares:
         colour = "bright_black" if share.name in (RESERVE, FREE) else COLOURS.get(share.name, "white")
-        filled = make_text(bar(share.share, ascii_only=not has_unicode(out)), colour)
+        filled = make_text(share_bar(out, share.share), colour)
         table.add_row(make_text(share.name), f"{share.tokens:,}", f"{share.share:.1%}", filled)
     out.print(table)
     if measured:
@@ -307,7 +307,7 @@ def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
     for number, row in enumerate(rows, 1):
         tokens = row["tokens"]
         cells = (f"{number}", f"{row['messages']:,}", f"{row['tool_calls']:,}", f"{tokens['total']:,}")
-        filled = bar(tokens["total"] / most, 24, ascii_only=not has_unicode(out))
+        filled = share_bar(out, tokens["total"] / most, 24)
         table.add_row(*cells, f"{tokens['share_of_window']:.0%}", f"{len(row['problems']):,}", filled)
     out.print(table)
     out.print()

@@ -1,5 +1,4 @@
-"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2, an
-interrupt into one line and exit 130."""
+"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2."""
 
 from __future__ import annotations
 
@@ -44,7 +43,6 @@ COMMANDS = {
 }
 MODULES = {"import": "import_logs"}
 """Files that cannot be called as their command is."""
-INTERRUPTED = 130
 
 
 class LazyGroup(HelpfulGroup):
@@ -71,8 +69,8 @@ def main() -> None:
     """Keep an LLM agent's conversation inside its context window without losing the thread."""
 
 
-def run() -> None:
-    """The console entry point."""
+def run_command() -> None:
+    """Runs what the arguments ask for, and ends the process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -84,10 +82,11 @@ def run() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt) as stopped:
-        is_no = isinstance(stopped, click.Abort) and not isinstance(stopped.__cause__, KeyboardInterrupt)
-        _tell("nothing was done" if is_no else "interrupted")
-        sys.exit(1 if is_no else INTERRUPTED)
+    except click.Abort as stopped:
+        if isinstance(stopped.__cause__, KeyboardInterrupt):
+            raise stopped.__cause__ from None
+        _tell("nothing was done")
+        sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _tell(f"{where}{error.strerror or error}")

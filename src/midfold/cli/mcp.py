@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 
 import midfold
 from midfold.adapters.mcp_tools import SPECS, SessionTools
+from midfold.cli import signals
 from midfold.cli.listening import listen
 from midfold.cli.options import open_own, with_config, with_url
 from midfold.cli.terminal import notice
@@ -50,6 +52,7 @@ def command(url: str | None, config: str | None, project: Path, http: bool, port
             _serve_http(sessions, port)
         else:
             tools = SessionTools(sessions, project_prefix(project), project)
+            signal.signal(signal.SIGINT, signals.end_at_once)
             asyncio.run(_serve_stdio(_build_server(lambda request: tools)))
 
 
@@ -71,7 +74,8 @@ def _serve_http(sessions: Sessions, port: int) -> None:
     with listening:
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; Ctrl-C ends it")
         door = Admission(inner, keys, limits)
-        uvicorn.Server(uvicorn.Config(door, log_level="warning", access_log=False)).run(sockets=[listening])
+        server_config = uvicorn.Config(door, log_level="warning", access_log=False)
+        signals.serve(uvicorn.Server(server_config), [listening])
 
 
 def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:

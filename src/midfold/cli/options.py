@@ -118,10 +118,12 @@ def name_of(file: str) -> str:
     return "standard input" if file == "-" else file
 
 
-def read_conversations(file: str, dialect: str | None, number: int | None, *, strict: bool = False) -> list[Document]:
-    """The conversations of a file, or a session of the store; with a number, that one."""
+def read_conversations(
+    file: str, dialect: str | None, number: int | None, *, strict: bool = False, config: str | None = None
+) -> list[Document]:
+    """The conversations of a file, or a session of the store that the settings name; with a number, that one."""
     if file.startswith(STORED):
-        return [read_stored(file.removeprefix(STORED))]
+        return [read_stored(file.removeprefix(STORED), config)]
     data = read_file(file)
     with show_work(f"reading {len(data) / 1e6:,.0f} MB"):
         documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
@@ -136,19 +138,19 @@ def read_conversations(file: str, dialect: str | None, number: int | None, *, st
     return [documents[number - 1]]
 
 
-def read_conversation(file: str, dialect: str | None, number: int | None) -> Document:
+def read_conversation(file: str, dialect: str | None, number: int | None, *, config: str | None = None) -> Document:
     """The one conversation of a file, or the one of a number."""
-    found = read_conversations(file, dialect, number)
+    found = read_conversations(file, dialect, number, config=config)
     if len(found) != 1:
         raise TranscriptError(f"{name_of(file)} holds {len(found)} conversations: --conversation N chooses one")
     return found[0]
 
 
-def read_stored(name: str) -> Document:
+def read_stored(name: str, config: str | None = None) -> Document:
     """The whole history of a stored session, with its times and what was reported of it."""
     from midfold.session import read_history
 
-    with open_existing(None, None, option=None) as sessions:
+    with open_existing(None, config, option=None) as sessions:
         return read_history(stored_session(sessions, name))
 
 

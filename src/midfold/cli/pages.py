@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from midfold.cli import signals
 from midfold.cli.listening import listen
 from midfold.cli.options import with_store
 from midfold.cli.terminal import notice
@@ -32,4 +33,4 @@ def command(sessions: Sessions, port: int) -> None:
     config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
     with listening:
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; Ctrl-C ends it")
-        uvicorn.Server(config).run(sockets=[listening])
+        signals.serve(uvicorn.Server(config), [listening])

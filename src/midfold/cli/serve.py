@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from midfold.cache.breakpoints import SIGN, caching_applies, provider_of, status_line
+from midfold.cli import signals
 from midfold.cli.listening import listen, lookup_problem
 from midfold.cli.options import engine_settings, short_id, with_config
 from midfold.cli.terminal import notice
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from midfold.gateway.exchange import RequestAccount
     from midfold.gateway.private_door import GuardedGateway
-    from midfold.gateway.server import GatewayApplication
     from midfold.pages import Recorder
 
 FOLDS = frozenset(("compacted", "pruned", "recovered"))
@@ -95,19 +93,11 @@ def command(
             notice(text)
         _greet(known, sessions)
         Thread(target=_tell_unknown_names, args=(known,), daemon=True).start()
-        signal.signal(signal.SIGTERM, partial(_stop, app))
         try:
-            server_of(door).run(sockets=sockets)
+            signals.serve(server_of(door), sockets)
         finally:
             recorder.close()
             teller.close()
-
-
-def _stop(app: GatewayApplication, number: int, frame: object) -> None:
-    """SIGTERM before the gateway serves ends it. uvicorn ends its streams first, and then sends the signal again."""
-    if not app.has_begun:
-        app.must_stop = True  # an exception is lost where Python cannot raise it: in a finalizer, for one
-        raise SystemExit(0)
 
 
 class FoldTeller:

@@ -49,17 +49,21 @@ from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.fold.render import brief
+from midfold.pages.formatting import client_of
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
+from midfold.store.usage import LastRequests
 from midfold.transcript import jsonio
 from midfold.transcript.message import RESULT, Message, ToolCall
 from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 with_name = click.argument("name")
-NARROW = 80
-"""Columns of a terminal below which a list says of each session only what tells it from others."""
+COLUMNS = ("session", "used", ">messages", ">folds", "model")
+LEAST_TITLE = 24
+"""Characters of a title that must be seen before there is room for another column."""
+DAY, MINUTE = "2026-11-17", "2026-11-17 09:45"
 LONGEST_LINE = 70
 SEEN = 10 * LONGEST_LINE
 """Characters that are redacted before a line is cut: a secret that begins inside it is still one."""
@@ -82,7 +86,8 @@ def command() -> None:
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
     """List sessions, those used last first."""
 
-    rows = [session_facts(info, sessions.title(info)) for info in sessions.all(limit)]
+    clients = LastRequests(sessions.store.database).clients()
+    rows = [session_facts(info, sessions.title(info), clients.get(info.id, "")) for info in sessions.all(limit)]
     emit_json(rows) if as_json else sessions_table(rows)
 
 
@@ -96,7 +101,8 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
     session = stored_session(sessions, name)
     size = session.size
     info = sessions.store.must(session.name)
-    facts = session_facts(info, sessions.title(info))
+    sent = LastRequests(sessions.store.database).of(info.id)
+    facts = session_facts(info, sessions.title(info), sent.client if sent is not None else "")
     view = session.view()
     facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
     facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
@@ -313,7 +319,7 @@ def seconds(age: str) -> float:
     return float(int(match[1]) * UNITS[match[2]])
 
 
-def session_facts(info: SessionInfo, title: str) -> dict[str, Any]:
+def session_facts(info: SessionInfo, title: str, client: str = "") -> dict[str, Any]:
     """A session as plain values."""
     return {
         "name": info.name,
@@ -322,6 +328,8 @@ def session_facts(info: SessionInfo, title: str) -> dict[str, Any]:
         "kind": info.kind,
         "parent": info.parent,
         "model": info.model,
+        "client": client_of(info.name, client),
+        "sent_by": client,
         "dialect": info.dialect,
         "messages": info.count,
         "compaction": info.compaction,
@@ -352,16 +360,28 @@ def moment(milliseconds: int) -> str:
 
 
 def sessions_table(rows: list[dict[str, Any]]) -> None:
-    """On a terminal by short ids; a script gets whole names."""
+    """On a terminal by short ids, with as many columns as leave room for titles; a script gets whole names."""
     known, out = Counter(row["id"] for row in rows), console()
-    columns = ("session", "used", ">messages", ">folds", "model")[: 3 if out.width < NARROW else None]
-    table = make_table(*columns, no_wrap=True)
-    table.add_column("title")
+    cells = []
     for row in rows:
         name = row["id"] if out.is_terminal and known[row["id"]] == 1 else row["name"]
+        cells.append((name, row["used"], f"{row['messages']:,}", str(row["compactions"]), row["model"] or ""))
+    longest = [max(map(len, column)) for column in zip(*cells, strict=True)] or [0] * len(COLUMNS)
+    widths = [
+        min(longest[0], out.width // 3),
+        len(DAY),
+        *map(max, longest[2:], (len(name.strip(">")) for name in COLUMNS[2:])),
+    ]
+    left = [out.width - sum(widths[:count]) - 2 * count for count in range(len(COLUMNS) + 1)]
+    shown = next((count for count in (5, 4, 3) if left[count] >= LEAST_TITLE), 2)
+    table = make_table(*COLUMNS[:shown], no_wrap=True)
+    table.columns[0].max_width, table.columns[0].overflow = widths[0], "ellipsis"
+    table.add_column("title")
+    when = MINUTE if left[shown] >= LEAST_TITLE + len(MINUTE) - len(DAY) else DAY
+    for row, (name, used, *rest) in zip(rows, cells, strict=True):
         kind = "" if row["kind"] == "root" else f"({row['kind']}) "
-        cells = (name, row["used"][:-3], f"{row['messages']:,}", str(row["compactions"]), row["model"] or "")
-        table.add_row(*map(make_text, cells[: len(columns)]), make_line(f"{kind}{row['title']}"))
+        line = (name, used[: len(when)], *rest)[:shown]
+        table.add_row(*map(make_text, line), make_line(f"{kind}{row['title']}"))
     out.print(table if rows else "no sessions")
 
 

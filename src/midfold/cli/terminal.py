@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-BAR_WIDTH = 32
+BAR_WIDTH, BESIDE_BARS = 32, 52
+LEAST_NAME = 12
+"""Columns that a word gets at least in a table, if it has so many."""
 PIPED_WIDTH = 100_000
 """No line of what is piped is broken in two."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -149,15 +152,62 @@ def make_line(text: str, style: str = "") -> Text:
     return line
 
 
-def make_table(*columns: str, header_style: str = "bold", show_header: bool = True, no_wrap: bool = False) -> Table:
-    """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right."""
-    from rich.table import Table
+def make_table(
+    *columns: str, header_style: str = "bold", show_header: bool = True, no_wrap: bool = False, keys: int = 1
+) -> Table:
+    """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right.
 
-    table = Table(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
+    No number is broken in two: columns that a terminal has no room for follow below, beside the first `keys` again.
+    """
+    made = _fitted_table()(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
+    made.keys = keys
+    table: Table = made
     for name in columns:
         justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
         table.add_column(name.removeprefix(">"), justify=justify, overflow="fold", no_wrap=no_wrap)
     return table
+
+
+@cache
+def _fitted_table() -> Any:
+    from rich.measure import Measurement
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    class FittedTable(Table):
+        keys = 1
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            widths = [self._least(console, options, column) for column in self.columns]
+            parts: list[list[int]] = [[]]
+            for place in range(self.keys, len(widths)):
+                wide = sum(widths[: self.keys]) + sum(widths[one] + 2 for one in (*parts[-1], place))
+                parts += [[place]] if parts[-1] and wide > options.max_width else []
+                parts[-1] += [place] if parts[-1][-1:] != [place] else []
+            if len(parts) == 1:
+                yield from super().__rich_console__(console, options)
+                return
+            for number, part in enumerate(parts):
+                yield Text("") if number else Text("", end="")
+                yield self._with([*range(self.keys), *part])
+
+        def _least(self, console: Console, options: ConsoleOptions, column: Column) -> int:
+            """Numbers and what is not to be wrapped are shown whole; of a name, so much that it is not chopped."""
+            cells = [Measurement.get(console, options, cell).maximum for cell in column.cells]
+            head = Measurement.get(console, options, column.header).minimum if self.show_header else 0
+            most = min(max(cells, default=0), column.max_width or options.max_width)
+            return max(most if column.justify == "right" or column.no_wrap else min(most, LEAST_NAME), head)
+
+        def _with(self, places: list[int]) -> Table:
+            part = Table(box=None, pad_edge=False, header_style=self.header_style, show_header=self.show_header)
+            for place in places:
+                one = self.columns[place]
+                part.add_column(one.header, justify=one.justify, overflow=one.overflow, no_wrap=one.no_wrap)
+            for cells in zip(*(list(self.columns[place].cells) for place in places), strict=True):
+                part.add_row(*cells)
+            return part
+
+    return FittedTable
 
 
 def pad_rows(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -174,6 +224,11 @@ def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> st
         return "#" * round(share * width)
     full, rest = divmod(round(share * width * 8), 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")
+
+
+def share_bar(out: Console, share: float, width: int = BAR_WIDTH) -> str:
+    """A bar beside columns of words and numbers: shorter where the terminal is narrow, so that these stay whole."""
+    return bar(share, max(min(width, out.width - BESIDE_BARS), 1), ascii_only=not has_unicode(out))
 
 
 def has_unicode(out: Console) -> bool:

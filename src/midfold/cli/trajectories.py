@@ -16,6 +16,7 @@ from rich.text import Text
 
 from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import settings as load_config
+from midfold.cli.signals import INTERRUPTED
 from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible
 from midfold.lab.trajectory_files import STANDARD, replace_file
 from midfold.lab.trajectory_metrics import RecordMetrics
@@ -179,7 +180,7 @@ def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryA
             onlooker.close()
             resumable = STANDARD not in (job.source, job.target)
             notice("interrupted; the same command goes on from here" if resumable else "interrupted")
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
     _write(finished, onlooker, reports)
     emit_json(_plain(finished)) if as_json else _show(finished, reports.existing())
     return finished

@@ -15,6 +15,7 @@ from midfold.errors import TranscriptError
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import Policy
 from midfold.gateway.measuring import ClientHistory, session_names
+from midfold.gateway.routes import client_product
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
@@ -45,6 +46,8 @@ class AnsweredRequest(NamedTuple):
     held: int
     """Bytes that are kept until the name is known."""
     named: Callable[[], ConversationNames | None]
+    client: str = ""
+    """The program that asks, as `name/version`."""
 
 
 Watcher = Callable[[AnsweredRequest], None]
@@ -76,6 +79,7 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
         threshold=limits.trigger if policy.enabled else limits.window,
         held=len(body),
         named=name_later,
+        client=client_product(exchange.headers),
     )
 
 

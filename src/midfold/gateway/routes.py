@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from midfold.fold.redact import redact
+
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
 """Headers with which clients of providers say who they are."""
 Raw = tuple[bytes, bytes]
@@ -168,6 +170,25 @@ _COMPACTING = re.compile(rb"claude-cli/|codex[_-][a-z_-]+/|opencode/")
 def compacts_itself(headers: Iterable[Raw]) -> bool:
     """Whether a request is of a client with a compaction of its own."""
     return any(name == b"user-agent" and _COMPACTING.match(value) for name, value in headers)
+
+
+_PRODUCT = re.compile(rb"([A-Za-z][A-Za-z0-9._+-]{0,39})(?:/([A-Za-z0-9._+-]{1,40}))?(?![^ (;,])")
+_NUMBERS = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?")
+MOST_DIGITS, LONGEST_WORD = 3, 12
+"""In the name of a program; what has more may be a key that somebody put there."""
+
+
+def client_product(headers: Iterable[Raw]) -> str:
+    """How a client calls itself: the first name of its `user-agent`, and a version of at most two numbers."""
+    found = _PRODUCT.match(next((value for name, value in headers if name == b"user-agent"), b""))
+    if found is None:
+        return ""
+    name, version = found[1].decode(), (found[2] or b"").decode()
+    if sum(map(str.isdigit, name)) > MOST_DIGITS or redact(name) != name:
+        return ""
+    numbers = _NUMBERS.match(version)
+    kept = numbers[0] if numbers else version if version.isalpha() and len(version) <= LONGEST_WORD else ""
+    return f"{name}/{kept}" if kept else name
 
 
 def betas(headers: Iterable[Raw]) -> list[str]:

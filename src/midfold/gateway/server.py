@@ -9,7 +9,6 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from asyncio import Transport
 from asyncio.events import TimerHandle
@@ -56,8 +55,6 @@ class GatewayApplication:
 
     def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
-        self.has_begun = self.must_stop = False
-        """Whether it serves; whether somebody wanted it to end before it did."""
         self._routes, self._later = list(routes), later
         named = [first_of(path_of(route)) for route in routes]
         self._own = frozenset([HEALTH, *named, *(later.own if later else ())])
@@ -102,12 +99,9 @@ class GatewayApplication:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self.has_begun = True
         loop = asyncio.get_running_loop()
         loading = loop.call_later(WARM_UP_AFTER, loop.run_in_executor, None, aiohttp_module)
         await send({"type": "lifespan.startup.complete"})
-        if self.must_stop:
-            signal.raise_signal(signal.SIGTERM)
         await receive()
         loading.cancel()
         await self.gateway.close()

@@ -101,7 +101,9 @@ class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     title: str = ""
     """The first words that a person typed in it, where they are stored."""
     client: str = ""
-    """The program whose session it is, where its name tells."""
+    """The program whose session it is, where its name tells or its requests did."""
+    sent_by: str = ""
+    """What its requests called themselves, as `name/version`."""
     owner: str = ""
     """What stands before the last `/` of its name: the key of a gateway, or a project."""
     kind: Literal["root", "branch", "continuation"]

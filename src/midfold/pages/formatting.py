@@ -97,6 +97,8 @@ BASES = {
     "sampled": "estimated from a sample",
 }
 """What a number of tokens rests on."""
+WRITERS = {"model": "by a model", "local": "without a model", "none": "none was needed"}
+"""How a summary was written."""
 FORMS = {
     "digest": "told in one line",
     "duplicate": "stands elsewhere",
@@ -113,10 +115,16 @@ def owner_of(name: str) -> str:
     return space_of(name)
 
 
-def client_of(name: str) -> str:
-    """The program whose session this is, where its own part of the name begins with it; else nothing."""
+def client_of(name: str, sent_by: str = "") -> str:
+    """The program whose session this is: its own part of the name begins with it, or its requests said so."""
     own = name.rpartition("/")[2].removeprefix(OURS)
-    return next((client for client in CLIENTS if own.startswith(f"{client}-")), "")
+    return next((client for client in CLIENTS if own.startswith(f"{client}-")), program_of(sent_by))
+
+
+def program_of(client: str) -> str:
+    """The name in `name/1.2`; a second word that is no version stays."""
+    name, _, version = client.partition("/")
+    return name if version[:1].isdigit() else client
 
 
 def session_path(name: str, *rest: object) -> str:

@@ -55,13 +55,15 @@ class Templates:
             "charts": charts,
             "bases": formatting.BASES,
             "forms": formatting.FORMS,
+            "writers": formatting.WRITERS,
             "session_path": formatting.session_path,
             "with_query": formatting.with_query,
             "style_path": STYLE_PATH,
             "icon_path": ICON_PATH,
             "per_page": LINES_PER_PAGE,
             "divide": divide,
-            "mark_words": mark_words,
+            "hit_text": hit_text,
+            "with_code": with_code,
         }
 
     def warm(self) -> None:
@@ -100,12 +102,35 @@ def mark_words(text: str, query: str) -> Markup:
     return Markup("").join([*made, escape(text[last:])])
 
 
+def hit_text(text: str, query: str) -> Markup:
+    """A hit with its words marked: the line it begins with, and a page's worth from above the first that has one."""
+    lines = mark_words(text.strip("\n"), query).split("\n")
+    first = next((number for number, line in enumerate(lines) if "<mark>" in line), 0)
+    start = max(min(first - HIT_LINES // 3, len(lines) - HIT_LINES), 0)
+    shown = lines[start : start + HIT_LINES]
+    before = [*lines[: min(start, HIT_HEAD)], *["…"] * (start > HIT_HEAD and shown[0] != "…")]
+    after = ["…"] * (start + HIT_LINES < len(lines) and shown[-1] != "…")
+    return Markup("\n").join([*before, *shown, *after])
+
+
+def with_code(line: str) -> Markup:
+    """What stands between backticks as code, where they come in pairs."""
+    pieces = line.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(line)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 and piece else escape(piece)
+        for number, piece in enumerate(pieces)
+    )
+
+
 def _is_beginning(text: str, place: int) -> bool:
     """Whether a word, or a part of a name as in `ListTests`, begins here."""
     before, after = text[place - 1 : place], text[place : place + 1]
     return not before.isalnum() or not after.isalpha() or (before.islower() and after.isupper())
 
 
+HIT_LINES, HIT_HEAD = 8, 2
 SHOWN = 36
 """Lines of a handoff after which the next sections stand behind a click."""
 Outline = list[tuple[str, list[str]]]

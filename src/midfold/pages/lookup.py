@@ -91,11 +91,11 @@ class SessionFilter(NamedTuple):
     client: str = ""
     owner: str = ""
 
-    def takes(self, name: str, model: str | None) -> bool:
+    def takes(self, name: str, model: str | None, sent_by: str) -> bool:
         """Whether a session fits, its words aside."""
         return (
             self.model in ("", model)
-            and self.client in ("", client_of(name) if self.client else "")
+            and self.client in ("", client_of(name, sent_by) if self.client else "")
             and self.owner in ("", owner_of(name) if self.owner else "")
         )
 
@@ -124,9 +124,14 @@ class Lookup:
     def _infos(self, sees: Sees, wanted: int, choice: SessionFilter = ALL) -> list[SessionInfo]:
         """The sessions used last that may be seen; reads no more of the others than it has to."""
         limit = max(wanted, FIRST_BATCH if any(choice) else wanted)
+        clients = self.statistics.sketches.clients() if choice.client else {}
         while True:
             rows = self.store.sessions(limit)
-            seen = [info for info in rows if sees(info.name) and choice.takes(info.name, info.model)]
+            seen = [
+                info
+                for info in rows
+                if sees(info.name) and choice.takes(info.name, info.model, clients.get(info.id, ""))
+            ]
             found = [info for place, info in enumerate(seen) if self._has_words(info, place, choice.query.casefold())]
             if len(found) >= wanted or len(rows) < limit:
                 return found[:wanted]
@@ -138,10 +143,10 @@ class Lookup:
             return True
         return place < MOST_TITLED and words in self.statistics.title(info).casefold()
 
-    def _names(self, sees: Sees) -> list[tuple[str, str | None]]:
-        """Names and models of the sessions that may be seen, those used last first."""
+    def _names(self, sees: Sees) -> list[tuple[str, str | None, str]]:
+        """Names, models and clients of the sessions that may be seen, those used last first."""
         rows = self.store.database.rows("session_models", most=MOST_CHOICES)
-        return [(name, model) for name, model in rows if sees(name)]
+        return [(name, model, client_of(name, sent_by)) for name, model, sent_by in rows if sees(name)]
 
     # All sessions
 
@@ -179,9 +184,9 @@ class Lookup:
             owner=choice.owner,
             sort=sort,
             order="up" if up else "down",
-            models=_distinct(model or "" for _, model in names),
-            clients=_distinct(client_of(name) for name, _ in names),
-            owners=_distinct(owner_of(name) for name, _ in names),
+            models=_distinct(model or "" for _, model, _ in names),
+            clients=_distinct(client for _, _, client in names),
+            owners=_distinct(owner_of(name) for name, _, _ in names),
             sorted_only=0 if is_plain or len(infos) <= MOST_SORTED else MOST_SORTED,
             sessions=tuple(shown),
             page=page,
@@ -239,7 +244,7 @@ class Lookup:
         view = reader.now(known.records)
         use = self.statistics.sizes.usage(reader, known.records, known.facts.size)
         lease = self.store.database.row("lease", session=info.name)
-        names = [other for other, _ in self._names(sees)]
+        names = [other for other, _, _ in self._names(sees)]
         place = names.index(name) if name in names else None
         return api.SessionPage(
             session=known.facts,

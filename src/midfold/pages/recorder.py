@@ -8,7 +8,7 @@ Rules of this file:
 1. Telling it costs a look and a place in a queue. A thread of its own writes, many requests in a transaction.
 2. What waits is bounded, in number and in bytes. If the store is slower than the requests for long, some are dropped
    and counted: pages lack them, nothing else does.
-3. Numbers are written, and a conversation's name and model. What is said is the fold's to store.
+3. Numbers are written, and a conversation's name, model and client. What is said is the fold's to store.
 """
 
 from __future__ import annotations
@@ -211,6 +211,7 @@ def _record(tx: Tx, row: _Row) -> None:
             reported=known > 0,
             window=answered.window,
             threshold=answered.threshold,
+            client=answered.client,
         )
         put_last_request(tx, sketch, item.model)
 

@@ -149,6 +149,7 @@ class Statistics:
     def _measure(
         self, info: SessionInfo, turns: list[ReportedTurn], sketch: LastRequest | None, version: tuple[object, ...]
     ) -> SessionStatistics:
+        sent_by = sketch.client if sketch is not None else ""
         reader = MessageReader(self.store, info)
         records = self.store.records(info.name) if info.compactions else []
         size = self.sizes.size(reader, records, turns[-1] if turns else None, sketch)
@@ -162,7 +163,8 @@ class Statistics:
             key=key_of(info.name),
             name=info.name,
             title=self.title(info),
-            client=client_of(info.name),
+            client=client_of(info.name, sent_by),
+            sent_by=sent_by,
             owner=owner_of(info.name),
             kind=info.kind,
             parent=info.parent,

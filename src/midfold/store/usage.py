@@ -139,6 +139,8 @@ class LastRequest(msgspec.Struct, frozen=True):
     window: int
     threshold: int
     requests: int = 1
+    client: str = ""
+    """The program that sent it, as `name/version`."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> LastRequest:
@@ -159,6 +161,10 @@ class LastRequests:
     def newest(self, limit: int) -> dict[int, LastRequest]:
         """Those of the conversations used last, by their session's id."""
         return {row[0]: LastRequest.of(row) for row in self._database.rows("last_requests", most=limit)}
+
+    def clients(self) -> dict[int, str]:
+        """The programs of conversations, those used last, by their session's id, where they are known."""
+        return dict(self._database.rows("clients", most=MOST_CONVERSATIONS))
 
     def forget(self, most: int = MOST_CONVERSATIONS) -> int:
         """Drops the oldest conversations without messages; says how many."""

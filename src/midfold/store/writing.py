@@ -154,7 +154,7 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
     """The number of the compaction."""
     session = require_session(tx, name)
     if lease.session != name or tx.one("lease_held", **lease._asdict()) is None:
-        raise LeaseLost(f"session {name}: the lease with fence {lease.fence} is no longer held; nothing was committed")
+        raise LeaseLost(f"session {name}: another process took it over (lease {lease.fence}); nothing was committed")
     if session.compaction != new.base or session.ended is not None:
         raise StoreConflict(
             f"session {name}: the compaction was made from the view of compaction {new.base}, and now "

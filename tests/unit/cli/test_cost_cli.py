@@ -158,4 +158,18 @@ def test_the_miss_behind_a_fold_of_a_stored_session_is_told_as_that(
 
 def test_what_has_no_usage_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", {"messages": [{"role": "user", "content": "Go."}]})
-    assert "no message has a usage to count by" in str(run(file).exception)
+    assert "no usage that a provider reported" in str(run(file).exception)
+
+
+def test_a_stored_session_is_looked_for_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
+    config = tmp_path / "config.yaml"
+    config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/named.db'}}\n")
+    with midfold.open(f"sqlite:///{tmp_path}/named.db") as sessions:
+        sessions.session("work").append([{"role": "user", "content": "hello"}])
+    for command in (["inspect"], ["compact", "--preview"], ["cache", "plan"]):
+        done = CliRunner().invoke(main, [*command, "session:work", "--config", str(config)])
+        assert done.exit_code == 0, (command, done.exception)
+    for words in (["cost"], ["cache", "health"]):
+        told = str(CliRunner().invoke(main, [*words, "session:work", "--config", str(config)]).exception)
+        assert told.startswith("session:work: it has no usage that a provider reported")

@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import midfold
-from midfold.cli import main as command_line
 from midfold.cli.fold_picture import segments
 from midfold.cli.inspect import describe
 from midfold.cli.main import COMMANDS, main
@@ -189,8 +188,23 @@ def test_a_narrow_list_of_sessions_says_what_they_are_about(width: int, tmp_path
             assert terminal.ended() == 0
             shown[command[0]] = terminal.shown
         assert max(map(len, terminal.shown.splitlines())) <= width
-    assert "Port the parse" in shown["list"] and ("claude-opus-4-8" in shown["list"]) == (width == 80)
+    assert "Port the parser to Rust." in shown["list"] and ("claude-opus-4-8" in shown["list"]) == (width == 80)
     assert shown["search"].startswith("3464eb94 [0]  user  ")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_long_names_leave_room_for_titles(width: int, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    with midfold.open(store) as sessions:
+        for number in range(2):
+            session = sessions.session(f"bench/an-agent-with-a-long-name-on-a-task-{number}", model="claude-opus-4-8")
+            session.append([{"role": "user", "content": "Port the whole parser to Rust."}])
+    command = (*MIDFOLD, "sessions", "list", "--store", store)
+    with Terminal(command, folder=tmp_path, environment=environment(tmp_path), size=(40, width)) as terminal:
+        assert terminal.ended() == 0
+    head, *lines = terminal.shown.splitlines()
+    assert head.split() == ["session", "used", *["messages"] * (width == 80), "title"]
+    assert all(line.startswith("bench/an-agent-with") and "  Port the whole parser t" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -436,10 +450,10 @@ def test_an_interrupt_is_one_line_and_130(tmp_path: Path) -> None:
     with subprocess.Popen(
         (*MIDFOLD, "compact", "-"), stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tmp_path), text=True
     ) as process:
-        time.sleep(3)
+        time.sleep(0.7)
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=60)[1]
-    assert (process.returncode, told.strip()) == (command_line.INTERRUPTED, "midfold: interrupted")
+    assert (process.returncode, told.strip()) == (130, "midfold: interrupted")
 
 
 def test_what_takes_long_says_so_on_a_terminal(tmp_path: Path) -> None:

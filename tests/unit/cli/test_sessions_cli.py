@@ -16,7 +16,8 @@ from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
 from support.fixtures import call, long_tool_heavy_conversation, user
 
 MIGRATIONS = [
-    f"000{name}.sql" for name in ("1_sessions", "2_prompts", "3_hidden_turns", "4_usage", "5_windows", "6_word_blocks")
+    f"000{name}.sql"
+    for name in ("1_sessions", "2_prompts", "3_hidden_turns", "4_usage", "5_windows", "6_word_blocks", "7_clients")
 ]
 TALK = long_tool_heavy_conversation().messages
 

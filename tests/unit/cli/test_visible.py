@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import midfold
-from midfold.cli.terminal import visible, visible_json
+from midfold.cli.terminal import make_table, share_bar, visible, visible_json
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import turn
 from support.terminal import Terminal
@@ -184,3 +186,40 @@ def test_a_model_cannot_steer_the_terminal_either(
         shown = COLOURS.sub("", terminal.raw.decode())
     assert STEERING.findall(shown) == []
     assert "owned" in shown
+
+
+def drawn(width: int, keys: int) -> list[str]:
+    table = make_table("method", ">budget", ">used", ">kept", "what it means", keys=keys)
+    for number in range(2):
+        table.add_row(f"policy {number}", f"{number + 5} %", "12,345", "0.917", "words may be broken into lines")
+    out = Console(width=width, file=io.StringIO())
+    out.print(table)
+    file = out.file
+    assert isinstance(file, io.StringIO)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_table_that_is_too_wide_goes_on_below_and_breaks_no_number() -> None:
+    assert drawn(80, 1)[:2] == [
+        "method    budget    used   kept  what it means",
+        "policy 0     5 %  12,345  0.917  words may be broken into lines",
+    ]
+    assert drawn(34, 2) == [
+        "method    budget    used   kept",
+        "policy 0     5 %  12,345  0.917",
+        "policy 1     6 %  12,345  0.917",
+        "",
+        "method    budget  what it means",
+        "policy 0     5 %  words may be",
+        "                  broken into",
+        "                  lines",
+        "policy 1     6 %  words may be",
+        "                  broken into",
+        "                  lines",
+    ]
+    assert all("12,345" in line for line in drawn(18, 1) if line.startswith("policy") and "," in line)
+
+
+def test_bars_give_way_to_words_in_a_narrow_terminal() -> None:
+    for width, cells in ((120, 32), (80, 28), (60, 8), (20, 1)):
+        assert len(share_bar(Console(width=width, file=io.StringIO()), 1.0)) == cells

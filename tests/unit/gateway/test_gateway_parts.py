@@ -22,7 +22,7 @@ from midfold.gateway.measuring import ClientHistory, PromptReports, ToolOffer
 from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
 from midfold.gateway.rounds import TAKEN, definitions
-from midfold.gateway.routes import request_options, route_of, to_client, to_upstream
+from midfold.gateway.routes import client_product, request_options, route_of, to_client, to_upstream
 from midfold.gateway.upstream import Upstreams, UsageTap
 from midfold.models import ModelOverride
 from midfold.recall import TOOLS
@@ -235,3 +235,28 @@ def test_a_limit_of_prompts_below_the_window_is_the_trigger() -> None:
     limits = Policy(Config()).limits("gpt-5", 1_000)
     assert (limits.window, limits.trigger, limits.reservation) == (400_000, int(272_000 * 0.95), 128_000)
     assert Policy(Config()).limits("gpt-5", 1_000, 300_000).reservation == 0, "a refusal knows better"
+
+
+@pytest.mark.parametrize(
+    ("agent", "client"),
+    [
+        (b"claude-cli/2.1.14 (external, cli)", "claude-cli/2.1"),
+        (b"codex_cli_rs/0.98.0 (Debian 12; x86_64)", "codex_cli_rs/0.98"),
+        (b"OpenAI/Python 1.2.3", "OpenAI/Python"),
+        (b"node", "node"),
+        (b"tool/v9-sk12345", "tool"),
+        (b"tool/averylongsinglewordthatisaversion", "tool"),
+        (b"Mozilla/5.0(X11)", "Mozilla/5.0"),
+        (b"", ""),
+        (b"<b>/1", ""),
+        (b"a\xffb/1", ""),
+        (b"name\x1b[31m/1", ""),
+        (b"a" * 41, ""),
+        (b"sk-ant-api03-abcdefgh12345678", ""),
+        (b"ghp_abcdefghijklmnopqrstuvwxyzabcdefghij", ""),
+        (b"deadbeef0123456789", ""),
+    ],
+)
+def test_a_client_is_known_by_the_first_name_of_its_user_agent(agent: bytes, client: str) -> None:
+    assert client_product([(b"accept", b"x/1"), (b"user-agent", agent)]) == client
+    assert client_product([]) == ""

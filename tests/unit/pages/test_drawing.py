@@ -13,7 +13,7 @@ import pytest
 from midfold.drawing import tag, ticks
 from midfold.pages import charts, formatting
 from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
-from midfold.pages.html import mark_words, outline
+from midfold.pages.html import hit_text, mark_words, outline, with_code
 
 NOTHING = CacheUse(
     requests=0, prompt_tokens=0, read_tokens=0, written_tokens=0, hit_rate=None, paid=None, uncached=None, net=None
@@ -216,3 +216,18 @@ def test_a_handoff_is_shown_by_its_headings_and_hits_by_their_words() -> None:
     assert mark_words("<b> Git git", "git") == "&lt;b&gt; <mark>Git</mark> <mark>git</mark>"
     assert mark_words("a <", "") == "a &lt;"
     assert mark_words("contest ListTests a_test", "test") == "contest List<mark>Tests</mark> a_<mark>test</mark>"
+
+
+def test_a_long_hit_is_shown_by_its_beginning_and_the_lines_around_its_words() -> None:
+    lines = ["Read", "file_path: a.py", *(f"line {number}" for number in range(40)), "<the word>", "after", "end"]
+    shown = str(hit_text("\n\n" + "\n".join(lines), "word")).split("\n")
+    assert shown[:3] == ["Read", "file_path: a.py", "…"]
+    assert "&lt;the <mark>word</mark>&gt;" in shown and shown[-1] == "end"
+    assert len(shown) == 11
+    assert str(hit_text("word\n" + "\n".join(lines), "word")).split("\n")[-1] == "…"
+    assert hit_text("a word\nb", "word") == "a <mark>word</mark>\nb"
+
+
+def test_backticks_in_pairs_are_code() -> None:
+    assert with_code("run `a < b` and `c`") == "run <code>a &lt; b</code> and <code>c</code>"
+    assert with_code("it`s <one>") == "it`s &lt;one&gt;"

@@ -303,5 +303,5 @@ def test_what_was_made_leads_to_the_messages_and_is_on_the_receipt(coding: Serve
 
 
 def test_a_filter_takes_what_is_named_and_everything_without_names() -> None:
-    assert ALL.takes("anything", None)
-    assert not SessionFilter(model="gpt-5").takes("anything", None)
+    assert ALL.takes("anything", None, "one/1.2")
+    assert not SessionFilter(model="gpt-5").takes("anything", None, "")

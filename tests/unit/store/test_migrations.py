@@ -71,7 +71,9 @@ def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION, 
     known = upkeep.migrations
     with patch.context() as older:
         older.setattr(upkeep, "VERSION", words)
-        older.setattr(upkeep, "migrations", lambda flavour: (*known(flavour)[:number], *known(flavour)[more:]))
+        older.setattr(
+            upkeep, "migrations", lambda flavour: (*known(flavour)[:number], *known(flavour)[more : more + 1])
+        )
         yield
 
 
@@ -121,7 +123,7 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, m
     with program_of(1, monkeypatch, words=1, more=99):
         upkeep.migrate(database)
     old_store(database)
-    assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4, 5, 6]
+    assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4, 5, 6, 7]
     store = SqlStore(database)
     assert list(store.check(deep=True)) == []
     assert [row.message.text for row in store.history("s")] == ["alpha one", "beta two", "alpha one"]
@@ -163,7 +165,7 @@ def test_hidden_turns_that_were_sessions_are_dropped_because_nobody_knows_whose_
         store = SqlStore(database)
         store.append(old, entries("hidden words", "shared words"), dialect=CHAT)
         store.append(named, entries("shared words"), dialect=CHAT)
-    assert [migration.number for migration in upkeep.migrate(database)] == [3, 4, 5]
+    assert [migration.number for migration in upkeep.migrate(database)] == [3, 4, 5, 7]
     store = SqlStore(database)
     assert [info.name for info in store.sessions()] == [named]
     assert store.find(parse_query("hidden shared").terms) == [{}, {named: [0]}]
@@ -234,3 +236,27 @@ def test_migrations_since_the_first_release_only_add(flavour: Flavour) -> None:
     for migration in upkeep.migrations(flavour)[FIRST_RELEASE:]:
         for statement in upkeep.statements(migration.text):
             assert only_adds(statement), f"{migration.name}: {statement[:80]}"
+
+
+def test_a_store_from_before_clients_were_known_keeps_its_conversations(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program_of(6, monkeypatch, more=99):
+        older = SqlStore(database)
+        older.append("s", entries("a"), dialect=CHAT)
+        info = older.must("s")
+        database.write(
+            lambda tx: tx.connection.execute(
+                "INSERT INTO sketches (session, at, count, compaction, tokens, reported, context, threshold, requests) "
+                f"VALUES ({info.id}, 6, 1, 0, 9, 1, 200, 100, 3)"
+            )
+        )
+    store, requests = SqlStore(database), LastRequests(database)
+    assert store.must("s") == info
+    assert requests.of(info.id) == LastRequest(info.id, 6, 1, 0, 9, True, 200, 100, 3, client="")
+    assert requests.clients() == {}
+    database.write(
+        lambda tx: put_last_request(tx, LastRequest(info.id, 8, 2, 0, 10, False, 200, 100, client="one/1.2"), None)
+    )
+    assert requests.clients() == {info.id: "one/1.2"}
+    assert list(store.check(deep=True)) == []

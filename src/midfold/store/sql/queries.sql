@@ -26,7 +26,8 @@ WHERE s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
 -- name: session_models
-SELECT name, model FROM sessions ORDER BY updated DESC, id DESC LIMIT :most
+SELECT s.name, s.model, coalesce(k.client, '') FROM sessions s LEFT JOIN sketches k ON k.session = s.id
+ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
 -- name: unused_sessions
 SELECT name FROM sessions WHERE updated < {now} - :age AND created < {now} - :age ORDER BY updated, id
@@ -433,20 +434,23 @@ SELECT s.id, coalesce((SELECT max(t.id) FROM turns t WHERE t.session = s.id), 0)
 FROM sessions s ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
 -- name: put_last_request
-INSERT INTO sketches (session, at, count, compaction, tokens, reported, context, threshold, requests)
-VALUES (:session, :at, :count, :compaction, :tokens, :reported, :window, :threshold, 1)
+INSERT INTO sketches (session, at, count, compaction, tokens, reported, context, threshold, requests, client)
+VALUES (:session, :at, :count, :compaction, :tokens, :reported, :window, :threshold, 1, :client)
 ON CONFLICT (session) DO UPDATE
 SET at = excluded.at, count = excluded.count, compaction = excluded.compaction, tokens = excluded.tokens,
     reported = excluded.reported, context = excluded.context, threshold = excluded.threshold,
-    requests = sketches.requests + 1
+    requests = sketches.requests + 1, client = excluded.client
 
 -- name: last_request
-SELECT session, at, count, compaction, tokens, reported, context, threshold, requests
+SELECT session, at, count, compaction, tokens, reported, context, threshold, requests, client
 FROM sketches WHERE session = :session
 
 -- name: last_requests
-SELECT session, at, count, compaction, tokens, reported, context, threshold, requests
+SELECT session, at, count, compaction, tokens, reported, context, threshold, requests, client
 FROM sketches ORDER BY at DESC LIMIT :most
+
+-- name: clients
+SELECT session, client FROM sketches WHERE client <> '' ORDER BY at DESC LIMIT :most
 
 -- name: rename_session
 UPDATE sessions SET name = :name WHERE id = :id
