@@ -135,16 +135,16 @@ def test_what_the_reader_sees_anyway_is_not_told_again() -> None:
 
 
 def test_calls_are_counted_as_often_as_they_were_made_and_those_that_stay_are_not_told_as_others() -> None:
-    def edits(first: int, count: int) -> list[dict[str, Any]]:
-        made = [{"file_path": "/p/q/a.py", "old_string": "a", "new_string": "b"}] * count
+    def edits(first: int, count: int, path: str = "/p/q/a.py") -> list[dict[str, Any]]:
+        made = [{"file_path": path, "old_string": "a", "new_string": "b"}] * count
         return [turn for number in range(count) for turn in call(first + number, "Edit", made[number], "updated")]
 
     report = "\n".join(f"service_{number} listens on port {8100 + number}" for number in range(40))
     logs = call(9, "Bash", {"command": "cat services.log"}, report)
-    staying = midfold.read([*edits(7, 1), *logs]).messages
+    staying = midfold.read([*edits(7, 1), *edits(8, 1, "/p/q/b.py"), *logs]).messages
     critical = told_of([user("Mend it."), *edits(1, 6)], after=staying, shown_results=40).critical
     assert re.findall(r"edited /p/q/a.py[^;\n]*", critical) == ["edited /p/q/a.py (6x)"]
-    assert "\n- (below) $ cat services.log\n  service_" in critical
+    assert "\n- (below) $ cat services.log\n  service_" in critical and "edited /p/q/b.py" not in critical
     later = told_of([*edits(7, 1), *logs, assistant("Done.")], previous=f"## Critical Context\n{critical}").critical
     assert later.count("cat services.log") == 1 and "(below)" not in later
 
