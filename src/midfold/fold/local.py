@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -57,6 +57,8 @@ PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
+SHORT_BAN = 90
+_BAN = re.compile(r"\b(?:never|do not|don't|must not|mustn't)\b", re.I)
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
@@ -233,7 +235,7 @@ class WorkState:
                 filter(
                     None,
                     [
-                        self._fit(self._demands(), DEMANDS_SHARE),
+                        self._fit(self._demands(), DEMANDS_SHARE, _is_short_ban),
                         self._fit(self._instructions(), INSTRUCTIONS_SHARE),
                     ],
                 )
@@ -252,16 +254,17 @@ class WorkState:
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
-    def _fit(self, lines: Iterable[str], share: float) -> str:
-        """The newest lines that fit, in their order."""
+    def _fit(self, lines: Iterable[str], share: float, first: Callable[[str], bool] = bool) -> str:
+        """The newest lines that fit, those before others that come first, in their order."""
         left = max(self.room * share, LEAST_ROOM)
-        kept: list[str] = []
-        for line in reversed(list(dict.fromkeys(lines))):
-            cost = estimate_text(line) + 1
+        every = list(dict.fromkeys(lines))
+        kept: set[int] = set()
+        for place in sorted(range(len(every)), key=lambda place: (not first(every[place]), -place)):
+            cost = estimate_text(every[place]) + 1
             if cost <= left:
-                kept.append(line)
+                kept.add(place)
                 left -= cost
-        return "\n".join(reversed(kept))
+        return "\n".join(every[place] for place in sorted(kept))
 
     def _asks(self) -> tuple[str, str]:
         """The newest ask, unless messages that stay show it, and the first."""
@@ -368,6 +371,11 @@ class WorkState:
         """Whether the trail tells of it, as an act that failed."""
         acts = self.reading.ask.trail.acts
         return any(not act.ok and act.text and act.text[:SHORT_HEAD] in step.head for act in acts)
+
+
+def _is_short_ban(line: str) -> bool:
+    """Whether a demand forbids something in a few words: hardly anything is worth more for its size."""
+    return len(line) <= SHORT_BAN and _BAN.search(line) is not None
 
 
 def _old_tasks(text: str) -> dict[str, list[str]]:

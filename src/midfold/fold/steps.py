@@ -231,9 +231,7 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
-        longest = LONGEST_LINE if step.kind is Kind.NOTE else LONGEST_SENTENCE
-        is_output = who == RESULT and step.kind is not Kind.NOTE
-        for unit in rows(text) if is_output else sentences(text, longest):
+        for unit in rows(text) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
@@ -418,7 +416,7 @@ def _drop_superseded(steps: list[StoryStep]) -> None:
         gone.update(line.strip() for line in changes(step.look)[1])
 
 
-def sentences(text: str, longest: int = LONGEST_SENTENCE) -> Iterator[str]:
+def sentences(text: str) -> Iterator[str]:
     """What was said, by lines of lists and sentences of prose."""
     is_code = False
     for raw in text.split("\n"):
@@ -427,7 +425,7 @@ def sentences(text: str, longest: int = LONGEST_SENTENCE) -> Iterator[str]:
             is_code = not is_code
         elif not line or line.strip("|-=_* :") == "":
             continue
-        elif is_code or (len(line) <= longest and _LISTED.match(line)):
+        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
             yield line
         else:
             pieces = map(str.strip, _SENTENCE.split(line))

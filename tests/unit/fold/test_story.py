@@ -443,3 +443,10 @@ def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() ->
     assert "- Never push the parser to main." in lines
     assert not any("docs-only" in line and "focused review" not in line for line in lines)
     assert not any(line.startswith("- bun run") for line in lines)
+
+
+def test_what_is_forbidden_in_a_few_words_goes_before_longer_demands() -> None:
+    wishes = "\n".join(f"You should always prefer the way number {n} of the {n + 3} ways there are." for n in range(40))
+    turns = [user(f"Port the parser.\nDo NOT commit your changes.\n{wishes}"), *work(6)]
+    lines = told_of(turns, budget_tokens=600).constraints.splitlines()
+    assert "- Do NOT commit your changes." in lines and len(lines) < 30
