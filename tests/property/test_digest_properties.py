@@ -21,6 +21,7 @@ from midfold.fold.digest.digest import (
 from midfold.fold.digest.look import FAMILIES
 from midfold.testing import strategies
 from midfold.transcript import jsonio
+from midfold.transcript.laws import Place
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, ToolCall, ToolResult
 
 HANDLE = "mf-1a2b3c4d5e6f"
@@ -97,11 +98,11 @@ def test_a_text_is_a_digest_only_if_it_says_so(text: str) -> None:
 @given(st.lists(st.sampled_from(["a" * 300, "b" * 300, "c" * 10]), max_size=8), st.integers(0, 8), st.integers(0, 8))
 def test_duplicates_agree_with_the_obvious_definition(texts: list[str], start: int, end: int) -> None:
     messages = tuple(Message("tool", (ToolResult(call_id="", parts=(Text(text=text),)),)) for text in texts)
-    expected: dict[Any, Any] = {}
+    expected = {}
     for index in range(start, min(end, len(texts))):
         later = [place for place in range(index + 1, len(texts)) if texts[place] == texts[index]]
         if later and len(texts[index]) >= 200:
-            expected[(index, 0)] = (later[-1], 0)
+            expected[Place(index, 0)] = Place(later[-1], 0)
     assert duplicates(messages, start, end) == expected
 
 
