@@ -15,8 +15,8 @@ from tests.support.data import SHARED, need
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 SOURCES = "*" if SOAK else "claude_code_packmind"
 CHEAPER = 0.8
-LEAST_KEPT = -0.06
-"""Retention is a mean over exams: some three hundred on all transcripts, some fifty here."""
+LEAST_KEPT = -0.07
+"""Retention is a mean over exams: some three hundred on all transcripts, thirty here, at three times as many folds."""
 WORST = 1.05
 
 
