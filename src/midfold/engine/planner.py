@@ -92,12 +92,12 @@ def _give_way(job: Job, protected: Plan, goal: int) -> Plan:
     """The plan with as many of the last messages as fit, their long results by their ends."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
+
+    def spare(cut: int) -> int:
+        return -size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS)
+
     for limit in (goal, job.limit):
-
-        def fits(cut: int, limit: int = limit) -> bool:
-            return size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS) <= limit
-
-        place = bisect_left(cuts, True, key=fits)
+        place = bisect_left(cuts, -limit, key=spare)
         if place < len(cuts):
             return layout.plan_from(cuts[place], room=layout.room)
     return layout.plan_from(cuts[-1]) if cuts else protected

@@ -14,7 +14,7 @@ from midfold.transcript.message import CALL, Message, Part, Text, ToolCall, Tool
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-LEAST_GAP, LONGEST_VERDICT = 200, 160
+LEAST_GAP, LONGEST_ENDING = 200, 160
 
 
 class Ends(NamedTuple):
@@ -44,11 +44,11 @@ LADDER = (
 )
 
 
-def preview_text(text: str, handle: str, preview: int = LONG, verdict: str = "") -> str:
-    """The beginning and the end of a text, by whole lines or words, and the verdict where neither shows it."""
+def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
+    """The beginning and the end of a text, by whole lines or words, and how a run ended where neither shows it."""
     head, tail = ends_of(text, preview)
     gap = f"[… {len(text) - len(head) - len(tail):,} characters | unfold {handle} …]"
-    told = [gap, f"{verdict} […]"] if verdict and verdict not in head and verdict not in tail else [gap]
+    told = [gap, f"{ending} […]"] if ending and ending not in head and ending not in tail else [gap]
     return "\n".join((head, *told, tail))
 
 
@@ -83,15 +83,15 @@ def _spill(part: Part, handle: str, preview: int) -> Part:
     if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
-    text = preview_text(part.text, handle, preview, _verdict(part))
+    text = preview_text(part.text, handle, preview, _ending(part))
     return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
 
 
-def _verdict(result: ToolResult) -> str:
+def _ending(result: ToolResult) -> str:
     """The line that says how a run ended, or what went wrong in it."""
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
-    return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_VERDICT]
+    return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
 
 
 def smallest(preview: int) -> int:
