@@ -282,7 +282,7 @@ def _read_json(file: Path) -> Any:
         return None
 
 
-_STRING = r'"(?:\\.|[^"\\])*+"?'
+_STRING = r'"(?>(?:\\.|[^"\\])*)"?'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*+|/\*(?:.*?\*/|.*)", re.DOTALL)
 _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 

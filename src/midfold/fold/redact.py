@@ -143,7 +143,7 @@ _TOKENS_AT_START = (
     ("databricks-token", r"dapi[0-9a-f]{32}(?:-[0-9])?(?![\w-])"),
     ("api-key", r"secret_[A-Za-z0-9]{43}(?![\w-])|key-[0-9a-f]{32}(?![\w-])"),
     ("twilio-key", r"SK[0-9a-f]{32}(?![\w-])"),
-    ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?:\.[\w-]*+){0,4}+"),
+    ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?>(?:\.[\w-]*+){0,4})"),
     ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27,}+"),
 )
 
@@ -215,11 +215,11 @@ def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> KeySpan | 
     return None
 
 
-_BEGIN = re.compile(r"-----BEGIN (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
-_END = re.compile(r"-----END (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
-_GAP = r"""(?:[\s"'+,>|]|\\{1,4}+[nrt"']|[0-9]{1,6}[→|:])*+"""
+_BEGIN = re.compile(r"-----BEGIN (?>(?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3})PRIVATE KEY(?: BLOCK)?-----")
+_END = re.compile(r"-----END (?>(?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3})PRIVATE KEY(?: BLOCK)?-----")
+_GAP = r"""(?>(?:[\s"'+,>|]|\\{1,4}+[nrt"']|[0-9]{1,6}[→|:])*)"""
 _KEY_BODY = re.compile(
-    rf"(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}}+(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*+"
+    rf"(?>(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}})(?>(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*)"
     rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\0|\Z)))?"
 )
 _LONGEST_KEY = 65_536
@@ -245,7 +245,7 @@ def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[K
 
 
 _PUTTY = re.compile(
-    rf"private-lines:[ \t]{{0,4}}+[0-9]{{1,4}}+((?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*+"
+    rf"private-lines:[ \t]{{0,4}}+[0-9]{{1,4}}+((?>(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*)"
     rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:Private-|\.\.\.|…|\0|\Z)))?"
     rf"(?:{_GAP}Private-(?:MAC|Hash):[ \t]{{0,4}}+[0-9a-f]{{32,64}}+)?)",
     re.IGNORECASE,
@@ -262,7 +262,7 @@ def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpa
 
 
 _USER_INFO = re.compile(
-    r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?:[^\s/"'`<>\\@?#]{1,256}+@)?+)"""
+    r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?>(?:[^\s/"'`<>\\@?#]{1,256}+@)?))"""
 )
 _OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…")
 
@@ -280,11 +280,11 @@ def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
         at = low.find(mark, at + len(mark))
 
 
-_OPEN_QUOTE = r"""(?:\\{0,7}+["'`])?+"""
+_OPEN_QUOTE = r"""(?>(?:\\{0,7}+["'`])?)"""
 _AUTHORIZATION = re.compile(
     rf"(?i:authorization){_OPEN_QUOTE}\]?[ \t]{{0,8}}+[:=](?![:=])[ \t]{{0,8}}+{_OPEN_QUOTE}"
     r"""(?:(?i:digest|aws4-hmac-sha256)[ \t]{1,8}+([^"'`\r\n\\]{8,}+)|"""
-    r"""(?:([A-Za-z][A-Za-z0-9-]{2,24}+)[ \t]{1,8}+)?+([^\s"'`\\<>,;(){}\[\]$]{6,}+))"""
+    r"""(?>(?:([A-Za-z][A-Za-z0-9-]{2,24}+)[ \t]{1,8}+)?)([^\s"'`\\<>,;(){}\[\]$]{6,}+))"""
 )
 _BEARER = re.compile(r"(?i:bearer)[ \t]{1,8}+([A-Za-z0-9._~+/-]{16,}+=*+)")
 _COOKIE = re.compile(
@@ -294,7 +294,7 @@ _COOKIE = re.compile(
 _SIGNATURE = re.compile(r"(?i:(?<=[?&;])|(?<=X-Amz-)|(?<=X-Goog-))(?i:sig|signature)=([A-Za-z0-9%+/_-]{20,}+)")
 _DIGIT_OR_PADDING = re.compile(r"[0-9=]|[a-z][A-Z]")
 _AUTH_ENTRY = re.compile(
-    r"""(?i:(?<=[_"'])auth)(?:\\{0,7}+["'])?+[ \t]{0,4}+[:=][ \t]{0,4}+(?:\\{0,7}+["'])?+"""
+    r"""(?i:(?<=[_"'])auth)(?>(?:\\{0,7}+["'])?)[ \t]{0,4}+[:=][ \t]{0,4}+(?>(?:\\{0,7}+["'])?)"""
     r"""([A-Za-z0-9+/_-]{16,}+={0,2}+)(?![\w.(\[])"""
 )
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 # Whatever is looked at around a place is bounded, so no place costs more than a constant.
 
 
-_LINE_START = re.compile(r"""(?:\A|\n)(?:[ \t]|[0-9]{1,6}[→|:]|- ){0,40}+["']?\Z""")
+_LINE_START = re.compile(r"""(?:\A|\n)(?>(?:[ \t]|[0-9]{1,6}[→|:]|- ){0,40})["']?\Z""")
 _LINE_END = re.compile(r"[ \t]{0,40}+(?:#[^\n]{0,200}+)?(?=\r?\n|\0|\Z)")
 _CODE_BEFORE, _CODE_AFTER = frozenset(",{(["), frozenset("})],")
 _IN_YAML = re.compile(r"[a-z][a-z-]{3,}")
@@ -124,7 +124,7 @@ def kind_of_name(name: str) -> str | None:
 
 
 _SEPARATOR = re.compile(
-    r"""(?:\\{0,7}+["'`]\]?|\]|\*\*)?+[ \t]{0,8}+"""
+    r"""(?>(?:\\{0,7}+["'`]\]?|\]|\*\*)?)[ \t]{0,8}+"""
     r"""(?:=>|:=|:[ ]?&?[sS]tr(?:ing)?(?:[ ]?\|[ ]?None)?[ ]?=(?!=)|[:=](?![:=~]))(?:\*\*)?[ \t]{0,8}+"""
 )
 _AFTER_NAME = frozenset(b"\"'`]\\*:= \t>%")
@@ -134,11 +134,11 @@ _ENCODED_SEPARATOR = re.compile(
     re.IGNORECASE,
 )
 _ENCODED = r"(?:[A-Za-z0-9_.~!*+$-]|%(?!(?:25){0,3}(?:0[AD]|2[0267C]|3B|5[BCD]|7[BD]))[0-9A-F]{2})"
-_ENCODED_VALUE = re.compile(rf"{_ENCODED}{{3,{LONGEST_BARE}}}+", re.IGNORECASE)
-_ENCODED_REST = re.compile(rf"{_ENCODED}*+", re.IGNORECASE)
+_ENCODED_VALUE = re.compile(rf"(?>{_ENCODED}{{3,{LONGEST_BARE}}})", re.IGNORECASE)
+_ENCODED_REST = re.compile(rf"(?>{_ENCODED}*)", re.IGNORECASE)
 _QUOTED = {
-    '"': re.compile(rf'"([^"\\\s]*+(?:\\[^\s][^"\\\s]*+)*+)(?:"|{END})'),
-    "'": re.compile(rf"'([^'\\\s]*+(?:\\[^\s][^'\\\s]*+)*+)(?:'|{END})"),
+    '"': re.compile(rf'"([^"\\\s]*+(?>(?:\\[^\s][^"\\\s]*+)*))(?:"|{END})'),
+    "'": re.compile(rf"'([^'\\\s]*+(?>(?:\\[^\s][^'\\\s]*+)*))(?:'|{END})"),
     "`": re.compile(rf"`([^`\s]*+)(?:`|{END})"),
 }
 _QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|{END})") for quote in "\"'`"}
@@ -169,7 +169,7 @@ _SHAPE = re.compile(
     rf"(?P<code>{_ENVIRONMENT_NAME}|{_NUMBERED_TYPE}|{_ATTRIBUTE})|(?P<word>{_IDENTIFIER.pattern})|(?P<path>{_PATH})",
     re.ASCII,
 )
-_DATE_OR_VERSION = re.compile(r"v?\d{1,5}(?:[.:/-]\d{1,4})*+(?:[T.:+Z\d-]*)")
+_DATE_OR_VERSION = re.compile(r"v?\d{1,5}(?>(?:[.:/-]\d{1,4})*)(?:[T.:+Z\d-]*)")
 _AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
 _COUNTED = re.compile(r"\d{1,7}[:)-]")
 _SPECIAL = re.compile(r"[!@#^*?~%+]")

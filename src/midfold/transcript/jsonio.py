@@ -277,8 +277,8 @@ _entries = msgspec.json.Decoder(dict[str, Raw])
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"', re.DOTALL)
+_MARK = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|[\[\]{}"]', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
 
 
