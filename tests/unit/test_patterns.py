@@ -44,6 +44,12 @@ def test_every_pattern_takes_time_in_proportion_to_the_text() -> None:
     assert bad == {}
 
 
+def test_no_group_is_possessive() -> None:
+    """Before Python 3.11.5 `(?:ab|a){0,3}+` may not match what it should; `(?>(?:ab|a){0,3})` does."""
+    texts = {found.where: str(found.pattern.pattern) for found in census()}
+    assert [where for where, text in texts.items() if re.search(r"(?<!\\)\)(?:[*?+]|\{[0-9,]+\})\+", text)] == []
+
+
 @pytest.mark.parametrize(
     ("pattern", "method"),
     [

@@ -24,7 +24,8 @@ PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 Deed = Literal["add", "update", "delete", "move"]
 
 _NAME = re.compile(
-    r"\n[ \t]{0,40}+(?>(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4})"
+    r"\n[ \t]{0,40}+"
+    r"(?>(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4})"
     r"(?:(?:def|class|function\*?|fn|interface|struct|enum|trait|impl|type|func(?:[ \t]\([^)\n]{0,80}\))?)[ \t]"
     r"([A-Za-z_$][\w$]{0,80})"
     r"|(?:get |set )?([A-Za-z_$][\w$]{2,80})\([^;\n\"'=]{0,200}\{[ \t]*$"
