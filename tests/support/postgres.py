@@ -34,8 +34,11 @@ def within_reach(folder: Path, home: Path) -> Path:
     """The binaries where the user who runs the server may read them: copied, if a folder above them is closed."""
     if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in folder.parents):
         return folder
-    shutil.copytree(folder.parent, home / "install", symlinks=True)
-    return home / "install" / folder.name
+    site, package = folder.parents[2], folder.parents[1].name
+    for name in (package, f"{package}.libs"):
+        if (site / name).is_dir():
+            shutil.copytree(site / name, home / name, symlinks=True)
+    return home / folder.relative_to(site)
 
 
 class Server:
