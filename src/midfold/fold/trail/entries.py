@@ -59,6 +59,8 @@ class WorldAct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None where the output does not show whether it took place."""
     outcome: str = ""
     """What came of it, with its ids: a commit's hash, the number of a pull request, why it failed."""
+    is_replaced: bool = False
+    """Whether a later act says what came of it in the end: it was tried again, or left what it had left before."""
     at: int = -1
 
 

@@ -20,7 +20,7 @@ from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
-from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, told_ids, tool_act
+from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, mark_replaced, told_ids, tool_act
 from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
 from midfold.fold.trail.entries import (
     MOST_ACTS,
@@ -457,7 +457,7 @@ class _Walk:
         checks = self.checks.newest(MOST_CHECKS, self._is_own_script, files)
         return Trail(
             files=newest_files(files),
-            acts=tuple(map(clean.act, self.acts[-MOST_ACTS:])),
+            acts=mark_replaced(map(clean.act, self.acts[-MOST_ACTS:])),
             running=tuple(map(clean.task, list(self.running.values())[-MOST_RUNNING:])),
             checks=tuple(map(clean.check, checks)),
             git=self._git_state(files, clean),
