@@ -46,10 +46,11 @@ FOREVER = 1 << 62
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _PLACES: dict[Flavour, dict[str, str]] = {
-    "sqlite": {"{now}": ":now", "{lock}": ""},
+    "sqlite": {"{now}": ":now", "{lock}": "", "{bytewise}": ""},
     "postgres": {
         "{now}": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         "{lock}": "FOR UPDATE",
+        "{bytewise}": 'COLLATE "C"',
     },
 }
 
