@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from midfold import trail_of
-from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json
+from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json, with_stored_config
 from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, show_work, visible
 from midfold.fold.trail import CheckRun, TrackedFile, Trail, latest_checks
 
@@ -26,8 +26,11 @@ OUTCOMES = {True: "", False: " FAILED", None: ", outcome not shown"}
 @with_conversation
 @with_dialect
 @click.option("--history", is_flag=True, help="Acts that later ones replaced, too.")
+@with_stored_config
 @with_json
-def command(file: str, conversation: int | None, dialect: str | None, history: bool, as_json: bool) -> None:
+def command(
+    file: str, conversation: int | None, dialect: str | None, history: bool, config: str | None, as_json: bool
+) -> None:
     """Show what an agent made and did in a transcript.
 
     Files it created, changed, moved and deleted, by editors and by shell commands alike; what it did beside files
@@ -36,11 +39,12 @@ def command(file: str, conversation: int | None, dialect: str | None, history: b
     model is asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of
     midfold's, what that tells of the fold is included.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
-    Codex session; `-` reads standard input. With --json, everything in it that is empty or zero is left out, but for
-    the lists; its acts are all of them, in order, with `is_replaced` where a later one says what came of it.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, the log of a Claude Code or Codex
+    session, or a session of the store (session:NAME); `-` reads standard input. With --json, everything in it that is
+    empty or zero is left out, but for the lists; its acts are all of them, in order, with `is_replaced` where a later
+    one says what came of it.
     """
-    documents = read_conversations(file, dialect, conversation)
+    documents = read_conversations(file, dialect, conversation, config=config)
     with show_work("following"):
         trails = [trail_of(document.messages) for document in documents]
     if as_json:
