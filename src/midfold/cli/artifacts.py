@@ -128,6 +128,7 @@ def _place(at: int) -> str:
 
 def _file_row(file: TrackedFile) -> tuple[str, ...]:
     state = STATES.get(file.state, file.state) + (", removed" if file.gone else "")
+    state += f" by {file.by}" if file.by else ""
     path = f"{file.path} (was {file.source})" if file.source else file.path
     lines = f"+{file.added} -{file.removed}" if file.added or file.removed else ""
     return _place(file.at), state, path, lines, str(file.edits or ""), ", ".join(file.names)

@@ -42,6 +42,8 @@ class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     edits: int = 0
     last: str = ""
     """A line of the newest edit: what it is now, where an edit was redone."""
+    by: str = ""
+    """The name of the agent's own script that made the newest change: what it wrote is not known."""
     is_run: bool = False
     """Whether it was run as a script."""
     gone: bool = False
@@ -156,7 +158,7 @@ class EntryCleaner:
         return clip(flat(self._redact(text)), LONGEST_NAME)
 
     def file(self, file: TrackedFile) -> TrackedFile:
-        if file in self._known or self._is_clean(file.path, file.source, file.last, *file.names):
+        if file in self._known or self._is_clean(file.path, file.source, file.last, file.by, *file.names):
             return file
         return msgspec.structs.replace(
             file,
@@ -164,6 +166,7 @@ class EntryCleaner:
             source=self._text(file.source, 300),
             names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
             last=self._text(file.last, LONGEST_LAST),
+            by="".join(self._text(file.by, LONGEST_NAME).split()),
         )
 
     def act(self, act: WorldAct) -> WorldAct:

@@ -364,10 +364,13 @@ class _Walk:
 
     def _run(self, at: int, folder: str, effect: Effect, fate: Fate) -> None:
         """A script: what it does to files if it ends well, and that it is one."""
-        for inner in script_changes(self._text(effect, folder)) if fate.done else ():
+        changes = script_changes(self._text(effect, folder)) if fate.done else []
+        for inner in changes:
             self._change(at, folder, inner)
         if effect.path:
-            self.book.run(self.book.places.key(effect.path, folder))
+            key = self.book.places.key
+            changed = [key(inner.path, folder) for inner in changes if inner.kind in ("write", "append", "change")]
+            self.book.run(key(effect.path, folder), changed)
 
     def _learn_branch(self, folder: str, branch: str) -> None:
         """Where the repository of a folder stands."""
