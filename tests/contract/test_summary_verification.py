@@ -526,7 +526,7 @@ def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_se
 def test_a_path_below_the_folder_that_is_told_is_not_added_once_more() -> None:
     said = "Now /srv/shop/lib/core.py and /srv/shop/lib/cart.py."
     ask = ask_of([user("Go."), *(assistant(said) for _ in range(3))], trail=Trail(root="/srv/shop"))
-    told = audit_summary(ask, "## Goal\nGo on.\n\n## Relevant Files\n- lib/core.py: changed").text
+    told = audit_summary(ask, "## Goal\nGo on.\n\n## Key Decisions\nThe parser is in lib/core.py.").text
     assert "`/srv/shop/lib/cart.py`" in told and "`/srv/shop/lib/core.py`" not in told
 
 
