@@ -42,7 +42,7 @@ from midfold.fold.summary import (
 from midfold.fold.trail import without_trail
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
-from midfold.transcript.wrappers import user_words
+from midfold.transcript.wrappers import replies, user_words
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for the receipt's account of what a model's summary has."""
@@ -297,8 +297,7 @@ def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
 
     What is longer still was pasted: a document of somebody else's.
     """
-    for message in ask.messages:
-        words = user_words(message)
+    for words in chain(map(user_words, ask.messages), replies(ask.messages)):
         if not words or len(words) > PASTED:
             continue
         text = ask.redact(words)
@@ -326,7 +325,10 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
-    return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
+    root = f"{ask.trail.root}/"
+    return [f"`{name}`" for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known][
+        -MOST_NAMES:
+    ]
 
 
 def _is_telling(item: Identifier) -> bool:
