@@ -22,6 +22,7 @@ from midfold.fold.request import (
     SummaryAsk,
     told_tokens,
 )
+from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
 from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.fold.trail import Trail, follow, parse, render
@@ -116,6 +117,8 @@ HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
 STAYING_OF_TARGET = 0.2
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
+ASK_OF_TARGET = 0.12
+"""Of a size that was asked for: what the newest ask has of it, however short the rest is."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
@@ -127,8 +130,8 @@ FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
-TERSE_FRAME_TOKENS = 105
-"""The same without the note, where a size was asked for."""
+TERSE_FRAME_TOKENS, FILLER_TOKENS = 70, 20
+"""The same without the note, where a size was asked for; and a message between two of the same role."""
 
 
 class Job:
@@ -340,7 +343,7 @@ class Job:
         fixed = self.standing.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
-        return sum(map(self.sizes.__getitem__, said)) <= self.limit * HEAD_OF_TARGET
+        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
@@ -376,6 +379,7 @@ class Job:
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,
+            shown_asks=ends.asks,
         )
 
     def _prompt_characters(self, plan: Plan) -> int:
@@ -435,7 +439,17 @@ class Job:
             room = self.limit - self.summary_budget(plan) - self._frame_tokens
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
         room = int(target * STAYING_OF_TARGET) if plan.fold() else target
-        return next((ends for ends in LADDER if self.staying(plan, ends) <= room), LADDER[-1])
+        return next((ends for ends in self.ladder if self.staying(plan, ends) <= room), self.shortest_ends)
+
+    @cached_property
+    def ladder(self) -> tuple[Ends, ...]:
+        """How much of what is long can stay, from all of it down to the least; an ask has its part in any case."""
+        asks = int((self.request.target_tokens or 0) * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
+        return (EXACT, *(ends._replace(asks=asks) for ends in LADDER[1:]))
+
+    @property
+    def shortest_ends(self) -> Ends:
+        return self.ladder[-1]
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))

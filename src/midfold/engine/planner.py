@@ -11,7 +11,8 @@ Rules of this file:
 3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
    messages stay, at most half of all.
 4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
-   is newest is shown by its ends.
+   is newest is shown by its ends. Where even the ends are too much, the newest answer gives way if it only announces
+   calls: the ask and the newest messages stay, and the summary has the room.
 """
 
 from __future__ import annotations
@@ -125,7 +126,10 @@ def _for_target(job: Job, whole: Plan) -> Plan:
     place = bisect_left(cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, room=layout.room)) <= room)
     if place < len(cuts):
         return layout.plan_from(cuts[place], room=layout.room)
-    return layout.plan_from(cuts[-1]) if cuts else whole
+    shortest = layout.plan_from(cuts[-1]) if cuts else whole
+    if job.staying(shortest, job.shortest_ends) <= room:
+        return shortest
+    return layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
 
 
 def _partial(job: Job) -> Plan:

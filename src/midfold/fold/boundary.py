@@ -30,6 +30,7 @@ from midfold.fold.media import newest_picture
 from midfold.fold.standing import NONE, Standing
 from midfold.transcript.laws import first_turn, is_human, legal_cuts
 from midfold.transcript.message import (
+    CALL,
     OPAQUE,
     Message,
     Opaque,
@@ -186,13 +187,15 @@ class Layout:
         """The legal cuts after `first`, up to `last`."""
         return list(self.cuts[bisect_right(self.cuts, first) : bisect_right(self.cuts, last)])
 
-    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0) -> Plan:
+    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0, only_asks: bool = False) -> Plan:
         """The plan with a tail from `start` on: the anchors outside the fold, the tail grown up to `ceiling` for them,
-        and instructions and replies as far as they have `room`."""
+        and instructions and replies as far as they have `room`. Without the newest answer where that only announces
+        calls, if `only_asks`."""
         if start <= self.first:
             return Plan(start, start)
         told = self._instructions(start, room)
-        anchors = sorted({*self.asks, *self.anchors, *self._signed, *told}, reverse=True)
+        answers = {place for place in self.anchors if not (only_asks and self.messages[place].kinds & CALL)}
+        anchors = sorted({*self.asks, *answers, *self._signed, *told}, reverse=True)
         pinned: list[range] = [self.opening] if self.opening else []
         for anchor in anchors:
             if not self.head_end <= anchor < start:

@@ -272,7 +272,7 @@ class WorkState:
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
         newest, first = asks[-1], asks[0]
-        task = self._beginning(newest, ASK_SHARE)
+        task = "" if self._is_shown(newest) else self._beginning(newest, ASK_SHARE)
         if task and self._is_answered(newest):
             task += "\n(answered; nothing of it is open)"
         goal = self.old.goal.strip() or self.old.task_snapshot.strip()
@@ -280,6 +280,10 @@ class WorkState:
         if (is_staying or not goal) and first is not newest:
             goal = self._beginning(first, GOAL_SHARE)
         return task, goal
+
+    def _is_shown(self, ask: StoryStep) -> bool:
+        """Whether its beginning is to be read in a message that stays."""
+        return ask.at not in self.reading.fold and self.reading.ask.shown_asks > 2 * self.reading.ask.shown_texts > 0
 
     def _is_answered(self, ask: StoryStep) -> bool:
         place = self.reading.steps.index(ask)

@@ -140,6 +140,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
     shown_texts: int = 0
     """The same of other long texts that stay."""
+    shown_asks: int = 0
+    """Characters that are seen at least of what the user said in them."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}

@@ -57,6 +57,8 @@ CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 SHORT_TEXT = 360
 """Characters of an ask or an answer that always stays whole."""
+SHORTEST_ENDS = 60
+"""Characters; shorter ends of a text say nothing, only whole lines do."""
 HARDLY_SHORTER = 120
 """Characters; no text is shortened that is only so much longer than what would be left of it."""
 SHORT_RESULT = 4
@@ -269,7 +271,9 @@ class FoldReading:
         if step.kind is Kind.CALL:
             shown = self.ask.shown_results
             return text if len(text) <= 3 * shown else visible_part(text, shown)
-        return text if len(text) <= SHORT_TEXT else visible_part(text, self.ask.shown_texts)
+        ends, opening = self.ask.shown_texts, self.ask.shown_asks if step.kind is Kind.USER else 0
+        is_whole = not ends or len(text) <= max(SHORT_TEXT, 2 * ends + HARDLY_SHORTER)
+        return text if is_whole else "\n".join(shown_words(text, ends, opening))
 
 
 def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
@@ -516,8 +520,28 @@ def _text_lengths(message: Message) -> list[int]:
 
 
 def ends_of(text: str, length: int) -> tuple[str, str]:
-    """The beginning and the end of a text, without the line, or at least the word, in which it was cut."""
+    """The beginning and the end of a text, without the line, or at least the word, in which it was cut.
+
+    Short ones are of whole lines, if any.
+    """
+    if length < SHORTEST_ENDS:
+        return text[:length].rpartition("\n")[0], text[-length:].partition("\n")[2]
     return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
+
+
+def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
+    """What stays of a long text that somebody said: its ends, or its first sentences where that is more."""
+    opening = max(opening, 0 if ends >= SHORTEST_ENDS else 2 * SHORTEST_ENDS)
+    return (opening_of(text, opening), "") if opening > 2 * ends else ends_of(text, ends)
+
+
+def opening_of(text: str, length: int) -> str:
+    """The beginning of a text, up to where a line or a sentence ends."""
+    if len(text) <= length:
+        return text
+    cut = text[:length]
+    place = max(cut.rfind("\n"), *(cut.rfind(end) + 1 for end in (". ", "! ", "? ", ": ")))
+    return cut[:place].rstrip() if place > length // 3 else _whole(cut)
 
 
 def _whole(cut: str) -> str:
