@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, head_length
 from midfold.fold.budget import ROOMY
@@ -22,7 +22,6 @@ from midfold.fold.request import (
     SummaryAsk,
     told_tokens,
 )
-from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
 from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.fold.trail import Trail, follow, parse, render
@@ -117,8 +116,6 @@ HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
 STAYING_OF_TARGET = 0.2
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
-ASK_OF_TARGET = 0.12
-"""Of a size that was asked for: what the newest ask has of it, however short the rest is."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
@@ -439,17 +436,8 @@ class Job:
             room = self.limit - self.summary_budget(plan) - self._frame_tokens
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
         room = int(target * STAYING_OF_TARGET) if plan.fold() else target
-        return next((ends for ends in self.ladder if self.staying(plan, ends) <= room), self.shortest_ends)
-
-    @cached_property
-    def ladder(self) -> tuple[Ends, ...]:
-        """How much of what is long can stay, from all of it down to the least; an ask has its part in any case."""
-        asks = int((self.request.target_tokens or 0) * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
-        return (EXACT, *(ends._replace(asks=asks) for ends in LADDER[1:]))
-
-    @property
-    def shortest_ends(self) -> Ends:
-        return self.ladder[-1]
+        ladder = ladder_for(target)
+        return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))

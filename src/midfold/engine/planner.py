@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, WITH_ADDED, Job
-from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
+from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends, ladder_for
 from midfold.fold.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
 
 SMALLEST_GAIN = 0.9
@@ -127,7 +127,7 @@ def _for_target(job: Job, whole: Plan) -> Plan:
     if place < len(cuts):
         return layout.plan_from(cuts[place], room=layout.room)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
-    if job.staying(shortest, job.shortest_ends) <= room:
+    if job.staying(shortest, ladder_for(job.limit)[-1]) <= room:
         return shortest
     return layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
 

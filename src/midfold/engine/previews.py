@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
-from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT, ends_of, shown_words
+from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
+from midfold.fold.steps import ends_of, shown_words
+from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-LEAST_GAP, LONGEST_ENDING = 200, 160
+LONGEST_ENDING = 160
+ASK_OF_TARGET = 0.12
+"""Of a size that was asked for: what the newest ask has of it at least."""
 
 
 class Ends(NamedTuple):
@@ -45,6 +49,15 @@ LADDER = (
         for texts in (4_000, 2_000, 1_000, 700, 500, 350, 250, 180, 120, 80, 50, 30)
     ),
 )
+
+
+def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
+    """How much of what is long can stay where a size was asked for, from all of it down to the least.
+
+    What the user said has its part of that size, however short the rest is.
+    """
+    asks = int(target_tokens * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
+    return (EXACT, *(ends._replace(asks=asks) for ends in LADDER[1:]))
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
@@ -94,7 +107,7 @@ def spill_results(message: Message, handle: str, preview: int) -> Message:
 
 
 def _spill(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
+    if not isinstance(part, ToolResult) or len(part.text) <= longest_whole(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
     text = preview_text(part.text, handle, preview, _ending(part))
@@ -106,11 +119,6 @@ def _ending(result: ToolResult) -> str:
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
     return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
-
-
-def smallest(preview: int) -> int:
-    """Results up to this length are not worth spilling with such a preview."""
-    return max(3 * preview, 2 * preview + LEAST_GAP)
 
 
 def newest_batch(messages: Transcript) -> int:

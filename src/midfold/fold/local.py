@@ -39,8 +39,8 @@ TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
-INSTRUCTIONS_SHARE = 0.1
-LEAST_ROOM, LEAST_TRAIL = 16, 250
+INSTRUCTIONS_SHARE = 0.05
+LEAST_ROOM, LEAST_TRAIL = 16, 400
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
@@ -80,7 +80,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
     state = WorkState(reading, old, room).sections()
-    told, tools = _without_ask(state, reading).render(), "" if ask.dense else _tools_used(ask)
+    told, tools = (state.render(), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     choice = Choice(reading, steps, room - estimate_text(state.render()) - estimate_text(tools), told)
     body = msgspec.structs.replace(state, critical="\n".join(filter(None, [story(steps, choice), tools])))
@@ -283,7 +283,7 @@ class WorkState:
 
     def _is_shown(self, ask: StoryStep) -> bool:
         """Whether its beginning is to be read in a message that stays."""
-        return ask.at not in self.reading.fold and self.reading.ask.shown_asks > 2 * self.reading.ask.shown_texts > 0
+        return ask.at not in self.reading.fold and self.reading.ask.shown_asks > 0
 
     def _is_answered(self, ask: StoryStep) -> bool:
         place = self.reading.steps.index(ask)
