@@ -127,8 +127,8 @@ FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
-TERSE_FRAME_TOKENS, FILLER_TOKENS = 70, 20
-"""The same without the note, where a size was asked for; and a message between two of the same role."""
+TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
+"""The same where a size was asked for: the frame, the note, and a message between two of the same role."""
 
 
 class Job:
@@ -392,14 +392,14 @@ class Job:
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
             before = max(sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS, 0)
-            new, stays = gone - before, self.staying(plan) + self._frame_tokens
+            new, stays = gone - before, self.staying(plan) + FRAME_TOKENS
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
             has_room = spare and not self.request.trigger_tokens
             room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
             return min(self.budget.summary_tokens(new, before, room), most)
-        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan)
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 
     @cached_property
@@ -414,11 +414,15 @@ class Job:
     def _partial_tokens(self, plan: Plan) -> int:
         return sum(self.size(self.standing.stays[place]) for place in plan.partial)
 
-    @cached_property
-    def _frame_tokens(self) -> int:
-        """What a handoff costs beside its body."""
+    def _frame_tokens(self, plan: Plan) -> int:
+        """What a handoff costs beside its body where a size was asked for."""
         has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
-        return FRAME_TOKENS if self.request.target_tokens is None or has_system else TERSE_FRAME_TOKENS
+        segments = (
+            len(plan.pinned)
+            + len(plan.partial)
+            + any(message.role != "system" for message in self.messages[: plan.head_end])
+        )
+        return TERSE_FRAME_TOKENS + NOTE_TOKENS * has_system + FILLER_TOKENS * segments
 
     def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
         """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
@@ -433,7 +437,7 @@ class Job:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - self._frame_tokens
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
         room = int(target * STAYING_OF_TARGET) if plan.fold() else target
         ladder = ladder_for(target)
