@@ -15,6 +15,7 @@ from midfold.fold.audit import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacki
 from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import count_names
 from midfold.fold.summary import parse_summary
+from midfold.fold.trail import Trail
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
@@ -537,6 +538,13 @@ def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_se
     (told,) = outputs_under_hash_seeds(script, "1", "2", "3")
     places = [told.index(f"`lib/part_{letter}/core.py`") for letter in "abcdef"]
     assert places == sorted(places), "in the order in which they were used"
+
+
+def test_a_path_below_the_folder_that_is_told_is_not_added_once_more() -> None:
+    said = "Now /srv/shop/lib/core.py and /srv/shop/lib/cart.py."
+    ask = ask_of([user("Go."), *(assistant(said) for _ in range(3))], trail=Trail(root="/srv/shop"))
+    told = audit_summary(ask, "## Goal\nGo on.\n\n## Key Decisions\nThe parser is in lib/core.py.").text
+    assert "`/srv/shop/lib/cart.py`" in told and "`/srv/shop/lib/core.py`" not in told
 
 
 HOSTILE_PIECES = [

@@ -329,7 +329,10 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
-    return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
+    root = f"{ask.trail.root}/"
+    return [f"`{name}`" for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known][
+        -MOST_NAMES:
+    ]
 
 
 def _is_telling(item: Identifier) -> bool:
