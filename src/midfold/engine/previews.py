@@ -18,8 +18,8 @@ from midfold.transcript.wrappers import read_user_text
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
-ASK_OF_TARGET = 0.12
-"""Of a size that was asked for: what the newest ask has of it at least."""
+ASK_OF_TARGET = 0.08
+"""Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
 
 
 class Ends(NamedTuple):

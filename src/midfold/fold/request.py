@@ -237,7 +237,7 @@ def _loss(ask: SummaryAsk, message: Message) -> str:
     results = (part.text for part in message.parts if isinstance(part, ToolResult))
     if all(map(ask.shows_result, results)) and ask.shows_text(message.text):
         return ""
-    is_opening = message.role == "user" and ask.shown_asks > 2 * ask.shown_texts
+    is_opening = message.role == "user" and ask.shown_asks > ask.shown_texts
     return f"{BY_BEGINNING.format(shown=ask.shown_asks) if is_opening else BY_ENDS}\n"
 
 

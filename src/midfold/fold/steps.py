@@ -521,9 +521,14 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
 
 
 def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
-    """What stays of a long text that somebody said: its ends, or its first sentences where that is more."""
-    opening = max(opening, 0 if ends >= SHORTEST_ENDS else 2 * SHORTEST_ENDS)
-    return (opening_of(text, opening), "") if opening > 2 * ends else ends_of(text, ends)
+    """What stays of a long text that somebody said: its ends, its beginning up to `opening` where that is more; its
+    first sentences alone where the ends would say nothing."""
+    has_end = ends >= SHORTEST_ENDS
+    opening = max(opening, 0 if has_end else 2 * SHORTEST_ENDS)
+    if len(text) <= opening + ends:
+        return text, ""
+    head, tail = ends_of(text, ends)
+    return opening_of(text, opening) if opening > ends else head, tail if has_end else ""
 
 
 def opening_of(text: str, length: int) -> str:
