@@ -27,6 +27,7 @@ SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
 LONGEST_SUMMARY = 1.1
 """Times its budget: what is longer is cut."""
+ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
 
 
 def plan_whole(job: Job) -> Plan:
@@ -127,9 +128,11 @@ def _for_target(job: Job, whole: Plan) -> Plan:
     if place < len(cuts):
         return layout.plan_from(cuts[place], room=layout.room)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
-    if job.staying(shortest, ladder_for(job.limit)[-1]) <= room:
+    least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
+    if least == shortest or job.staying(shortest, ladder_for(job.limit)[-1]) <= room:
         return shortest
-    return layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
+    job.notices.append(ANSWER_FOLDED)
+    return least
 
 
 def _partial(job: Job) -> Plan:

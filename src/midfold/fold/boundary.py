@@ -8,7 +8,8 @@ Rules of this file:
 3. Every boundary is a legal cut. The tail starts at the cut before its first message, so that no call loses its result.
 4. The latest human turn, the latest visible answer and the newest human turn with a picture are never folded: the tail
    grows to hold them if that is cheap, otherwise their group stays on its own, an ask with its direct reply. What stays
-   on its own stands before the handoff, which tells what came after it.
+   on its own stands before the handoff, which tells what came after it. Only a size that was asked for, and that what
+   must stay does not fit, folds an answer: one that announces calls.
 5. System messages in the middle stay as far as there is room: what they say still holds.
 6. Instructions of the client are no part of the conversation (`standing`): they are never folded, they stand before the
    handoff, and the head is counted without them. A message that holds other things, too, stays by them alone.

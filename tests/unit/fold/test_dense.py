@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.engine.planner import ANSWER_FOLDED
 from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_results
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.fold.local import GOES_ON
@@ -93,6 +94,8 @@ def narrated(last: str, count: int = 40) -> list[dict[str, Any]]:
 
 def test_an_answer_that_only_announces_calls_gives_way_to_the_summary() -> None:
     for target, stays in ((600, False), (6_000, True)):
+        notices = midfold.compact(narrated("calls"), target_tokens=target, force=True).receipt.notices
+        assert (ANSWER_FOLDED in notices) != stays
         texts = [message.text for message in view_of(narrated("calls"), target)]
         assert any(text.startswith("Now I write it, as was asked for.") for text in texts) == stays
         assert any(text == "go on" for text in texts)
