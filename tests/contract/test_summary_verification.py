@@ -457,6 +457,13 @@ def test_what_the_user_said_and_a_model_left_out_is_added_word_for_word() -> Non
     assert audit_summary(ask_of(turns), found).text == found
 
 
+def test_what_the_user_answered_in_a_result_and_a_model_left_out_is_added() -> None:
+    answered = 'User has answered your questions: "May it overwrite files?"="never without asking me". Go on.'
+    turns = [user("Port the parser."), *call(900, "AskUserQuestion", {"questions": []}, answered), *work(0, 2)]
+    found = audit_summary(ask_of(turns), "## Goal\nPort the parser.").text
+    assert "never without asking me" in found
+
+
 def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> None:
     turns = [user("Port the parser."), assistant("Yes."), user("And write the changelog."), *work(0, 2)]
     wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."

@@ -41,7 +41,7 @@ from midfold.fold.summary import (
 from midfold.fold.trail import without_trail
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
-from midfold.transcript.wrappers import user_words
+from midfold.transcript.wrappers import replies, user_words
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for the receipt's account of what a model's summary has."""
@@ -300,8 +300,7 @@ def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
 
     What is longer still was pasted: a document of somebody else's.
     """
-    for message in ask.messages:
-        words = user_words(message)
+    for words in chain(map(user_words, ask.messages), replies(ask.messages)):
         if not words or len(words) > PASTED:
             continue
         text = ask.redact(words)
