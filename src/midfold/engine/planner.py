@@ -129,7 +129,8 @@ def _for_target(job: Job, whole: Plan) -> Plan:
         return layout.plan_from(cuts[place], room=layout.room)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
     least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
-    if least == shortest or job.staying(shortest, ladder_for(job.limit)[-1]) <= room:
+    sizes = [job.staying(plan, ladder_for(job.limit)[-1]) for plan in (least, shortest)]
+    if sizes[1] <= max(room, sizes[0]):
         return shortest
     job.notices.append(ANSWER_FOLDED)
     return least
