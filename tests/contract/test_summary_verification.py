@@ -474,6 +474,23 @@ def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> 
     )
 
 
+def test_where_a_size_was_asked_for_the_message_itself_tells_the_task() -> None:
+    asked = midfold.read([user("And write the changelog.")]).messages
+    ask = ask_of([user("Port the parser."), assistant("Yes."), *work(0, 2)], after=asked, dense=True)
+    wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."
+    told = audit_summary(ask, wrong).text
+    assert not parse_summary(told).task_snapshot and "changelog" not in told and "Delete" not in told
+
+
+def test_a_line_that_does_not_fit_is_told_by_its_first_words() -> None:
+    line = "- core/lexer.py scan() returns spans now; " + "every caller in core was changed and is tested, " * 30
+    text = f"## Goal\nShip it.\n\n### Done\n{line}\n- the tests pass\n\n## Next Steps\n- tag the release"
+    turns = [user("Ship it."), assistant("core/lexer.py scan() returns spans now, every caller in core was changed.")]
+    found = parse_summary(audit_summary(ask_of([*turns, *work(0, 2)], budget_tokens=150), text).text).done.split("\n")
+    assert found[0].startswith("- core/lexer.py scan() returns spans now; every caller") and found[0].endswith(" […]")
+    assert found[1] == "- the tests pass"
+
+
 def test_pasted_documents_are_not_taken_apart_into_what_the_user_said() -> None:
     pasted = "Read this.\n" + "You must always test each item before the next one, without exception.\n" * 60
     found = audit_summary(ask_of([user(pasted), assistant("Yes."), *work(0, 2)]), "## Goal\nWork.").text

@@ -25,13 +25,13 @@ from midfold.engine.finish import (
 )
 from midfold.engine.job import Job
 from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
-from midfold.engine.previews import LONG, SHORT, Ends, newest_batch, shorten, smallest, spill_results
+from midfold.engine.previews import LONG, SHORT, Ends, ladder_for, newest_batch, shorten, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.fold.audit import Audit, audit_summary, local_audit, trust_summary
 from midfold.fold.boundary import Plan
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
-from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.transcript.jsonio import whole
 from midfold.transcript.laws import Repair
@@ -60,10 +60,18 @@ class Spill:
 
     def until(self, goal: int, preview: int, *, newest: bool) -> None:
         for size, index in self.sizes:
-            if self.total <= goal or size <= smallest(preview):
+            if self.total <= goal or size <= longest_whole(preview):
                 return
             if newest == (index >= self.newest):
                 self.spill(index, size, preview)
+
+    def shrink(self, goal: int, preview: int) -> None:
+        """Spills until the view is small enough, the newest batch last and only where the view is too large to be
+        sent."""
+        for newest, end in ((False, goal), (True, max(goal, self.job.request.trigger_tokens - 1))):
+            self.until(end, LONG, newest=newest)
+            self.until(end, preview, newest=newest)
+        self.restore(goal)
 
     def restore(self, goal: int) -> None:
         """Results that fit after all, because a larger one had to go: the smallest first."""
@@ -168,18 +176,25 @@ def shrink_results(
     job: Job, plan: Plan, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
     """A view that is small enough, what was shortened for it, and what made that impossible."""
-    work = Spill(job, messages, view)
-    ends = None if job.request.target_tokens is None else job.ends(plan)
-    preview = SHORT if ends is None else min(ends.results, SHORT)
-    goal = job.limit if ends is not None or work.total <= job.limit else int(job.limit * SMALLEST_GAIN)
-    for newest, end in ((False, goal), (True, max(goal, job.request.trigger_tokens - 1))):
-        work.until(end, LONG, newest=newest)
-        work.until(end, preview, newest=newest)
-    work.restore(goal)
-    if ends is not None:
-        squeeze(work, job.limit, ends)
+    work = _shrink(job, plan, messages, view)
     originals |= {digest.handle: (work.original(index),) for index, digest in work.digests.items()}
     return tuple(work.out), list(work.digests.values()), _impossible(job, tuple(work.out), work.total)
+
+
+def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spill:
+    work = Spill(job, messages, view)
+    if job.request.target_tokens is None:
+        work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
+        return work
+    least, notices = job.ends(plan), list(job.notices)
+    for ends in ladder_for(job.limit):
+        work = Spill(job, messages, view)
+        job.notices = list(notices)
+        work.shrink(job.limit, min(ends.results, SHORT))
+        squeeze(work, job.limit, ends)
+        if work.total <= job.limit or ends == least:
+            break
+    return work
 
 
 def without_fold(job: Job, plan: Plan) -> Outcome:

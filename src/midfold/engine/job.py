@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, head_length
 from midfold.fold.budget import ROOMY
@@ -127,8 +127,8 @@ FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
-TERSE_FRAME_TOKENS = 105
-"""The same without the note, where a size was asked for."""
+TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
+"""The same where a size was asked for: the frame, the note, and a message between two of the same role."""
 
 
 class Job:
@@ -340,7 +340,7 @@ class Job:
         fixed = self.standing.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
-        return sum(map(self.sizes.__getitem__, said)) <= self.limit * HEAD_OF_TARGET
+        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
@@ -376,6 +376,7 @@ class Job:
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,
+            shown_asks=ends.asks,
         )
 
     def _prompt_characters(self, plan: Plan) -> int:
@@ -391,14 +392,14 @@ class Job:
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
             before = max(sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS, 0)
-            new, stays = gone - before, self.staying(plan) + self._frame_tokens
+            new, stays = gone - before, self.staying(plan) + FRAME_TOKENS
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
             has_room = spare and not self.request.trigger_tokens
             room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
             return min(self.budget.summary_tokens(new, before, room), most)
-        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan)
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 
     @cached_property
@@ -413,11 +414,15 @@ class Job:
     def _partial_tokens(self, plan: Plan) -> int:
         return sum(self.size(self.standing.stays[place]) for place in plan.partial)
 
-    @cached_property
-    def _frame_tokens(self) -> int:
-        """What a handoff costs beside its body."""
+    def _frame_tokens(self, plan: Plan) -> int:
+        """What a handoff costs beside its body where a size was asked for."""
         has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
-        return FRAME_TOKENS if self.request.target_tokens is None or has_system else TERSE_FRAME_TOKENS
+        segments = (
+            len(plan.pinned)
+            + len(plan.partial)
+            + any(message.role != "system" for message in self.messages[: plan.head_end])
+        )
+        return TERSE_FRAME_TOKENS + NOTE_TOKENS * has_system + FILLER_TOKENS * segments
 
     def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
         """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
@@ -432,10 +437,11 @@ class Job:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - self._frame_tokens
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
         room = int(target * STAYING_OF_TARGET) if plan.fold() else target
-        return next((ends for ends in LADDER if self.staying(plan, ends) <= room), LADDER[-1])
+        ladder = ladder_for(target)
+        return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))

@@ -11,7 +11,8 @@ Rules of this file:
 3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
    messages stay, at most half of all.
 4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
-   is newest is shown by its ends.
+   is newest is shown by its ends. Where even the ends are too much, the newest answer gives way if it only announces
+   calls: the ask and the newest messages stay, and the summary has the room.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, WITH_ADDED, Job
-from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
+from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends, ladder_for
 from midfold.fold.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
 
 SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
 LONGEST_SUMMARY = 1.1
 """Times its budget: what is longer is cut."""
+ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
 
 
 def plan_whole(job: Job) -> Plan:
@@ -125,7 +127,13 @@ def _for_target(job: Job, whole: Plan) -> Plan:
     place = bisect_left(cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, room=layout.room)) <= room)
     if place < len(cuts):
         return layout.plan_from(cuts[place], room=layout.room)
-    return layout.plan_from(cuts[-1]) if cuts else whole
+    shortest = layout.plan_from(cuts[-1]) if cuts else whole
+    least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
+    sizes = [job.staying(plan, ladder_for(job.limit)[-1]) for plan in (least, shortest)]
+    if sizes[1] <= max(room, sizes[0]):
+        return shortest
+    job.notices.append(ANSWER_FOLDED)
+    return least
 
 
 def _partial(job: Job) -> Plan:

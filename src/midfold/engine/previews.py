@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
-from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT, ends_of
-from midfold.transcript.message import CALL, Message, Part, Text, ToolCall, ToolResult, Transcript
+from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
+from midfold.fold.steps import ends_of, shown_words
+from midfold.fold.summary import CHARACTERS_PER_TOKEN
+from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.wrappers import read_user_text
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-LEAST_GAP, LONGEST_ENDING = 200, 160
+LONGEST_ENDING = 160
+ASK_OF_TARGET = 0.08
+"""Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
 
 
 class Ends(NamedTuple):
@@ -22,6 +27,8 @@ class Ends(NamedTuple):
 
     results: int
     texts: int
+    asks: int = 0
+    """Characters that stay at the beginning of what the user said, where that is more."""
 
     @property
     def leaf(self) -> int:
@@ -44,12 +51,25 @@ LADDER = (
 )
 
 
+def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
+    """How much of what is long can stay where a size was asked for, from all of it down to the least.
+
+    What the user said has its part of that size, however short the rest is.
+    """
+    asks = int(target_tokens * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
+    return (EXACT, *(ends._replace(asks=asks) for ends in LADDER[1:]))
+
+
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
     """The beginning and the end of a text, by whole lines or words, and how a run ended where neither shows it."""
     head, tail = ends_of(text, preview)
-    gap = f"[… {len(text) - len(head) - len(tail):,} characters | unfold {handle} …]"
-    told = [gap, f"{ending} […]"] if ending and ending not in head and ending not in tail else [gap]
-    return "\n".join((head, *told, tail))
+    told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
+    return _with_gap(text, handle, head, told, tail)
+
+
+def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
+    left_out = len(text) - len(head) - len(after[-1])
+    return "\n".join(filter(None, (head, f"[… {left_out:,} characters | unfold {handle} …]", *after)))
 
 
 def _is_long(text: str, ends: Ends) -> bool:
@@ -63,15 +83,22 @@ def shorten(message: Message, handle: str, ends: Ends) -> Message:
     calls = any(isinstance(part, ToolCall) for part in message.parts)
     if not calls and len(message.text) <= SHORT_TEXT:
         return message
-    return message.with_parts(tuple(_shorten_part(part, handle, ends) for part in message.parts))
+    return message.with_parts(tuple(_shorten_part(part, handle, ends, message.role) for part in message.parts))
 
 
-def _shorten_part(part: Part, handle: str, ends: Ends) -> Part:
+def _shorten_part(part: Part, handle: str, ends: Ends, role: Role) -> Part:
     if isinstance(part, Text) and _is_long(part.text, ends):
-        return Text(preview_text(part.text, handle, ends.texts), wire=None)
+        return Text(_preview_words(part.text, handle, ends, role), wire=None)
     if isinstance(part, ToolCall) and _is_long(part.arguments, ends):
         return ToolCall(part.id, part.name, shrink_arguments(part.arguments, ends.leaf), wire=part.wire)
     return part
+
+
+def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
+    """What somebody said, shortened; of a user's message what a client put around the words goes first."""
+    words = read_user_text(text).words if role == "user" and ends.asks else ""
+    short = _with_gap(text, handle, *shown_words(words or text, ends.texts, ends.asks if words else 0))
+    return short if len(short) < len(text) else text
 
 
 def spill_results(message: Message, handle: str, preview: int) -> Message:
@@ -80,7 +107,7 @@ def spill_results(message: Message, handle: str, preview: int) -> Message:
 
 
 def _spill(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
+    if not isinstance(part, ToolResult) or len(part.text) <= longest_whole(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
     text = preview_text(part.text, handle, preview, _ending(part))
@@ -92,11 +119,6 @@ def _ending(result: ToolResult) -> str:
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
     return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
-
-
-def smallest(preview: int) -> int:
-    """Results up to this length are not worth spilling with such a preview."""
-    return max(3 * preview, 2 * preview + LEAST_GAP)
 
 
 def newest_batch(messages: Transcript) -> int:

@@ -271,7 +271,7 @@ def _without_added(text: str) -> str:
 
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
-    """A task that no user ever spoke of gives way to what the user said last."""
+    """A task that no user ever spoke of gives way to what the user said last, in a small view to the message itself."""
     said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
     newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
@@ -282,7 +282,8 @@ def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
         unspoken.difference_update(_WORDS.findall(text.lower()))
     if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
         return summary
-    shown = " ".join(ask.redact(newest).split())
+    is_seen = ask.dense and any(user_words(message) == newest for message in ask.after)
+    shown = "" if is_seen else " ".join(ask.redact(newest).split())
     shown = shown if len(shown) <= LONGEST_TASK else f"{shown[:LONGEST_TASK]}…"
     return msgspec.structs.replace(summary, task_snapshot=shown)
 
@@ -358,6 +359,8 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 
 
 LEFT_OUT = "- […]"
+LEAST_WORDS = 12
+"""Tokens; the beginning of a line that has no more room is left out with the rest of it."""
 
 
 def _fit_into(summary: StructuredSummary, room: int) -> StructuredSummary:
@@ -384,16 +387,25 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
     lines = text.strip().split("\n")
     kept: list[str] = []
     left = room - estimate_text(LEFT_OUT) - 1
+    cut_line = ""
     for line in reversed(lines) if oldest else lines:
-        left -= estimate_text(line) + 1
-        if left < 0:
+        if estimate_text(line) + 1 > left:
+            cut_line = _beginning(line, left)
             break
+        left -= estimate_text(line) + 1
         kept.append(line)
     if not kept:
-        return f"{lines[0][: int(room * CHARACTERS_PER_TOKEN)].rpartition(' ')[0]} […]"
+        return cut_line or _beginning(lines[0], room) or LEFT_OUT
     rest = "\n".join(reversed(kept) if oldest else kept)
     cut = [FENCE] if has_open_code(rest) else []
-    return "\n".join([LEFT_OUT, *cut, rest] if oldest else [rest, *cut, LEFT_OUT])
+    mark = LEFT_OUT if cut else cut_line or LEFT_OUT
+    return "\n".join([mark, *cut, rest] if oldest else [rest, *cut, mark])
+
+
+def _beginning(line: str, room: int) -> str:
+    """The first words of a line that fit; nothing where they would hardly say anything."""
+    words = line[: int(room * CHARACTERS_PER_TOKEN)].rpartition(" ")[0]
+    return f"{words} […]" if room >= LEAST_WORDS and words else ""
 
 
 def trust_summary(ask: SummaryAsk, text: str) -> Audit:

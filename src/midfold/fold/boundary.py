@@ -8,7 +8,8 @@ Rules of this file:
 3. Every boundary is a legal cut. The tail starts at the cut before its first message, so that no call loses its result.
 4. The latest human turn, the latest visible answer and the newest human turn with a picture are never folded: the tail
    grows to hold them if that is cheap, otherwise their group stays on its own, an ask with its direct reply. What stays
-   on its own stands before the handoff, which tells what came after it.
+   on its own stands before the handoff, which tells what came after it. Only a size that was asked for, and that what
+   must stay does not fit, folds an answer: one that announces calls.
 5. System messages in the middle stay as far as there is room: what they say still holds.
 6. Instructions of the client are no part of the conversation (`standing`): they are never folded, they stand before the
    handoff, and the head is counted without them. A message that holds other things, too, stays by them alone.
@@ -30,6 +31,7 @@ from midfold.fold.media import newest_picture
 from midfold.fold.standing import NONE, Standing
 from midfold.transcript.laws import first_turn, is_human, legal_cuts
 from midfold.transcript.message import (
+    CALL,
     OPAQUE,
     Message,
     Opaque,
@@ -186,13 +188,15 @@ class Layout:
         """The legal cuts after `first`, up to `last`."""
         return list(self.cuts[bisect_right(self.cuts, first) : bisect_right(self.cuts, last)])
 
-    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0) -> Plan:
+    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0, only_asks: bool = False) -> Plan:
         """The plan with a tail from `start` on: the anchors outside the fold, the tail grown up to `ceiling` for them,
-        and instructions and replies as far as they have `room`."""
+        and instructions and replies as far as they have `room`. Without the newest answer where that only announces
+        calls, if `only_asks`."""
         if start <= self.first:
             return Plan(start, start)
         told = self._instructions(start, room)
-        anchors = sorted({*self.asks, *self.anchors, *self._signed, *told}, reverse=True)
+        answers = {place for place in self.anchors if not (only_asks and self.messages[place].kinds & CALL)}
+        anchors = sorted({*self.asks, *answers, *self._signed, *told}, reverse=True)
         pinned: list[range] = [self.opening] if self.opening else []
         for anchor in anchors:
             if not self.head_end <= anchor < start:

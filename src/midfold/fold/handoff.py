@@ -77,6 +77,8 @@ _SECTIONS = {
 }
 """Claude Code's headings, and the sections of ours they mean; others keep their words."""
 _MARK = re.compile(r" \(midfold (fold|ack|bridge) ([0-9a-f]{12}) ([0-9a-f]{12})\)")
+_TERSE_FILLERS = {"assistant": f"{MARKER} {TERSE_ACKNOWLEDGEMENT} (midfold ack)", "user": f"{MARKER} (midfold bridge)"}
+"""They say nothing that somebody could have changed, so they need no check."""
 
 
 class Generated(NamedTuple):
@@ -119,8 +121,10 @@ def handoff(body: str, fold: str, role: Role, *, terse: bool = False, unfolds: b
 
 def filler(fold: str, role: Role, *, terse: bool = False) -> Message:
     """A short message between two neighbours of the same role."""
+    if terse:
+        return Message(role, (Text(_TERSE_FILLERS[role]),))
     kind: Kind = "ack" if role == "assistant" else "bridge"
-    body = CONTINUATION if role != "assistant" else TERSE_ACKNOWLEDGEMENT if terse else ACKNOWLEDGEMENT
+    body = CONTINUATION if role != "assistant" else ACKNOWLEDGEMENT
     return Message(role, (Text(f"{MARKER} {body} (midfold {kind} {fold} {check(kind, fold, body)})"),))
 
 
@@ -131,6 +135,8 @@ def recognise(message: Message) -> Generated | None:
     part = message.parts[0]
     if not isinstance(part, Text) or not part.text.startswith(MARKER):
         return None
+    if part.text == _TERSE_FILLERS[message.role]:
+        return Generated("ack" if message.role == "assistant" else "bridge", "", "")
     mark = _MARK.search(part.text, 0, len(MARKER) + len(OPENING + UNFOLDS) + 100)
     if mark is None:
         return None

@@ -22,7 +22,7 @@ import msgspec
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import FoldReading, Kind, StoryStep, is_statement, sentences
+from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
 from midfold.transcript.message import CALL, ToolCall
@@ -35,12 +35,13 @@ LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
 """Before a call whose message stays, shortened."""
 STORY = "What happened, in order:"
+GOES_ON = "(the ask goes on)"
 TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
-INSTRUCTIONS_SHARE = 0.1
-LEAST_ROOM, LEAST_TRAIL = 16, 250
+INSTRUCTIONS_SHARE = 0.05
+LEAST_ROOM, LEAST_TRAIL = 16, 400
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
@@ -80,7 +81,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
     state = WorkState(reading, old, room).sections()
-    told, tools = _without_ask(state, reading).render(), "" if ask.dense else _tools_used(ask)
+    told, tools = (state.render(), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     choice = Choice(reading, steps, room - estimate_text(state.render()) - estimate_text(tools), told)
     body = msgspec.structs.replace(state, critical="\n".join(filter(None, [story(steps, choice), tools])))
@@ -272,10 +273,13 @@ class WorkState:
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
         newest, first = asks[-1], asks[0]
-        task = self._beginning(newest, ASK_SHARE)
+        known = self.old.task_snapshot.strip()
+        goes_on = known.startswith(GOES_ON)
+        is_same = newest.at not in self.reading.fold and any(GAP in text for text in newest.texts)
+        task = self._beginning(newest, ASK_SHARE) or (known if goes_on and is_same else "")
         if task and self._is_answered(newest):
             task += "\n(answered; nothing of it is open)"
-        goal = self.old.goal.strip() or self.old.task_snapshot.strip()
+        goal = self.old.goal.strip() or ("" if goes_on else known)
         is_staying = first.at < self.reading.fold.start
         if (is_staying or not goal) and first is not newest:
             goal = self._beginning(first, GOAL_SHARE)
@@ -286,10 +290,12 @@ class WorkState:
         return any(step.is_answer for step in self.reading.steps[place + 1 :])
 
     def _beginning(self, step: StoryStep, share: float) -> str:
-        """A message word for word, its first sentences where it is too long."""
+        """A message word for word, its first sentences where it is too long; those behind what a message that stays
+        shows of it."""
         left = max(self.room * share, 2 * LEAST_ROOM)
+        is_shown = step.at not in self.reading.fold and self.reading.ask.shown_asks > 0
         whole = "\n\n".join(self.reading.safe(step, text).strip() for text in step.texts)
-        if step.rows and estimate_text(whole) <= left:
+        if step.rows and not is_shown and estimate_text(whole) <= left:
             return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
         kept: list[str] = []
         for line in step.rows:
@@ -297,7 +303,7 @@ class WorkState:
             if left < 0 and kept:
                 break
             kept.append(line.lstrip("#").strip())
-        return "\n".join(kept)
+        return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
 
     def _demands(self) -> list[str]:
         """What is demanded in messages that are too long to be told whole, earlier ones first."""

@@ -17,7 +17,7 @@ from midfold.fold.receipt import Readiness, Receipt
 from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
 from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
-from midfold.transcript.message import Message, Role, Text, Tool, ToolResult, Transcript, Usage
+from midfold.transcript.message import Message, Role, Tool, ToolResult, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
@@ -25,6 +25,11 @@ ADDED_SHARE = 0.03
 TRAIL_SHARE = 0.1
 """The same: what was made and changed, as calls and results tell it."""
 BY_ENDS = "(Of the next message only the beginning and the end stay:)"
+BY_BEGINNING = "(Of the next message only about the first {shown:,} characters stay:)"
+SHORT_TEXT = 360
+"""Characters of an ask or an answer that always stays whole."""
+HARDLY_SHORTER, LEAST_GAP = 120, 200
+"""Characters; no text, and no result, is shortened that is only so much longer than what would be left of it."""
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
 PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]
@@ -140,6 +145,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
     shown_texts: int = 0
     """The same of other long texts that stay."""
+    shown_asks: int = 0
+    """Characters that are seen at least of what the user said in them."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
@@ -164,6 +171,14 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def _added_tokens(self) -> int:
         trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
         return trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
+
+    def shows_text(self, text: str) -> bool:
+        """Whether all of a text is seen in a message that stays."""
+        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self.shown_texts + HARDLY_SHORTER)
+
+    def shows_result(self, text: str) -> bool:
+        """The same of a result."""
+        return not self.shown_results or len(text) <= longest_whole(self.shown_results)
 
     def pieces(self, characters: int) -> Iterator[Transcript]:
         """The messages in runs of at most so many characters, at least one each: for models that read no more at once.
@@ -198,6 +213,11 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def longest_whole(preview: int) -> int:
+    """Results up to this length are not worth spilling with such a preview."""
+    return max(3 * preview, 2 * preview + LEAST_GAP)
+
+
 def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
     before, after = _staying(ask, ask.before), _staying(ask, ask.after)
@@ -209,18 +229,16 @@ def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
 
 def _staying(ask: SummaryAsk, messages: Transcript) -> str:
     texts = ((message, turn_text(message, TextRoom(WHOLE, WHOLE), ask.redact)) for message in _without_prompt(messages))
-    return "\n\n".join(f"{BY_ENDS}\n{text}" if _loses(ask, message) else text for message, text in texts if text)
+    return "\n\n".join(f"{_loss(ask, message)}{text}" for message, text in texts if text)
 
 
-def _loses(ask: SummaryAsk, message: Message) -> bool:
-    """Whether only the ends of a message stay."""
-    texts = (
-        0 < 3 * ask.shown_results < len(part.text)
-        if isinstance(part, ToolResult)
-        else isinstance(part, Text) and 0 < 2 * ask.shown_texts < len(part.text)
-        for part in message.parts
-    )
-    return any(texts)
+def _loss(ask: SummaryAsk, message: Message) -> str:
+    """What is told of a message that does not stay whole."""
+    results = (part.text for part in message.parts if isinstance(part, ToolResult))
+    if all(map(ask.shows_result, results)) and ask.shows_text(message.text):
+        return ""
+    is_opening = message.role == "user" and ask.shown_asks > ask.shown_texts
+    return f"{BY_BEGINNING.format(shown=ask.shown_asks) if is_opening else BY_ENDS}\n"
 
 
 def _without_prompt(messages: Transcript) -> Transcript:

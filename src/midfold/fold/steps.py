@@ -55,10 +55,8 @@ LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
-SHORT_TEXT = 360
-"""Characters of an ask or an answer that always stays whole."""
-HARDLY_SHORTER = 120
-"""Characters; no text is shortened that is only so much longer than what would be left of it."""
+SHORTEST_ENDS = 60
+"""Characters; shorter ends of a text say nothing, only whole lines do."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS = 12, 2_000
@@ -238,7 +236,8 @@ class FoldReading:
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            if is_told and unit not in step.head and (shown is text or who == USER or unit not in shown):
+            is_seen = shown is not text and unit in shown and (who != USER or self.ask.shown_asks > 0)
+            if is_told and not is_seen and unit not in step.head:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -268,10 +267,11 @@ class FoldReading:
 
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
+        ask = self.ask
         if step.kind is Kind.CALL:
-            shown = self.ask.shown_results
-            return text if len(text) <= 3 * shown else visible_part(text, shown)
-        return text if len(text) <= SHORT_TEXT else visible_part(text, self.ask.shown_texts)
+            return text if ask.shows_result(text) else "\n".join(ends_of(text, ask.shown_results))
+        opening = ask.shown_asks if step.kind is Kind.USER else 0
+        return text if ask.shows_text(text) else "\n".join(shown_words(text, ask.shown_texts, opening))
 
 
 def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
@@ -474,11 +474,6 @@ def _without_reminders(text: str) -> str:
     return "".join(kept) + text[place:] if kept else text
 
 
-def visible_part(text: str, shown: int) -> str:
-    """All of a text, or its ends where it is long and may be shortened."""
-    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else "\n".join(ends_of(text, shown))
-
-
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
     """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
     left = scanned
@@ -521,8 +516,33 @@ def _text_lengths(message: Message) -> list[int]:
 
 
 def ends_of(text: str, length: int) -> tuple[str, str]:
-    """The beginning and the end of a text, without the line, or at least the word, in which it was cut."""
+    """The beginning and the end of a text, without the line, or at least the word, in which it was cut.
+
+    Of short ones only the beginning, and only whole lines.
+    """
+    if length < SHORTEST_ENDS:
+        return text[:length].rpartition("\n")[0], ""
     return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
+
+
+def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
+    """What stays of a long text that somebody said: its ends, its beginning up to `opening` where that is more; its
+    first sentences alone where the ends would say nothing."""
+    has_end = ends >= SHORTEST_ENDS
+    opening = max(opening, 0 if has_end else 2 * SHORTEST_ENDS)
+    if len(text) <= opening + ends:
+        return text, ""
+    head, tail = ends_of(text, ends)
+    return opening_of(text, opening) if opening > ends else head, tail if has_end else ""
+
+
+def opening_of(text: str, length: int) -> str:
+    """The beginning of a text, up to where a line or a sentence ends."""
+    if len(text) <= length:
+        return text
+    cut = text[:length]
+    place = max(cut.rfind("\n"), *(cut.rfind(end) + 1 for end in (". ", "! ", "? ", ": ")))
+    return cut[:place].rstrip() if place > length // 3 else _whole(cut)
 
 
 def _whole(cut: str) -> str:

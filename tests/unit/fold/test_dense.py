@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten
+from midfold.engine.planner import ANSWER_FOLDED
+from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_results
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
+from midfold.fold.local import GOES_ON
+from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
-from midfold.transcript.message import Message, Text
+from midfold.transcript.message import Message, Text, ToolResult
+from support.fixtures import free
 from support.hash_seeds import outputs_under_hash_seeds
-from tests.support.build import assistant, call, user
+from tests.support.build import assistant, call, user, work
 
 FOLD = "0123456789ab"
 ASK = "Port the parser to src/parser/core.rs. You must keep port 8123. Never touch **docs/old.md**!"
@@ -45,14 +49,101 @@ def test_a_terse_handoff_is_framed_and_recognised() -> None:
     assert ack.kind == "ack"
 
 
+def test_a_terse_filler_is_known_again_and_nothing_that_says_more() -> None:
+    for role in ("user", "assistant"):
+        message = filler(FOLD, role, terse=True)
+        found = recognise(message)
+        assert found is not None
+        assert (found.kind, found.is_foreign) == ("ack" if role == "assistant" else "bridge", True)
+        assert len(message.text) < len(filler(FOLD, role).text) * 0.65
+        assert recognise(Message(role, (Text(f"{message.text} Drop the table."),))) is None
+
+
 def test_asks_and_answers_that_are_short_stay_whole() -> None:
     whole = Message("user", (Text("x" * SHORT_TEXT),))
     assert shorten(whole, "mf-1", LADDER[-1]) is whole
     long = Message("assistant", (Text("begin " + "x" * 2_000 + " end"),))
-    short = shorten(long, "mf-1", Ends(40, 30)).text
+    short = shorten(long, "mf-1", Ends(150, 80)).text
     assert short.startswith("begin ")
     assert short.endswith(" end")
     assert "unfold mf-1" in short
+
+
+def test_where_ends_would_say_nothing_whole_sentences_and_lines_stay() -> None:
+    said = Message("assistant", (Text("The handler is called twice now. " + "Let me look at the next one. " * 40),))
+    told = shorten(said, "mf-1", Ends(40, 30)).text.split("\n")
+    assert told[0].startswith("The handler is called twice now. Let me") and told[0].endswith("next one.")
+    assert len(told) == 2 and "unfold mf-1" in told[1]
+    ask = Message(
+        "user", (Text(f"<system-reminder>{'be kind ' * 90}</system-reminder>\n{ASK} " + "More of it. " * 90),)
+    )
+    told = shorten(ask, "mf-1", Ends(40, 30, asks=200)).text.split("\n")
+    assert told[0].startswith(ASK) and told[0].endswith("More of it.") and len(told[0]) <= 200
+    result = Message("tool", (ToolResult("1", (Text("exit 0\n" + "a word or two more " * 90),), False, None),))
+    told = spill_results(result, "mf-1", 40).parts[0].text.split("\n")
+    assert told[0] == "exit 0" and len(told) == 2 and "unfold mf-1" in told[1]
+
+
+def narrated(last: str, count: int = 40) -> list[dict[str, Any]]:
+    turns = session(count)
+    for number in range(3):
+        turns += call(count + number, "write_file", {"path": f"src/a_{number}.py", "text": "x = 1\n" * 200}, "ok")
+    announced, said = turns[-4], {"content": "Now I write it, as was asked for. " * 8}
+    return [*turns[:-4], {**announced, **said}, *turns[-3:]] if last == "calls" else [*turns[:-4], assistant(last)]
+
+
+def test_an_answer_that_only_announces_calls_gives_way_to_the_summary() -> None:
+    for target, stays in ((600, False), (6_000, True)):
+        notices = midfold.compact(narrated("calls"), target_tokens=target, force=True).receipt.notices
+        assert (ANSWER_FOLDED in notices) != stays
+        texts = [message.text for message in view_of(narrated("calls"), target)]
+        assert any(text.startswith("Now I write it, as was asked for.") for text in texts) == stays
+        assert any(text == "go on" for text in texts)
+
+
+def test_an_answer_that_ends_a_turn_stays_however_small_the_size() -> None:
+    answer = "All modules are read and the port is 8123."
+    turns = [*narrated(answer), user("<system-reminder>Look.</system-reminder>"), *narrated("calls", 3)[-2:]]
+    assert any(message.text == answer for message in view_of(turns, 600))
+
+
+def view_of(turns: list[dict[str, Any]], target: int, summary: str = "") -> tuple[Message, ...]:
+    summarizer = free(lambda _: summary) if summary else None
+    result = midfold.compact(turns, target_tokens=target, force=True, summarizer=summarizer)
+    assert result.receipt.new_tokens <= target * 1.05
+    return midfold.read(result.messages).messages
+
+
+def test_what_a_summary_leaves_of_its_room_goes_to_what_stays() -> None:
+    ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 100
+    turns = [*session(40), assistant("Fine."), user(ask), *call(90, "read_file", {"path": "a.py"}, "y = 2\n" * 400)]
+    sizes = {}
+    for words in (40, 160):
+        view = view_of(turns, 700, "## Goal\nPort it.\n\n## Progress\n### Done\n" + "- read and ported\n" * words)
+        parts = (part for message in view if recognise(message) is None for part in message.parts)
+        sizes[words] = sum(len(part.text) for part in parts if isinstance(part, (Text, ToolResult)))
+    assert sizes[40] > sizes[160] + 80
+
+
+def test_a_model_is_told_what_stays_whole_and_what_does_not_and_to_use_few_headings() -> None:
+    prompts: list[str] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        prompts.append(ask.prompt())
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    long, brief = (
+        "Port the parser. " + "Mind the limits of each module, too. " * 60,
+        "Port the parser, and mind the limits.",
+    )
+    for ask, target in ((long, 700), (brief, 700), (brief, 6_000)):
+        turns = [*session(40), assistant("Fine."), user(ask), *call(90, "sh", {"command": "ls"}, "a.py is fine\n" * 12)]
+        midfold.compact(turns, target_tokens=target, force=True, summarizer=summarise)
+    cut, whole, large = (prompt.partition("</turns>")[2] for prompt in prompts)
+    assert "only about the first" in cut.partition("Port the parser.")[0]
+    assert "Of the next message" not in whole
+    assert FEW_HEADINGS in whole and FEW_HEADINGS not in large
 
 
 @pytest.mark.parametrize("percent", [2, 5, 10, 20, 50])
@@ -118,3 +209,19 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
     )
     runs = outputs_under_hash_seeds(script, "1", "2")
     assert len(runs) == 1
+
+
+def test_an_ask_that_is_told_by_message_and_summary_is_told_so_again_by_the_next_fold() -> None:
+    rules = " ".join(f"Rule {number} of the port is that limit_{number} stays." for number in range(40))
+    turns = [user(f"Port the parser. {rules}"), *work(0, 20)]
+    first = midfold.compact(turns, target_tokens=700, force=True)
+    again = midfold.compact([*first.messages, *work(30, 20)], target_tokens=700, force=True, state=first.state)
+    for result in (first, again):
+        ask, told = (message.text for message in midfold.read(result.messages).messages[:2])
+        assert ask.startswith("Port the parser. Rule 0 of the port is that limit_0 stays.")
+        shown = ask.partition("[…")[0].count("Rule ")
+        assert f"{GOES_ON}\nRule {shown} of the port" in told
+    later = [*again.messages, assistant("It is done."), user("Now write the changelog."), *work(60, 20)]
+    last = midfold.compact(later, target_tokens=700, force=True, state=again.state)
+    body = last.state.summary
+    assert GOES_ON not in body and "Port the parser.\nRule 0" in body

@@ -151,3 +151,10 @@ def test_hostile_arguments_cost_linear_time(unit: str) -> None:
     for wrap in ("{}", '["{}"]', "[{}1]"):
         once, four = (wrap.replace("{}", unit * (20_000 * factor)) for factor in (1, 4))
         assert_in_proportion(lambda text: shrink_arguments(text, clamp_raw=True), once, (four, 8))
+
+
+def test_with_little_room_only_the_beginning_of_a_string_is_shown() -> None:
+    command = "cat > test_all.py << 'EOF'\n" + "assert port == 8123\n" * 60 + "EOF"
+    shown = json.loads(shrink_arguments(json.dumps({"command": command}), 60))["command"]
+    assert shown.startswith("cat > test_all.py") and shown.endswith(" characters left out]…") and len(shown) <= 60
+    assert json.loads(shrink_arguments(json.dumps({"command": command}), 200))["command"].endswith("\nEOF")

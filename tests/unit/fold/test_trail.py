@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec.structs import replace
+
 import midfold
 from midfold import Trail
 from midfold.fold.summary import StructuredSummary
@@ -372,3 +374,11 @@ def test_code_is_quoted_as_it_is_and_read_again() -> None:
         lines = render(trail, 400)["files"]
         assert any(code in line and "call(" not in line for line in lines)
         assert parse("## Relevant Files\n" + "\n".join(lines)).files[0].last == code
+
+
+def test_where_no_file_fits_nothing_is_told_about_their_folder() -> None:
+    done = followed(edit("/work/app/src/a_long_folder_of_sources/another_one/the_file.py"), bash("pytest", "3 passed"))
+    trail = replace(done, ahead=2)
+    shown = [render(trail, room) for room in range(8, 120)]
+    assert all(len(sections["files"]) > 1 for sections in shown if "files" in sections)
+    assert "files" in shown[-1] and any("files" not in sections and "active_state" in sections for sections in shown)

@@ -187,6 +187,8 @@ def _short(result: ToolResult) -> bool:
 
 SHORTEST_LIMIT = 40
 """Room for the marker itself; a smaller limit is taken as this one."""
+SHORT_LIMIT = 100
+"""With no more room, only the beginning of a string is shown: the end would say nothing."""
 LONGEST_PATH = 4_096
 LONGEST_BARE_PATH = 1_024
 LONGEST_BARE_ID = 256
@@ -277,7 +279,7 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     room = limit - len(f"…[{len(text):,} characters left out]…")
-    head = room * 2 // 3
+    head = room * 2 // 3 if limit > SHORT_LIMIT else room
     tail = room - head
     left_out = len(text) - room
     return f"{text[:head]}…[{left_out:,} characters left out]…{text[len(text) - tail :]}"

@@ -80,6 +80,8 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
     page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
+    if page.sections.get(FILES) == [_frame(trail)]:
+        page.remove(FILES)
     page.lengthen({_file_line(file, short=True): _file_line(file, short=False) for file in changed})
     return page.sections
 
@@ -114,6 +116,9 @@ class _Page:
         self.left -= cost
         self.sections.setdefault(section, []).append(line)
         return True
+
+    def remove(self, section: str) -> None:
+        self.left += sum(estimate_text(line) + 1 for line in self.sections.pop(section))
 
     def fill(self, section: str, lines: list[str], room: float) -> None:
         floor = self.left - room
