@@ -308,7 +308,7 @@ class Choice:
         self._told.update(self._key(line, row) for row in rows)
         self._cover(line.names)
         self._cover(line.step.head_names)
-        self._files.add(line.step.file)
+        self._files |= {line.step.file} if line.step.file else set()
         places = self.chosen.setdefault(line.step, set())
         places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
 

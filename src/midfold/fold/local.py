@@ -152,7 +152,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
         if step not in choice.chosen:
             continue
         head = step.again if step.file in files else step.head
-        files.add(step.file)
+        files |= {step.file} if step.file else set()
         if is_bare:
             bare.setdefault(step.head, head)
             continue

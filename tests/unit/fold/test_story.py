@@ -180,6 +180,14 @@ def test_in_a_small_summary_paths_are_told_from_the_folder_of_the_work_and_the_u
     assert f"\n- read {root}/src/cart/rates.ts lines 8-9\n" in told_of(turns, trail=Trail(root=root)).critical
 
 
+def test_calls_of_an_earlier_story_are_told_by_their_lines_in_the_next() -> None:
+    ours = readings("/p/src/cart/rates.ts", "/p/src/cart/rates.ts")
+    first = told_of(ours).critical
+    later = told_of([*call(9, "terminal", {"command": "make all_of_it"}, "built"), user("So?")], previous=first).critical
+    assert re.findall(r"(?m)^- .+", later)[:2] == re.findall(r"(?m)^- .+", first)[:2]
+    assert not re.search(r"(?m)^- ?$", later)
+
+
 def test_a_path_that_is_very_long_is_told_by_its_end() -> None:
     path = f"/home/me/{'deep/' * 40}src/cart/rates.ts"
     assert "\n- read src/cart/rates.ts lines 8-9\n" in told_of(readings(path)).critical
