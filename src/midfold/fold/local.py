@@ -182,10 +182,12 @@ def _user_line(step: StoryStep, places: list[int]) -> str:
 
 
 def _paragraph(lines: Iterable[str]) -> str:
+    """What the agent said; an item of its lists begins with a star, as calls begin with a dash."""
     text = ""
     for line in lines:
         gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalpha() else "\n"
-        text += gap + line.lstrip("#").lstrip()
+        bare = line.lstrip("#").lstrip()
+        text += gap + (f"* {bare[2:]}" if bare.startswith("- ") else bare)
     return text
 
 

@@ -183,9 +183,22 @@ def test_in_a_small_summary_paths_are_told_from_the_folder_of_the_work_and_the_u
 def test_calls_of_an_earlier_story_are_told_by_their_lines_in_the_next() -> None:
     ours = readings("/p/src/cart/rates.ts", "/p/src/cart/rates.ts")
     first = told_of(ours).critical
-    later = told_of([*call(9, "terminal", {"command": "make all_of_it"}, "built"), user("So?")], previous=first).critical
+    later = told_of(
+        [*call(9, "terminal", {"command": "make all_of_it"}, "built"), user("So?")], previous=first
+    ).critical
     assert re.findall(r"(?m)^- .+", later)[:2] == re.findall(r"(?m)^- .+", first)[:2]
     assert not re.search(r"(?m)^- ?$", later)
+
+
+def test_items_of_the_agents_lists_are_not_taken_for_calls_in_the_next_fold() -> None:
+    said = (
+        "Replied to two of them:\n- 2734843645 is the nil check after read_committed\n- 2734651353 is the hoisted tree"
+    )
+    first = told_of([user("Reply."), assistant(said), user("And?")]).critical
+    assert "\n* 2734843645 is the nil check after read_committed\n" in first
+    report = "\n".join(f"value_{number} of part_{number} is set" for number in range(400))
+    later = [*call(1, "terminal", {"command": "cat parts.log"}, report), user("So?")]
+    assert "\n* 2734651353 is the hoisted tree\n" in told_of(later, previous=first, budget_tokens=400).critical
 
 
 def test_a_path_that_is_very_long_is_told_by_its_end() -> None:
