@@ -21,7 +21,7 @@ from midfold.fold.names import NameCounts, binds, parts, subwords, worth
 from midfold.fold.steps import FoldReading, Kind, Line, StoryStep
 from midfold.transcript.tokens import estimate_text
 
-NAMED = 10.0
+NAMED = 100.0
 """What the names of a line count beside what it says."""
 SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
@@ -44,9 +44,9 @@ SHORT_ASK = 600
 LONGEST_CALL = 120
 """Characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
+PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
 HEADS = {
-    "act": 9.0,
+    "act": 90.0,
     "wrote": 0.35,
     "failed": 0.25,
     "ended": 0.2,
@@ -58,7 +58,7 @@ HEADS = {
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
 MOST_PER_TOKEN = {Kind.USER: PER_TOKEN["ask"], Kind.SAID: PER_TOKEN["finding"], Kind.CALL: DEFINES, Kind.NOTE: DEFINES}
 """What a line of a kind is worth beside its names, at most."""
-ON_TOPIC = 1.0
+ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
 _DEMANDS = r"must|never|always|don't|do not|prefer|only|avoid|make sure"
@@ -124,6 +124,8 @@ class Choice:
         self.chosen: dict[StoryStep, set[int]] = {}
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
+        self._files: set[str] = set()
+        """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
         lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
@@ -149,6 +151,7 @@ class Choice:
                 step.head_base = _head_base(step)
                 head.base = step.head_base * step.age
                 head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
+                step.again_cost = estimate_text(step.again) + LINE_TOKENS if step.file else step.head_cost
                 head.is_judged = True
                 if step.at in self.reading.fold:
                     found.append(head)
@@ -178,7 +181,9 @@ class Choice:
             if self._topic and not self._topic.isdisjoint(subwords(line.text)):
                 line.base += ON_TOPIC * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
-            found = nlargest(most, found, key=lambda line: self._gain(line) / line.cost)
+            said = [line for line in found if line.step.kind in SPEECH]
+            rest = (line for line in found if line.step.kind not in SPEECH)
+            found = said + nlargest(most, rest, key=lambda line: self._gain(line) / line.cost)
         for line in found:
             self._bind(line)
         return found
@@ -232,10 +237,15 @@ class Choice:
         step = line.step
         base = line.base if (has_speech or step.kind is not Kind.SAID) and not self._only_names else 0.0
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
-        if not is_told and step.head and line.first >= 0:
-            cost += step.head_cost
+        if line.first < 0:
+            cost = self._head_cost(step)
+        elif not is_told and step.head:
+            cost += self._head_cost(step)
             gain += 0.0 if self._only_names else step.head_base
         return gain, cost
+
+    def _head_cost(self, step: StoryStep) -> float:
+        return step.again_cost if step.file in self._files else step.head_cost
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
@@ -300,6 +310,7 @@ class Choice:
         self._told.update(self._key(line, row) for row in rows)
         self._cover(line.names)
         self._cover(line.step.head_names)
+        self._files |= {line.step.file} if line.step.file else set()
         places = self.chosen.setdefault(line.step, set())
         places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
 

@@ -142,35 +142,36 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     A call whose message stays is marked, so that nobody takes it for another.
     """
     out: list[str] = []
-    bare: list[str] = []
+    bare: dict[str, str] = {}
     calls: Counter[str] = Counter()
+    files: set[str] = set()
     for step in steps:
         places = sorted(choice.chosen.get(step, ()))
         lines = [step.rows[place] for place in places]
-        if step.kind is Kind.CALL and not lines:
-            calls[step.head] += step.at in choice.reading.fold
-            bare += [step.head] if step in choice.chosen else []
-            continue
+        is_bare = step.kind is Kind.CALL and not lines
+        calls[step.head] += is_bare and step.at in choice.reading.fold
         if step not in choice.chosen:
             continue
-        if bare:
-            out.append(_together(bare, calls))
-            bare = []
-        calls.clear()
+        head = step.again if step.file in files else step.head
+        files |= {step.file} if step.file else set()
+        if is_bare:
+            bare.setdefault(step.head, head)
+            continue
+        out += _together(bare, calls)
+        bare, calls = {}, Counter()
         if step.kind is Kind.CALL:
             stays = "" if step.at in choice.reading.fold else ABOVE if step.at < choice.reading.fold.start else BELOW
-            out += [f"- {stays}{step.head}", *(f"  {line}" for line in lines)]
+            out += [f"- {stays}{head}", *(f"  {line}" for line in lines)]
         else:
             out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
-    if bare:
-        out.append(_together(bare, calls))
-    text, root = "\n".join(out), choice.reading.root
-    return f"{STORY}\n{text.replace(root, '') if root else text}" if text else ""
+    out += _together(bare, calls)
+    return "\n".join([STORY, *out]) if out else ""
 
 
-def _together(heads: list[str], calls: Mapping[str, int]) -> str:
+def _together(heads: Mapping[str, str], calls: Mapping[str, int]) -> list[str]:
     """Calls in one line, each once, with how often it was made here."""
-    return "- " + "; ".join(f"{head} ({calls[head]}x)" if calls[head] > 1 else head for head in dict.fromkeys(heads))
+    told = (f"{told} ({calls[head]}x)" if calls[head] > 1 else told for head, told in heads.items())
+    return [f"- {'; '.join(told)}"] if heads else []
 
 
 def _user_line(step: StoryStep, places: list[int]) -> str:
@@ -182,10 +183,12 @@ def _user_line(step: StoryStep, places: list[int]) -> str:
 
 
 def _paragraph(lines: Iterable[str]) -> str:
+    """What the agent said; an item of its lists begins with a star, as calls begin with a dash."""
     text = ""
     for line in lines:
         gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalpha() else "\n"
-        text += gap + line.lstrip("#").lstrip()
+        bare = line.lstrip("#").lstrip()
+        text += gap + (f"* {bare[2:]}" if bare.startswith("- ") else bare)
     return text
 
 
@@ -376,7 +379,8 @@ class WorkState:
     def _is_act(self, step: StoryStep) -> bool:
         """Whether the trail tells of it, as an act that failed."""
         acts = self.reading.ask.trail.acts
-        return any(not act.ok and act.text and act.text[:SHORT_HEAD] in step.head for act in acts)
+        root = self.reading.root or chr(0)
+        return any(not act.ok and act.text and act.text.replace(root, "")[:SHORT_HEAD] in step.head for act in acts)
 
 
 def _is_short_ban(line: str) -> bool:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -38,6 +39,7 @@ from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, s
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
+from midfold.fold.trail.entries import Trail
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.wrappers import read_user_text, reply_in_result
@@ -52,7 +54,11 @@ MOST_DESCRIBED = 400
 MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH, LONGEST_WHOLE = 110, 200, 60, 120
+WHOLE_PATHS_FROM = 1_000
+"""Tokens of a summary in which paths are told as the agent wrote them, the first time."""
+ABOUT_FILES = ("read", "write", "patch", "search")
+"""Families whose calls name a file."""
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 SHORTEST_ENDS = 60
@@ -66,6 +72,8 @@ GAP = "[… "
 REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
+_NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
+_FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -109,8 +117,8 @@ class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "age", "at", "call", "has_reply", "head", "head_base", "head_cost", "head_names", "is_answer",
-        "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
+        "action", "again", "again_cost", "age", "at", "call", "file", "has_reply", "head", "head_base", "head_cost",
+        "head_names", "is_answer", "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -121,8 +129,10 @@ class StoryStep:
         self.length = 0
         """Characters of what the user said."""
         self.head = ""
+        self.file = self.again = ""
+        """The file that the head names, and the head as it is told where that file was told before."""
         self.head_base = 0.0
-        self.head_cost = 0.0
+        self.head_cost = self.again_cost = 0.0
         self.head_names: list[NameCounts] = []
         self.rows: list[str] = []
         """Everything that can be told of it, in order."""
@@ -169,6 +179,7 @@ class FoldReading:
         described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
+        self.files = FileNames(self.root, _paths(ask.trail, described), is_roomy=ask.budget_tokens >= WHOLE_PATHS_FROM)
         for step in self.steps:
             self._read(step)
         _drop_superseded(self.steps)
@@ -207,7 +218,8 @@ class FoldReading:
     def _read(self, step: StoryStep) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
         if not self._only_names:
-            step.head = head_of(step, self.root)
+            step.head = head_of(step, self.files)
+            step.file, step.again = self.files.again(step)
             step.head_names = self.names(step.head)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._visible(step, text)
@@ -220,7 +232,7 @@ class FoldReading:
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
         if step.at in self.fold and step.look is not None and not self._only_names:
-            for line in rows(self.safe(step, "\n".join(changes(step.look)[0]))):
+            for line in rows(self._from_root(self.safe(step, "\n".join(changes(step.look)[0])))):
                 self.add(step, f"+ {line}", self.names(line))
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
@@ -231,7 +243,7 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
-        for unit in rows(text) if who == RESULT else sentences(text):
+        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
@@ -256,14 +268,19 @@ class FoldReading:
     def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
-            yield (USER, SAID, CALLED, RESULT)[step.kind], self.safe(step, text)
+            safe = self.safe(step, text)
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self._from_root(safe) if step.kind is Kind.SAID else safe
         if step.call is not None:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
-            yield CALLED, self.safe(step, told)
+            yield CALLED, self._from_root(self.safe(step, told))
         if step.result is not None and not step.has_reply and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
-            yield RESULT, self.safe(step, _without_reminders(text))
+            yield RESULT, self._from_root(self.safe(step, _without_reminders(text)))
+
+    def _from_root(self, text: str) -> str:
+        """What the agent and its tools wrote, paths told from the folder in which the work is done."""
+        return text.replace(self.root, "") if self.root else text
 
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
@@ -337,7 +354,7 @@ def _is_echo(step: StoryStep) -> bool:
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
-def head_of(step: StoryStep, root: str) -> str:
+def head_of(step: StoryStep, files: FileNames) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
     if step.kind is not Kind.CALL:
@@ -346,11 +363,11 @@ def head_of(step: StoryStep, root: str) -> str:
         name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
         return name or "result"
     if action.outcome == "failed":
-        return f"{_did(action, look, root)} → FAILED: {action.error or action.detail}"
+        return f"{_did(action, look, files)} → FAILED: {action.error or action.detail}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
         closing = _short_output(look) or closing
-    return f"{_did(action, look, root)} → {closing}" if closing else _did(action, look, root)
+    return f"{_did(action, look, files)} → {closing}" if closing else _did(action, look, files)
 
 
 def _short_output(look: Look) -> str:
@@ -361,24 +378,69 @@ def _short_output(look: Look) -> str:
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
 
 
-def _did(action: Action, look: Look, root: str) -> str:
+def _did(action: Action, look: Look, files: FileNames) -> str:
     if action.family == "shell":
         command = telling_part(look.command).strip()
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
-        return f"$ {look.say(first, LONGEST_COMMAND)}" if command else "ran a command"
+        return f"$ {look.say(first.replace(files.root or chr(0), ''), LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
     for path in action.paths:
-        did = did.replace(look.path(path), _short_path(path.removeprefix(root)))
+        did = did.replace(look.path(path), files.first(path))
     return did
 
 
-def _short_path(path: str) -> str:
-    """A path, or the telling end of a long one."""
-    return path if len(path) <= LONGEST_PATH else "/".join(path.split("/")[-3:])
+class FileNames:
+    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
+
+    def __init__(self, root: str, paths: Iterable[str], *, is_roomy: bool) -> None:
+        self.root = root
+        self._is_roomy = is_roomy
+        """Whether there is room for paths as the agent wrote them; else they are told from the root."""
+        inside = dict.fromkeys(path.removeprefix(root) for path in paths)
+        counts = Counter(end for path in inside for end in _ends_of_path(path))
+        self._ends = {
+            path: next((end for end in _ends_of_path(path) if counts[end] == 1), path)
+            for path in inside
+            if _FILE.search(path)
+        }
+
+    def first(self, path: str) -> str:
+        """The whole path, from the root where that is long, or the telling end of a very long one."""
+        inside = path.removeprefix(self.root)
+        if self._is_roomy and len(path) <= LONGEST_WHOLE:
+            return path
+        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
+
+    def again(self, step: StoryStep) -> tuple[str, str]:
+        """The file that the head of a step names, and the head where that file was told before."""
+        action = step.action
+        path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
+        inside, first = path.removeprefix(self.root), self.first(path)
+        if not path or first not in step.head:
+            return "", step.head
+        end = self._ends.get(inside, inside)
+        end = end if len(end) < len(first) else first
+        return inside, step.head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
+
+
+def _paths(trail: Trail, steps: Iterable[StoryStep]) -> Iterator[str]:
+    """Every file that is told of."""
+    yield from (file.path for file in trail.files)
+    yield from (read.path for read in trail.reads)
+    for step in steps:
+        yield from step.action.paths if step.action is not None else ()
+
+
+def _ends_of_path(path: str) -> Iterator[str]:
+    """What a path ends in, the shortest first."""
+    place = len(path)
+    while (place := path.rfind("/", 0, place)) > 0:
+        yield path[place + 1 :]
+    yield path
 
 
 def changes(look: Look) -> tuple[list[str], list[str]]:
@@ -462,6 +524,12 @@ def _has_long_line(text: str) -> bool:
 def _holds_order(line: str) -> bool:
     """Whether a line that is told by its pieces may give an order: a piece would not show it."""
     return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+
+
+def _without_numbers(step: StoryStep, text: str) -> str:
+    """What was read of a file without the numbers of its lines: the step says which were read."""
+    is_file = step.action is not None and step.action.family == "read"
+    return _NUMBERED.sub("", text) if is_file else text
 
 
 def _without_reminders(text: str) -> str:

@@ -20,6 +20,7 @@ from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail.checks import verdict_of
+from midfold.fold.trail.entries import FileRead, Trail
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from support.timing import assert_in_proportion
@@ -147,6 +148,76 @@ def test_calls_are_counted_as_often_as_they_were_made_and_those_that_stay_are_no
     assert "\n- (below) $ cat services.log\n  service_" in critical and "edited /p/q/b.py" not in critical
     later = told_of([*edits(7, 1), *logs, assistant("Done.")], previous=f"## Critical Context\n{critical}").critical
     assert later.count("cat services.log") == 1 and "(below)" not in later
+
+
+def readings(*paths: str) -> list[dict[str, Any]]:
+    """Reads of files, with numbers before the lines as clients print them."""
+    turns: list[dict[str, Any]] = [user("Look at /home/me/shop/src/pay/index.ts and the others.")]
+    for number, path in enumerate(paths):
+        text = f"     8→const rate_of_{number} = load_rates_{number}(12);\n     9→// the rates are read once"
+        turns += call(number, "Read", {"file_path": path, "offset": 8, "limit": 2}, text)
+    return turns
+
+
+def test_a_file_is_told_by_its_path_once_and_then_by_the_shortest_end_that_no_other_file_has() -> None:
+    root = "/home/me/shop"
+    paths = [f"{root}/{end}" for end in ("src/pay/index.ts", "src/cart/index.ts", "src/cart/rates.ts")]
+    trail = Trail(root=root, reads=(FileRead(path="src/old/rates.ts"),))
+    told = told_of(readings(*paths, *paths), trail=trail).critical
+    heads = re.findall(r"read /[^;\n]+|read \w+/[^;\n]+", told)
+    assert heads == [
+        *(f"read {path} lines 8-9" for path in paths),
+        *(f"read {end} 8-9" for end in ("pay/index.ts", "cart/index.ts", "cart/rates.ts")),
+    ]
+
+
+def test_in_a_small_summary_paths_are_told_from_the_folder_of_the_work_and_the_users_words_as_they_are() -> None:
+    root = "/home/me/shop"
+    turns = [*readings(f"{root}/src/cart/rates.ts"), assistant(f"The rates of {root}/src/cart are wrong."), user("So?")]
+    small = told_of(turns, trail=Trail(root=root), budget_tokens=700).render()
+    assert "\n- read src/cart/rates.ts lines 8-9\n" in small and "\nThe rates of src/cart are wrong." in small
+    assert f"Look at {root}/src/pay/index.ts and the others." in small
+    assert f"\n- read {root}/src/cart/rates.ts lines 8-9\n" in told_of(turns, trail=Trail(root=root)).critical
+
+
+def test_calls_of_an_earlier_story_are_told_by_their_lines_in_the_next() -> None:
+    ours = readings("/p/src/cart/rates.ts", "/p/src/cart/rates.ts")
+    first = told_of(ours).critical
+    later = told_of(
+        [*call(9, "terminal", {"command": "make all_of_it"}, "built"), user("So?")], previous=first
+    ).critical
+    assert re.findall(r"(?m)^- .+", later)[:2] == re.findall(r"(?m)^- .+", first)[:2]
+    assert not re.search(r"(?m)^- ?$", later)
+
+
+def test_items_of_the_agents_lists_are_not_taken_for_calls_in_the_next_fold() -> None:
+    said = (
+        "Replied to two of them:\n- 2734843645 is the nil check after read_committed\n- 2734651353 is the hoisted tree"
+    )
+    first = told_of([user("Reply."), assistant(said), user("And?")]).critical
+    assert "\n* 2734843645 is the nil check after read_committed\n" in first
+    report = "\n".join(f"value_{number} of part_{number} is set" for number in range(400))
+    later = [*call(1, "terminal", {"command": "cat parts.log"}, report), user("So?")]
+    assert "\n* 2734651353 is the hoisted tree\n" in told_of(later, previous=first, budget_tokens=400).critical
+
+
+def test_a_path_that_is_very_long_is_told_by_its_end() -> None:
+    path = f"/home/me/{'deep/' * 40}src/cart/rates.ts"
+    assert "\n- read src/cart/rates.ts lines 8-9\n" in told_of(readings(path)).critical
+
+
+def test_what_was_read_of_a_file_is_told_without_the_numbers_of_its_lines_and_figures_of_a_table_stay() -> None:
+    told = told_of(readings("/p/rates.ts")).critical
+    assert "\n  const rate_of_0 = load_rates_0(12);" in told and "8→" not in told
+    table = "1001\tthe width_of_door\n1004\tthe height_of_door"
+    assert "\n  1001\tthe width_of_door" in told_of([user("?"), *call(1, "Read", {"path": "t.tsv"}, table)]).critical
+
+
+def test_of_many_lines_with_names_no_sentence_is_left_out_before_the_choice() -> None:
+    found = "It is slow since the cache is cold."
+    output = "\n".join(f"row_{n} of table_{n} has value_{n} in file_{n}.txt" for n in range(900))
+    turns = [user("Why?"), assistant(found), *call(1, "terminal", {"command": "cat log"}, output), user("And?")]
+    assert found in told_of(turns, budget_tokens=400).critical
 
 
 def test_no_credential_is_told_and_no_half_of_one() -> None:
