@@ -10,7 +10,7 @@ from typing import NamedTuple
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
 from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
-from midfold.fold.steps import ends_of, shown_words
+from midfold.fold.steps import ends_of, ends_with, shown_words
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text
@@ -95,9 +95,12 @@ def _shorten_part(part: Part, handle: str, ends: Ends, role: Role) -> Part:
 
 
 def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
-    """What somebody said, shortened; of a user's message what a client put around the words goes first."""
+    """What somebody said, shortened: of a user's message the beginning of their words, and how the message ends."""
     words = read_user_text(text).words if role == "user" and ends.asks else ""
-    short = _with_gap(text, handle, *shown_words(words or text, ends.texts, ends.asks if words else 0))
+    head, tail = shown_words(words or text, ends.texts, ends.asks if words else 0)
+    if words and not ends_with(text, words):
+        tail = ends_of(text, ends.texts)[1]
+    short = _with_gap(text, handle, head, tail)
     return short if len(short) < len(text) else text
 
 

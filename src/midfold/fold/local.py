@@ -40,7 +40,7 @@ TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
-INSTRUCTIONS_SHARE = 0.05
+INSTRUCTIONS_SHARE = 0.1
 LEAST_ROOM, LEAST_TRAIL = 16, 400
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""

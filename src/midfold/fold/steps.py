@@ -118,7 +118,7 @@ class StoryStep:
 
     __slots__ = (
         "action", "again", "again_cost", "age", "at", "call", "file", "has_reply", "head", "head_base", "head_cost",
-        "head_names", "is_answer", "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
+        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -147,6 +147,8 @@ class StoryStep:
         """Whether the agent ended its turn with it."""
         self.has_reply = self.is_reply = False
         """Whether its result is what the user said, and whether it is that."""
+        self.is_end = True
+        """Whether the text it was found in ends with it."""
 
 
 class FoldReading:
@@ -287,8 +289,13 @@ class FoldReading:
         ask = self.ask
         if step.kind is Kind.CALL:
             return text if ask.shows_result(text) else "\n".join(ends_of(text, ask.shown_results))
+        if ask.shows_text(text):
+            return text
         opening = ask.shown_asks if step.kind is Kind.USER else 0
-        return text if ask.shows_text(text) else "\n".join(shown_words(text, ask.shown_texts, opening))
+        head, tail = shown_words(text, ask.shown_texts, opening)
+        return "\n".join(
+            [head if step.kind is not Kind.NOTE or not ask.shown_asks else "", tail if step.is_end else ""]
+        )
 
 
 def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
@@ -329,14 +336,15 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
         return
     read = read_user_text(text)
     for block in read.all_of("instructions", "environment", "output", "summary"):
-        yield _of_text(Kind.NOTE, block.inside, at)
+        yield _of_text(Kind.NOTE, block.inside, at, is_end=ends_with(text, block.text))
     if read.words:
-        yield _of_text(Kind.USER, read.words, at)
+        yield _of_text(Kind.USER, read.words, at, is_end=ends_with(text, read.words))
 
 
-def _of_text(kind: Kind, text: str, at: int) -> StoryStep:
+def _of_text(kind: Kind, text: str, at: int, *, is_end: bool = True) -> StoryStep:
     step = StoryStep(kind, at)
     step.texts = [text]
+    step.is_end = is_end
     return step
 
 
@@ -591,6 +599,11 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
     if length < SHORTEST_ENDS:
         return text[:length].rpartition("\n")[0], ""
     return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
+
+
+def ends_with(text: str, piece: str) -> bool:
+    """Whether a piece of a user's text is the last thing in it."""
+    return text.rstrip().endswith(piece.rstrip())
 
 
 def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
