@@ -174,6 +174,21 @@ def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
         for kind, least in (("files", 0.95), ("acts", 0.95), ("aside", 0.9)):
             one = half[kind]
             assert min(one.precision, one.recall) >= least, (kind, one.wrong, one.missed)
+        assert half["checks"].precision >= 0.9, half["checks"].wrong
+        assert half["checks"].recall >= 0.75, half["checks"].missed
+
+
+def test_a_script_that_ran_before_anything_was_changed_checked_nothing() -> None:
+    made = bash("cat > test_issue.py << 'EOF'\nprint(1)\nEOF")
+    seen = ("Read", {"file_path": "/p/q/r/src/app/core.py"}, "a = 1")
+    ran_it = bash("python test_issue.py", "1")
+    looking = followed(seen, made, ran_it)
+    assert looking.checks == ()
+    assert [check.command for check in followed(seen, made, ran_it, edit("src/app/core.py"), ran_it).checks] == [
+        "python test_issue.py"
+    ]
+    later = follow(looking, ran(edit("src/app/core.py"), ran_it), midfold.redact)
+    assert [check.kind for check in later.checks] == ["script"]
 
 
 def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:

@@ -430,7 +430,8 @@ class _Walk:
         run = CheckRun(
             kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
         )
-        self.checks.add(run, lambda: answer.body, is_piped=step.joiner == "|")
+        is_piped, is_early = step.joiner == "|", not self.book.has_work
+        self.checks.add(run, lambda: answer.body, is_piped=is_piped, is_early=is_early)
 
     def _is_own_script(self, command: str) -> bool:
         """Whether what ran is a file that was made to try something."""

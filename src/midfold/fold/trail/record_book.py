@@ -146,6 +146,8 @@ class RecordBook:
         self._stash: dict[str, TrackedFile] = {}
         for file in trail.files:
             self.files[self._add(file.path)] = file
+        self.has_work = any(file.state != "scratch" for file in trail.files)
+        """Whether more was written than attempts."""
         for read in trail.reads:
             self.reads[self._add(read.path)] = (read.at, read.looked)
         last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
@@ -174,6 +176,8 @@ class RecordBook:
         elif record.state == "scratch" and record.gone:
             record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
+        is_attempt = record.state == "created" and _is_attempt(posixpath.basename(key))
+        self.has_work = self.has_work or not (is_attempt or record.state == "scratch")
         for folder in folders_above(key):
             if folder in self.files and not self.files[folder].below:
                 del self.files[folder]
