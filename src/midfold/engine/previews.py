@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
+from midfold.fold.ends import ends_of, ends_with, shown_words
 from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
-from midfold.fold.steps import ends_of, ends_with, shown_words
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text

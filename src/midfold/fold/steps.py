@@ -34,6 +34,7 @@ from midfold.fold.digest.actions import (
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
+from midfold.fold.ends import ends_of, ends_with, shown_words
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
@@ -61,8 +62,6 @@ ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
-SHORTEST_ENDS = 60
-"""Characters; shorter ends of a text say nothing, only whole lines do."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS = 12, 2_000
@@ -589,43 +588,3 @@ def _text_lengths(message: Message) -> list[int]:
         elif isinstance(part, (Text, ToolResult)):
             found.append(len(part.text))
     return found
-
-
-def ends_of(text: str, length: int) -> tuple[str, str]:
-    """The beginning and the end of a text, without the line, or at least the word, in which it was cut.
-
-    Of short ones only the beginning, and only whole lines.
-    """
-    if length < SHORTEST_ENDS:
-        return text[:length].rpartition("\n")[0], ""
-    return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
-
-
-def ends_with(text: str, piece: str) -> bool:
-    """Whether a piece of a user's text is the last thing in it."""
-    return text.rstrip().endswith(piece.rstrip())
-
-
-def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
-    """What stays of a long text that somebody said: its ends, its beginning up to `opening` where that is more; its
-    first sentences alone where the ends would say nothing."""
-    has_end = ends >= SHORTEST_ENDS
-    opening = max(opening, 0 if has_end else 2 * SHORTEST_ENDS)
-    if len(text) <= opening + ends:
-        return text, ""
-    head, tail = ends_of(text, ends)
-    return opening_of(text, opening) if opening > ends else head, tail if has_end else ""
-
-
-def opening_of(text: str, length: int) -> str:
-    """The beginning of a text, up to where a line or a sentence ends."""
-    if len(text) <= length:
-        return text
-    cut = text[:length]
-    place = max(cut.rfind("\n"), *(cut.rfind(end) + 1 for end in (". ", "! ", "? ", ": ")))
-    return cut[:place].rstrip() if place > length // 3 else _whole(cut)
-
-
-def _whole(cut: str) -> str:
-    places = (cut.rfind(seam) for seam in "\n ")
-    return cut[: next((place for place in places if place > len(cut) // 2), len(cut))]
