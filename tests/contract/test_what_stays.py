@@ -167,6 +167,22 @@ def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rou
         assert session.view().messages[-1] == reads[-1][-1]
 
 
+def test_a_result_that_the_model_has_not_seen_stays_whole_where_the_window_holds_it() -> None:
+    """Above the threshold, once: who asked for a file and sees its ends asks for it again."""
+    file = number_lines("line {n} defines a function of laws.py", 620)
+    asked = call(900, "read_file", {"path": "src/laws.py"}, file)
+    messages = [*OPENING, *work(0, 30), *asked]
+    result = midfold.compact(messages, context_length=16_000, config=setting(protect_last_n=4))
+    assert result.changed
+    assert result.messages[-1] is messages[-1]
+    seen = [*messages, assistant("I have read it."), user("Go on.")]
+    later = midfold.compact(seen, context_length=16_000, config=setting(protect_last_n=4))
+    assert not any(message is messages[-1] for message in later.messages), "seen: it gives way to the threshold"
+    huge = [*OPENING, *work(0, 30), *call(900, "read_file", {"path": "src/laws.py"}, file * 4)]
+    cut = midfold.compact(huge, context_length=16_000, config=setting(protect_last_n=4))
+    assert "unfold mf-" in str(cut.messages[-1]["content"]), "no window holds it"
+
+
 def test_what_is_shown_by_its_ends_is_cut_at_lines_and_shows_how_a_run_ended() -> None:
     lines = [f"line {number} of the output of a run is fine" for number in range(30)]
     output = "\n".join(["Exit code 1", *lines[:15], "AssertionError: 7 is not 8", *lines[15:]])

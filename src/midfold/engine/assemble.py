@@ -41,6 +41,10 @@ from midfold.transcript.tokens import estimate_text
 # Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
 
 
+UNSEEN_OF_WINDOW = 0.85
+"""How full a window may be once, for results that the model has not seen."""
+
+
 class Spill:
     """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
 
@@ -66,12 +70,21 @@ class Spill:
                 self.spill(index, size, preview)
 
     def shrink(self, goal: int, preview: int) -> None:
-        """Spills until the view is small enough, the newest batch last and only where the view is too large to be
-        sent."""
-        for newest, end in ((False, goal), (True, max(goal, self.job.request.trigger_tokens - 1))):
+        """Spills until the view is small enough, the newest batch last: one that the model has not seen yet only where
+        the view is too large to be sent."""
+        for newest, end in ((False, goal), (True, max(goal, self._sendable))):
             self.until(end, LONG, newest=newest)
             self.until(end, preview, newest=newest)
         self.restore(goal)
+
+    @property
+    def _sendable(self) -> int:
+        """The largest view that may be sent so that the model sees what it asked for once."""
+        request, below = self.job.request, self.job.request.trigger_tokens - 1
+        is_seen = any(message.role == "assistant" for message in self.messages[self.newest + 1 :])
+        if request.target_tokens is not None or request.overflowed or is_seen:
+            return below
+        return max(below, int(request.budget.effective_input_window * UNSEEN_OF_WINDOW))
 
     def restore(self, goal: int) -> None:
         """Results that fit after all, because a larger one had to go: the smallest first."""
