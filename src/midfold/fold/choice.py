@@ -61,9 +61,11 @@ MOST_PER_TOKEN = {Kind.USER: PER_TOKEN["ask"], Kind.SAID: PER_TOKEN["finding"], 
 ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
-DEMAND = re.compile(
-    r"\b(must|never|always|don't|do not|prefer|only|should not|shouldn't|avoid|make sure|instead of|no need)\b", re.I
-)
+_DEMANDS = r"must|never|always|don't|do not|prefer|only|avoid|make sure"
+DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn't|instead of|no need)\b", re.I)
+"""A line of any text that demands something: documents are full of what somebody wants or needs."""
+WISH = re.compile(rf"\b(?:{_DEMANDS}|don’t|should|instead|need|want|please|without)\b", re.I)
+"""A sentence that the user typed and that asks for something, however politely."""
 # The next five are for text in small letters: to look for both is several times as slow.
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
