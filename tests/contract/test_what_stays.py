@@ -169,7 +169,7 @@ def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rou
 
 def test_a_result_that_the_model_has_not_seen_stays_whole_where_the_window_holds_it() -> None:
     """Above the threshold, once: who asked for a file and sees its ends asks for it again."""
-    file = number_lines("line {n} defines a function of laws.py", 620)
+    file = number_lines("line {n} defines a function of laws.py", 850)
     asked = call(900, "read_file", {"path": "src/laws.py"}, file)
     messages = [*OPENING, *work(0, 30), *asked]
     result = midfold.compact(messages, context_length=16_000, config=setting(protect_last_n=4))

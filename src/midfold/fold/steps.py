@@ -233,7 +233,7 @@ class FoldReading:
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
         if step.at in self.fold and step.look is not None and not self._only_names:
-            for line in rows(self._from_root(self.safe(step, "\n".join(changes(step.look)[0])))):
+            for line in rows(self.files.inside(self.safe(step, "\n".join(changes(step.look)[0])))):
                 self.add(step, f"+ {line}", self.names(line))
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
@@ -270,18 +270,14 @@ class FoldReading:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
             safe = self.safe(step, text)
-            yield (USER, SAID, CALLED, RESULT)[step.kind], self._from_root(safe) if step.kind is Kind.SAID else safe
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind is Kind.SAID else safe
         if step.call is not None:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
-            yield CALLED, self._from_root(self.safe(step, told))
+            yield CALLED, self.files.inside(self.safe(step, told))
         if step.result is not None and not step.has_reply and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
-            yield RESULT, self._from_root(self.safe(step, _without_reminders(text)))
-
-    def _from_root(self, text: str) -> str:
-        """What the agent and its tools wrote, paths told from the folder in which the work is done."""
-        return text.replace(self.root, "") if self.root else text
+            yield RESULT, self.files.inside(self.safe(step, _without_reminders(text)))
 
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
@@ -370,11 +366,11 @@ def head_of(step: StoryStep, files: FileNames) -> str:
         name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
         return name or "result"
     if action.outcome == "failed":
-        return f"{_did(action, look, files)} → FAILED: {action.error or action.detail}"
+        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
         closing = _short_output(look) or closing
-    return f"{_did(action, look, files)} → {closing}" if closing else _did(action, look, files)
+    return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
 
 
 def _short_output(look: Look) -> str:
@@ -391,7 +387,7 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
-        return f"$ {look.say(first.replace(files.root or chr(0), ''), LONGEST_COMMAND)}" if command else "ran a command"
+        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
@@ -414,6 +410,10 @@ class FileNames:
             for path in inside
             if _FILE.search(path)
         }
+
+    def inside(self, text: str) -> str:
+        """A text of the agent's or of its tools with paths told from the root."""
+        return text.replace(self.root, "") if self.root else text
 
     def first(self, path: str) -> str:
         """The whole path, from the root where that is long, or the telling end of a very long one."""
