@@ -154,12 +154,13 @@ class Choice:
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
-        for line in found:
-            if not line.is_judged:
-                step, text = line.step, line.text
+        for step in steps:
+            most = MOST_PER_TOKEN[step.kind]
+            for line in step.lines:
+                text = line.text
                 line.cost = estimate_text(text) + LINE_TOKENS
                 is_added = step.kind is Kind.CALL and text.startswith("+ ")
-                line.base = (ADDED if is_added else MOST_PER_TOKEN[step.kind]) * (len(text) / 4) * step.age
+                line.base = (ADDED if is_added else most) * (len(text) / 4) * step.age
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
@@ -356,9 +357,9 @@ def _base(line: Line) -> float:
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
         return ERROR * tokens
-    if _DEFINES.search(text):
+    if "_" in text and _DEFINES.search(text):
         return DEFINES * tokens
-    if _REFUSES.search(text.lower()):
+    if ("'" in text or '"' in text or "`" in text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0

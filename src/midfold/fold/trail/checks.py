@@ -229,8 +229,9 @@ class CheckBook:
 
     def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool) -> None:
         """A run and its output; the exit code of a pipe is not its own."""
-        self._runs.pop(_identity(run), None)
-        self._runs[_identity(run)] = run
+        identity = _identity(run)
+        self._runs.pop(identity, None)
+        self._runs[identity] = run
         self._bodies[run] = body, is_piped
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:

@@ -203,7 +203,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
         elif word == "for" and words[at + 2 : at + 3] == ["in"]:
             variables[words[at + 1]] = words[at + 3 :][:50]
             return []
-        elif _ASSIGNED.match(word):
+        elif "=" in word and _ASSIGNED.match(word):
             name, _, value = word.partition("=")
             variables[name] = [value]
             at += 1
