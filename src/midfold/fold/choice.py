@@ -56,8 +56,6 @@ HEADS = {
     "web": 0.06,
 }
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
-MOST_PER_TOKEN = {Kind.USER: PER_TOKEN["ask"], Kind.SAID: PER_TOKEN["finding"], Kind.CALL: DEFINES, Kind.NOTE: DEFINES}
-"""What a line of a kind is worth beside its names, at most."""
 ON_TOPIC = 1.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -155,12 +153,10 @@ class Choice:
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
         for step in steps:
-            most = MOST_PER_TOKEN[step.kind]
             for line in step.lines:
                 text = line.text
                 line.cost = estimate_text(text) + LINE_TOKENS
-                is_added = step.kind is Kind.CALL and text.startswith("+ ")
-                line.base = (ADDED if is_added else most) * (len(text) / 4) * step.age
+                line.base = _most_per_token(line, text) * (len(text) / 4) * step.age
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
@@ -334,6 +330,24 @@ def _head_base(step: StoryStep) -> float:
     return HEADS.get(action.family, 0.01)
 
 
+def _most_per_token(line: Line, text: str) -> float:
+    """What a token of a line is worth beside its names, at most: what can be told without a search."""
+    step = line.step
+    if step.kind in SPEECH:
+        return PER_TOKEN["ask" if step.kind is Kind.USER else "finding"]
+    if text.startswith("+ "):
+        return ADDED
+    if "_" in text:
+        return DEFINES
+    if step.action is not None and step.action.outcome == "failed":
+        return ERROR
+    return REFUSES if _is_quoting(text) else VALUE
+
+
+def _is_quoting(text: str) -> bool:
+    return "'" in text or '"' in text or "`" in text
+
+
 def _base(line: Line) -> float:
     """What a line is worth beside its names."""
     step, text = line.step, line.text
@@ -359,7 +373,7 @@ def _base(line: Line) -> float:
         return ERROR * tokens
     if "_" in text and _DEFINES.search(text):
         return DEFINES * tokens
-    if ("'" in text or '"' in text or "`" in text) and _REFUSES.search(text.lower()):
+    if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0
