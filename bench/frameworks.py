@@ -143,7 +143,7 @@ def _sealed(item: dict[str, Any]) -> str:
 
 def _last_user(body: dict[str, Any]) -> str:
     """The newest ask; the last line of what was compacted is one, for who sends only that."""
-    items = [item for item in body.get("messages") or body.get("input") if isinstance(item, dict)]
+    items = [item for item in body.get("messages") or body["input"] if isinstance(item, dict)]
     said = [
         json.dumps(item) if item.get("role") == "user" else _sealed(item).splitlines()[-1]
         for item in items

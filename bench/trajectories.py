@@ -156,9 +156,9 @@ def _hermes(source: Path, target: Path, summaries: dict[str, str] | None = None,
 def _midfold(source: Path, target: Path, **changes: Any) -> float:
     shutil.rmtree(target, ignore_errors=True)
     settings = TrajectorySettings(
-        **{"target_tokens": TARGET, "summary_tokens": SUMMARY, "tokenizer": "o200k", "turn_tokens": 0, "calls": 1}
-        | changes
+        target_tokens=TARGET, summary_tokens=SUMMARY, tokenizer="o200k", turn_tokens=0, calls=1
     )
+    settings = msgspec.structs.replace(settings, **changes)
     start = time.process_time()
     compress_trajectories(TrajectoryJob(source=str(source), target=str(target), settings=settings, restart=True))
     return time.process_time() - start

@@ -23,7 +23,7 @@ from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, Receipt
 from midfold.fold.request import Flow, Outcome, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import failure_of
+from midfold.model.drive import failed_answer
 from midfold.model.summaries import ModelSummarizer, summarizer_for
 from midfold.transcript.message import Transcript
 
@@ -201,7 +201,7 @@ async def _awaited(flow: Flow, summarizer: ModelSummarizer) -> Outcome:
         try:
             answer = await summarizer.later(step)
         except SummaryFailed as failed:
-            answer = failure_of(failed)
+            answer = failed_answer(failed, time.time())
         step = advance(flow, answer)
     return step
 

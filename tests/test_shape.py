@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -21,7 +22,8 @@ LONGEST_FUNCTION = 60
 MOST_METHODS = 20
 SMALLEST_OWN_FILE = 100
 parse = cache(ast.parse)
-FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (ROOT / folder).rglob("*.py"))
+FOLDERS = ("src", "bench", "e2e", "tools")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
 ALLOWED_CLASSES: frozenset[str] = frozenset()
@@ -254,6 +256,11 @@ def test_each_rule_can_fail() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [str(path) for path in FILES if not ast.get_docstring(parse(path.read_text(encoding="utf-8")))]
     assert silent == []
+
+
+def test_mypy_reads_every_folder_of_code() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert set(settings["packages"]) == {"midfold"} | set(FOLDERS) - {"src"}
 
 
 def test_tests_use_no_mocks_and_have_unique_names() -> None:

@@ -31,7 +31,7 @@ LONGEST_LINE = 200
 def stub() -> str:
     """The public names as type checkers read them."""
     lines = ["# Made by tools/gen_python_doc.py from the table in __init__.py. Do not edit."]
-    for module, names in midfold._MODULES.items():
+    for module, names in vars(midfold)["_MODULES"].items():
         pairs = [(name.rpartition("=")[2], name.partition("=")[0]) for name in names.split()]
         lines.append(f"from midfold.{module} import {', '.join(f'{there} as {here}' for there, here in pairs)}")
     lines.append(
@@ -80,7 +80,7 @@ def _line(name: str) -> str:
 
 def _alias(name: str) -> str:
     """An alias as its module defines it."""
-    module, attribute = midfold._HOMES[name]
+    module, attribute = vars(midfold)["_HOMES"][name]
     tree = ast.parse(inspect.getsource(import_module(f"midfold.{module}")))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and attribute in [alias.name for alias in node.names]:

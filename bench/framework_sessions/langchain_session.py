@@ -27,7 +27,7 @@ POLICIES = {
 @tool
 def read_file(path: str) -> str:
     """Read a file."""
-    return given["files"][path]
+    return str(given["files"][path])
 
 
 agent = create_agent(

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
@@ -19,7 +20,7 @@ READ = {"type": "function", "function": {"name": "read_file", "description": "Re
 more = {"model": "openai/gpt-4o", "api_base": given["url"], "api_key": given["key"], "max_retries": 0}
 
 
-def send(messages):
+def send(messages: list[dict[str, Any]]) -> Any:
     if given["policy"] == "midfold":
         return folding.completion(messages=messages, tools=[READ, *folding.tools], **more)
     tools = [READ]
@@ -32,7 +33,7 @@ def send(messages):
     return litellm.completion(messages=messages, tools=tools, **more)
 
 
-def answer_call(call, messages):
+def answer_call(call: dict[str, Any], messages: list[dict[str, Any]]) -> Any:
     name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
     if name == "read_file":
         return given["files"][arguments["path"]]

@@ -27,7 +27,7 @@ store = midfold.open("memory:")
 @function_tool
 def read_file(path: str) -> str:
     """Read a file."""
-    return given["files"][path]
+    return str(given["files"][path])
 
 
 def setting() -> tuple[object, dict[str, object], list[object]]:

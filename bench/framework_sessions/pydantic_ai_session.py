@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from typing import Any
 
 from openai import AsyncOpenAI
 from pydantic_ai import Agent, UsageLimits, capture_run_messages
@@ -28,11 +29,12 @@ agent = Agent(
 @agent.tool_plain
 def read_file(path: str) -> str:
     """Read a file."""
-    return given["files"][path]
+    return str(given["files"][path])
 
 
 async def main() -> list[str]:
-    answers, history = [], []
+    answers: list[str] = []
+    history: list[Any] = []
     for ask in given["asks"]:
         with capture_run_messages() as messages:
             try:

@@ -158,9 +158,7 @@ class Sessions:
 
     def all(self, limit: int = 100, *, under: str = "") -> list[SessionInfo]:
         """The sessions whose names begin with `under`, those used last first."""
-        if not under:
-            return self.store.sessions(limit)
-        return [info for info in self.store.sessions(MOST_SESSIONS) if info.name.startswith(under)][:limit]
+        return self.store.sessions(limit, under=under)
 
     def title(self, info: SessionInfo) -> str:
         """What a session is about: the first words that a person typed in it."""

@@ -15,6 +15,7 @@ from midfold.fold.audit import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacki
 from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import count_names
 from midfold.fold.summary import parse_summary
+from midfold.fold.trail import Trail
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
@@ -464,6 +465,13 @@ def test_what_the_user_said_and_a_model_left_out_is_added_word_for_word() -> Non
     assert audit_summary(ask_of(turns), found).text == found
 
 
+def test_what_the_user_answered_in_a_result_and_a_model_left_out_is_added() -> None:
+    answered = 'User has answered your questions: "May it overwrite files?"="never without asking me". Go on.'
+    turns = [user("Port the parser."), *call(900, "AskUserQuestion", {"questions": []}, answered), *work(0, 2)]
+    found = audit_summary(ask_of(turns), "## Goal\nPort the parser.").text
+    assert "never without asking me" in found
+
+
 def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> None:
     turns = [user("Port the parser."), assistant("Yes."), user("And write the changelog."), *work(0, 2)]
     wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."
@@ -528,6 +536,13 @@ def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_se
     (told,) = outputs_under_hash_seeds(script, "1", "2", "3")
     places = [told.index(f"`lib/part_{letter}/core.py`") for letter in "abcdef"]
     assert places == sorted(places), "in the order in which they were used"
+
+
+def test_a_path_below_the_folder_that_is_told_is_not_added_once_more() -> None:
+    said = "Now /srv/shop/lib/core.py and /srv/shop/lib/cart.py."
+    ask = ask_of([user("Go."), *(assistant(said) for _ in range(3))], trail=Trail(root="/srv/shop"))
+    told = audit_summary(ask, "## Goal\nGo on.\n\n## Key Decisions\nThe parser is in lib/core.py.").text
+    assert "`/srv/shop/lib/cart.py`" in told and "`/srv/shop/lib/core.py`" not in told
 
 
 HOSTILE_PIECES = [

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 from strands.session.file_session_manager import FileSessionManager
+from strands.types.session import encode_bytes_values
 from midfold.adapters.strands import MidfoldConversationManager
 
 asked = json.load(sys.stdin)
@@ -80,24 +81,46 @@ def cleared():
     return removed
 
 def pictures():
-    """Results with a picture in them, and results without."""
-    reports, picture = [], {"image": {"format": "png", "source": {"bytes": b"PNG" * 100}}}
+    """Results with a picture in them, a picture of the user's, one that is kept elsewhere, and results without."""
+    def image(name): return {"image": {"format": "png", "source": {"bytes": name.encode() * 100}}}
+    reports = []
     manager, messages = MidfoldConversationManager(context_length=16000, report=reports.append), []
     for number in range(30):
         use = {"toolUseId": f"c{number}", "name": "read_file", "input": {}}
-        parts = [{"text": asked["files"][1]}, *([picture] * (number in (3, 4, 29)))]
+        parts = [{"text": asked["files"][1]}, *([image(f"P{number}")] if number in (3, 4, 29) else ())]
         result = {"toolUseId": f"c{number}", "status": "success", "content": parts}
         messages += [{"role": "assistant", "content": [{"toolUse": use}]},
                      {"role": "user", "content": [{"toolResult": result}]}]
-    messages.insert(0, {"role": "user", "content": [{"text": asked["ask"]}]})
-    agent = agent_with(messages)
-    with_pictures = [one for one in messages if picture in one["content"][0].get("toolResult", {}).get("content", ())]
+    messages[:0] = [{"role": "user", "content": [{"text": "Hello."}, image("FIRST")]},
+                    {"role": "assistant", "content": [{"text": "Hello."}]},
+                    {"role": "user", "content": [{"text": asked["ask"]}, image("ASKED")]}]
+    agent, newest = agent_with(messages), messages[-1]
     folded = manager._fold(agent)
-    kept = [any(one is sent for sent in messages) for one in with_pictures]
-    return {"folded": folded, "kept": kept, "sent": len(messages), "reports": reports}
+    stored = json.dumps(encode_bytes_values(manager.get_state()))
+    sent = repr(messages)
+    elsewhere = {"image": {"format": "png", "source": {"location": {"type": "s3", "uri": "s3://bucket/one"}}}}
+    agent.messages.insert(1, {"role": "user", "content": [elsewhere]})
+    manager._fold(agent, force=True)
+    return {"folded": folded, "newest": messages[-1] is newest, "sent": len(messages), "reports": reports,
+            "seen": [name for name in ("FIRSTFIRST", "P3P3", "P4P4", "P29P29", "ASKEDASKED") if name in sent],
+            "elsewhere": elsewhere in [block for one in messages for block in one["content"]],
+            "stored": "image/png" in stored}
+
+def shrunk():
+    """A fold that shortens a result beside a picture, which stays."""
+    picture = {"image": {"format": "jpeg", "source": {"bytes": b"JPG" * 100}}}
+    uses = [{"toolUseId": f"c{n}", "name": "read_file", "input": {}} for n in range(2)]
+    results = [{"toolUseId": use["toolUseId"], "status": "success", "content": [{"text": "word " * 20000}, picture]}
+               for use in uses]
+    messages = [{"role": "user", "content": [{"text": asked["ask"]}]},
+                {"role": "assistant", "content": [{"toolUse": use} for use in uses]},
+                {"role": "user", "content": [{"toolResult": result} for result in results]}]
+    folded = MidfoldConversationManager(context_length=16000)._fold(agent_with(messages), force=True)
+    return {"folded": folded, "kept": sum(picture in block["toolResult"]["content"] for one in messages
+                                          for block in one["content"] if "toolResult" in block)}
 
 print(json.dumps({
-    "pictures": pictures(), "cleared": cleared(),
+    "pictures": pictures(), "shrunk": shrunk(), "cleared": cleared(),
     "sync": run("sync"), "async": run("async", later=True), "wide": run("wide", window=60000),
     "plain": run("plain", recall=False), "unknown": run("unknown", first=odd),
 }))
@@ -158,12 +181,25 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert seen["sync"]["reports"] == []
 
 
-def test_a_picture_in_a_result_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
+def test_pictures_are_folded_from_the_newest_ask_with_one_backwards_and_with_their_messages(
+    seen: dict[str, Any],
+) -> None:
     found = seen["pictures"]
-    assert found["folded"] and found["sent"] < 40
-    assert found["kept"] == [True] * 3
-    assert len(found["reports"]) == 1
-    assert "with image, text, toolResult:" in found["reports"][0]
+    assert found["folded"] and found["sent"] < 30
+    assert found["newest"] and found["seen"] == ["P29P29", "ASKEDASKED"]
+    assert found["stored"]
+
+
+def test_a_picture_that_is_kept_elsewhere_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
+    found = seen["pictures"]
+    assert found["elsewhere"]
+    assert [report.partition(":")[0] for report in found["reports"]] == [
+        "midfold does not know messages of kind with image"
+    ]
+
+
+def test_a_result_that_is_shortened_keeps_the_picture_beside_it(seen: dict[str, Any]) -> None:
+    assert seen["shrunk"] == {"folded": True, "kept": 2}
 
 
 def test_messages_that_somebody_cleared_after_a_fold_are_not_counted_as_of_it(seen: dict[str, Any]) -> None:

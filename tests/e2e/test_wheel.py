@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -34,11 +33,8 @@ def test_it_holds_the_types_marker_every_module_and_no_tests(wheel: Path) -> Non
 def test_it_works_in_a_clean_environment_with_only_its_base_dependencies(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     python = venv / "bin" / "python"
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    subprocess.run([sys.executable, "-m", "venv", *(["--without-pip"] if uv else []), str(venv)], check=True)
-    install = (
-        [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "-q", "install"]
-    )
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     lock = str(ROOT / "requirements" / "run.txt")
     subprocess.run([*install, "--require-hashes", "-r", lock], check=True, capture_output=True)
     subprocess.run([*install, "--no-deps", str(wheel)], check=True, capture_output=True)

@@ -32,6 +32,7 @@ FILES = st.builds(
     removed=st.integers(0, 999),
     edits=st.integers(0, 9),
     last=WORDS,
+    by=st.sampled_from(["", "fix_x.py", "by"]),
 )
 TRAILS = st.builds(
     Trail,

@@ -51,7 +51,7 @@ def calls_in(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def last_result(body: Mapping[str, Any]) -> tuple[str, str]:
     """The call whose result ends a request, and the result."""
-    last = (body.get("messages") or body.get("input"))[-1]
+    last = (body.get("messages") or body["input"])[-1]
     if not isinstance(last, Mapping):
         return "", ""
     return str(last.get("tool_call_id") or last.get("call_id") or ""), json.dumps(last)

@@ -20,11 +20,12 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from midfold.cli.demo_session import text_tokens, tokens
 from midfold.testing.answers import Answer, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.prefix_cache import Bill, PrefixCache, Refused
 from support.provider_replies import Turn, anthropic, chat, output_items, refused_stream, responses
-from support.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
+from support.provider_rules import Problem, check, prompt_tokens
 
 Model = Callable[[Request], Turn]
 WIRES = {"/chat/completions": "chat", "/responses": "responses", "/messages": "anthropic"}

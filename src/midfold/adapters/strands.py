@@ -9,6 +9,7 @@ that stay are the very objects. Originals are kept in the manager's state, which
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -82,7 +83,8 @@ class MidfoldConversationManager(ConversationManager):
         self._kept = {**history.keep(), "plan": {}}
         if folded:
             self._originals |= history.originals
-            self._replace(messages, history.select(messages, lambda wire: _message(wire, messages)))
+            known = {str(_block(block)): block for message in messages for block in message["content"]}
+            self._replace(messages, history.select(messages, lambda wire: _message(wire, known)))
         return folded
 
     def _replace(self, messages: list[Any], sent: list[Any]) -> None:
@@ -117,16 +119,16 @@ def _wire(message: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _block(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    if "text" in block:
-        return {"type": "text", "text": block["text"]}
+    if "text" in block or "image" in block:
+        return _part(block)
     if "toolUse" in block:
         use = block["toolUse"]
         return {"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": use["input"]}
     if "toolResult" in block:
         result = block["toolResult"]
-        if not all("text" in part or "json" in part for part in result["content"]):
+        parts = [_part(part) for part in result["content"]]
+        if None in parts:
             return None
-        parts = [{"type": "text", "text": part.get("text") or str(part.get("json", ""))} for part in result["content"]]
         wire = {"type": "tool_result", "tool_use_id": result["toolUseId"], "content": parts}
         return {**wire, "is_error": True} if result.get("status") == "error" else wire
     if "reasoningContent" in block:
@@ -135,9 +137,19 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _message(wire: Mapping[str, Any], messages: list[Any]) -> dict[str, Any]:
-    """A message that midfold wrote; blocks that it left as they were are the blocks of the history."""
-    known = {str(_block(block)): block for message in messages for block in message["content"]}
+def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A part of a message or of a result: a text, a value, or a picture that is not kept elsewhere."""
+    if "image" in part:
+        data = part["image"]["source"].get("bytes")
+        media = {"type": "base64", "media_type": f"image/{part['image']['format']}"}
+        return {"type": "image", "source": {**media, "data": b64encode(data).decode()}} if data else None
+    if "text" in part or "json" in part:
+        return {"type": "text", "text": part.get("text") or str(part.get("json", ""))}
+    return None
+
+
+def _message(wire: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """A message that midfold wrote; blocks that it left as they were are the blocks of the history, which are known."""
     content = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
     return {"role": wire["role"], "content": [known.get(str(block)) or _write_block(block) for block in content]}
 
@@ -147,7 +159,15 @@ def _write_block(block: Mapping[str, Any]) -> dict[str, Any]:
         return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
     if block["type"] == "tool_result":
         content = block.get("content") or ""
-        parts = [{"text": content}] if isinstance(content, str) else [{"text": part["text"]} for part in content]
+        parts = [{"text": content}] if isinstance(content, str) else [_write_part(part) for part in content]
         status = "error" if block.get("is_error") else "success"
         return {"toolResult": {"toolUseId": block["tool_use_id"], "status": status, "content": parts}}
-    return {"text": block["text"]}
+    return _write_part(block)
+
+
+def _write_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == "image":
+        source = part["source"]
+        kept = {"bytes": b64decode(source["data"])}
+        return {"image": {"format": source["media_type"].removeprefix("image/"), "source": kept}}
+    return {"text": part["text"]}

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from midfold import trail_of
-from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json
+from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json, with_stored_config
 from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, show_work, visible
 from midfold.fold.trail import CheckRun, TrackedFile, Trail, latest_checks
 
@@ -25,28 +25,33 @@ OUTCOMES = {True: "", False: " FAILED", None: ", outcome not shown"}
 @click.argument("file")
 @with_conversation
 @with_dialect
+@click.option("--history", is_flag=True, help="Acts that later ones replaced, too.")
+@with_stored_config
 @with_json
-def command(file: str, conversation: int | None, dialect: str | None, as_json: bool) -> None:
+def command(
+    file: str, conversation: int | None, dialect: str | None, history: bool, config: str | None, as_json: bool
+) -> None:
     """Show what an agent made and did in a transcript.
 
     Files it created, changed, moved and deleted, by editors and by shell commands alike; what it did beside files
-    (commits, installations, bookings) and what came of it; what is still running; the last tests, builds and linters;
-    files it only read. The newest comes first, with the place of its message in the file in brackets. No model is
-    asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of midfold's, what
-    that tells of the fold is included.
+    (commits, installations, bookings) and what came of it in the end; what is still running; the last tests, builds
+    and linters; files it only read. The newest comes first, with the place of its message in the file in brackets. No
+    model is asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of
+    midfold's, what that tells of the fold is included.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
-    Codex session; `-` reads standard input. With --json, everything in it that is empty or zero is left out, but for
-    the lists.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, the log of a Claude Code or Codex
+    session, or a session of the store (session:NAME); `-` reads standard input. With --json, everything in it that is
+    empty or zero is left out, but for the lists; its acts are all of them, in order, with `is_replaced` where a later
+    one says what came of it.
     """
-    documents = read_conversations(file, dialect, conversation)
+    documents = read_conversations(file, dialect, conversation, config=config)
     with show_work("following"):
         trails = [trail_of(document.messages) for document in documents]
     if as_json:
         plain = [_plain(trail) for trail in trails]
         emit_json(plain[0] if len(plain) == 1 else {"conversations": plain})
     elif len(trails) == 1:
-        _show_trail(trails[0])
+        _show_trail(trails[0], history=history)
     else:
         _show_collection(trails)
 
@@ -61,11 +66,19 @@ class _Listing(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def _show_trail(trail: Trail) -> None:
-    echo(_summary_line(trail))
-    for listing in filter(lambda listing: listing.rows, _listings(trail)):
+def _show_trail(trail: Trail, *, history: bool) -> None:
+    latest = _without_replaced(trail)
+    echo(_summary_line(latest))
+    shown = trail if history else latest
+    for listing in filter(lambda listing: listing.rows, _listings(shown)):
         echo("")
         _show(listing)
+    if replaced := len(trail.acts) - len(shown.acts):
+        echo(f"\nActs that later ones replaced: {replaced:,} (--history shows them)")
+
+
+def _without_replaced(trail: Trail) -> Trail:
+    return msgspec.structs.replace(trail, acts=tuple(act for act in trail.acts if not act.is_replaced))
 
 
 def _summary_line(trail: Trail) -> str:
@@ -115,6 +128,7 @@ def _place(at: int) -> str:
 
 def _file_row(file: TrackedFile) -> tuple[str, ...]:
     state = STATES.get(file.state, file.state) + (", removed" if file.gone else "")
+    state += f" by {file.by}" if file.by else ""
     path = f"{file.path} (was {file.source})" if file.source else file.path
     lines = f"+{file.added} -{file.removed}" if file.added or file.removed else ""
     return _place(file.at), state, path, lines, str(file.edits or ""), ", ".join(file.names)
@@ -143,7 +157,7 @@ def _show(listing: _Listing) -> None:
 
 def _show_collection(trails: Sequence[Trail]) -> None:
     table = make_table(">#", ">messages", ">files changed", ">acts", ">running", ">checks", ">only read")
-    for number, trail in enumerate(trails, 1):
+    for number, trail in enumerate(map(_without_replaced, trails), 1):
         counts = (trail.messages, *(len(getattr(trail, name)) for name in LISTS))
         table.add_row(str(number), *(f"{count:,}" for count in counts))
     out = console()

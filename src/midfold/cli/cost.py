@@ -126,7 +126,7 @@ def command(
 
 def _savings(name: str, config: str | None) -> Saved | None:
     """What the folds of a stored session have saved; None if it was never folded."""
-    with open_existing(None, config, option=None) as sessions:
+    with open_existing(None, config, option="--config FILE") as sessions:
         info = sessions.store.must(stored_session(sessions, name).name)
         return Statistics(sessions, settings(config), time.time).one(info).facts.saved if info.compactions else None
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.options import files_of, with_plot, with_split, with_stored_config, with_workers
 from midfold.cli.outputs import check_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
@@ -63,6 +63,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws that make the intervals.")
 @with_workers
 @with_plot
+@with_stored_config
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: every figure with its interval.")
 def command(
     files: tuple[str, ...],
@@ -76,6 +77,7 @@ def command(
     seed: int,
     workers: int | None,
     plot: Path | None,
+    config: str | None,
     as_json: bool,
 ) -> None:
     """Measure what compactions keep of the facts that the rest of a transcript really used.
@@ -86,7 +88,7 @@ def command(
     """
     check_picture(plot)
     with show_work("reading"):
-        sessions = load_sessions(files_of(files), tell=notice)
+        sessions = load_sessions(files_of(files, config), tell=notice)
     with progress_bar("cuts") as progress:
         result = evaluate(
             sessions,

@@ -35,6 +35,9 @@ _HASHED = re.compile(r"(?:^|-)([0-9a-f]{6,})((?:[~+.][0-9a-z~+.]*)?)\Z")
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
+with_stored_config = click.option(
+    "--config", metavar="FILE", help="Settings with the store of session:NAME (store.url)."
+)
 with_url = click.option(
     "--store",
     "url",
@@ -119,7 +122,7 @@ def name_of(file: str) -> str:
 
 
 def read_conversations(
-    file: str, dialect: str | None, number: int | None, *, strict: bool = False, config: str | None = None
+    file: str, dialect: str | None, number: int | None, *, config: str | None, strict: bool = False
 ) -> list[Document]:
     """The conversations of a file, or a session of the store that the settings name; with a number, that one."""
     if file.startswith(STORED):
@@ -138,7 +141,7 @@ def read_conversations(
     return [documents[number - 1]]
 
 
-def read_conversation(file: str, dialect: str | None, number: int | None, *, config: str | None = None) -> Document:
+def read_conversation(file: str, dialect: str | None, number: int | None, *, config: str | None) -> Document:
     """The one conversation of a file, or the one of a number."""
     found = read_conversations(file, dialect, number, config=config)
     if len(found) != 1:
@@ -146,19 +149,19 @@ def read_conversation(file: str, dialect: str | None, number: int | None, *, con
     return found[0]
 
 
-def read_stored(name: str, config: str | None = None) -> Document:
+def read_stored(name: str, config: str | None) -> Document:
     """The whole history of a stored session, with its times and what was reported of it."""
     from midfold.session import read_history
 
-    with open_existing(None, config, option=None) as sessions:
+    with open_existing(None, config, option="--config FILE") as sessions:
         return read_history(stored_session(sessions, name))
 
 
-def files_of(names: tuple[str, ...]) -> Iterator[str | Document]:
+def files_of(names: tuple[str, ...], config: str | None) -> Iterator[str | Document]:
     """The files themselves, the transcripts in folders, and stored sessions. What is damaged in a log is told."""
     for name in names:
         if name.startswith(STORED):
-            yield read_stored(name.removeprefix(STORED))
+            yield read_stored(name.removeprefix(STORED), config)
             continue
         if not Path(name).is_dir():
             yield name
@@ -183,7 +186,7 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def open_existing(url: str | None, config: str | None, option: str | None = "--store URL") -> Iterator[Sessions]:
+def open_existing(url: str | None, config: str | None, option: str = "--store URL") -> Iterator[Sessions]:
     """The sessions of a store that is there already; `option` is how the command lets another be named."""
     from midfold.config.load import store_url
     from midfold.service import open_sessions
@@ -194,8 +197,7 @@ def open_existing(url: str | None, config: str | None, option: str | None = "--s
     address = asked or store_url(known, os.environ)
     file = file_of(address)
     if file is not None and not Path(file).exists():
-        others = " or ".join(filter(None, (option, "store.url in config.yaml")))
-        hint = "" if asked else f": nothing is stored there yet; {others} names another"
+        hint = "" if asked else f": nothing is stored there yet; {option} or store.url in config.yaml names another"
         raise StoreError(f"{address}: there is no such file{hint}")
     with open_sessions(address, config=known) as sessions:
         yield sessions

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.options import files_of, with_plot, with_split, with_stored_config, with_workers
 from midfold.cli.outputs import check_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.recorded_sessions import Split, load_sessions
@@ -72,6 +72,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
 @with_split
 @with_workers
 @with_plot
+@with_stored_config
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: every total and every transcript.")
 def command(
     files: tuple[str, ...],
@@ -85,6 +86,7 @@ def command(
     split: Split,
     workers: int | None,
     plot: Path | None,
+    config: str | None,
     as_json: bool,
 ) -> None:
     """Play recorded sessions again, request by request, under other policies and a provider's cache and prices.
@@ -101,7 +103,7 @@ def command(
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     check_picture(plot)
     with show_work("reading"):
-        sessions = load_sessions(files_of(transcripts), tell=notice)
+        sessions = load_sessions(files_of(transcripts, config), tell=notice)
     with progress_bar("transcripts") as progress:
         result = replay(
             sessions,

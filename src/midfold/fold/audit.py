@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
+from midfold.fold.choice import WISH
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
 from midfold.fold.local import Book, count_names
@@ -41,7 +42,7 @@ from midfold.fold.summary import (
 from midfold.fold.trail import without_trail
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
-from midfold.transcript.wrappers import user_words
+from midfold.transcript.wrappers import replies, user_words
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for the receipt's account of what a model's summary has."""
@@ -235,10 +236,6 @@ ENOUGH_WORDS = 0.7
 """Of a sentence's longer words: a text that has so many of them tells it."""
 LAST_STEPS, MOST_NAMES = 8, 8
 """Messages at the end of the fold whose names belong to open work, and how many names are added at most."""
-DEMAND = re.compile(
-    r"\b(?:must|never|always|don['’]t|do not|prefer|only|should|avoid|make sure|instead|need|want|please|without)\b",
-    re.I,
-)
 _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
@@ -247,14 +244,15 @@ _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 def _omissions(ask: SummaryAsk, told: str) -> str:
     """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own.
 
-    Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
+    What asks for something comes first, then the newest. Room that the text leaves may be used, more than its share
+    is never taken.
     """
     left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
     said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
     kept: set[int] = set()
-    for place in sorted(range(len(said)), key=lambda place: (not DEMAND.search(said[place]), -place)):
+    for place in sorted(range(len(said)), key=lambda place: (not WISH.search(said[place]), -place)):
         cost = estimate_text(said[place]) + 1
         if cost <= room and not _is_told(said[place].removeprefix(QUOTE), words):
             kept.add(place)
@@ -295,12 +293,11 @@ def _is_told(sentence: str, words: set[str]) -> bool:
 
 
 def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
-    """What the user typed: short messages whole, of longer ones the sentences that demand something.
+    """What the user typed: short messages whole, of longer ones the sentences that ask for something.
 
     What is longer still was pasted: a document of somebody else's.
     """
-    for message in ask.messages:
-        words = user_words(message)
+    for words in chain(map(user_words, ask.messages), replies(ask.messages)):
         if not words or len(words) > PASTED:
             continue
         text = ask.redact(words)
@@ -308,7 +305,7 @@ def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
             yield " ".join(text.split())
             continue
         pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(text))
-        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and DEMAND.search(piece))
+        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and WISH.search(piece))
 
 
 def _said_before(ask: SummaryAsk) -> list[str]:
@@ -328,7 +325,10 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
-    return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
+    root = f"{ask.trail.root}/"
+    return [f"`{name}`" for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known][
+        -MOST_NAMES:
+    ]
 
 
 def _is_telling(item: Identifier) -> bool:

@@ -268,7 +268,7 @@ class WorkState:
 
     def _asks(self) -> tuple[str, str]:
         """The newest ask, unless messages that stay show it, and the first."""
-        asks = [step for step in self.reading.steps if step.kind is Kind.USER]
+        asks = [step for step in self.reading.steps if step.kind is Kind.USER and not step.is_reply]
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
         newest, first = asks[-1], asks[0]

@@ -40,7 +40,7 @@ from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
-from midfold.transcript.wrappers import read_user_text
+from midfold.transcript.wrappers import read_user_text, reply_in_result
 
 SCANNED = 300_000
 """Characters that are read at most, more or less."""
@@ -111,8 +111,8 @@ class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "age", "at", "call", "head", "head_base", "head_cost", "head_names", "is_answer", "kind", "length",
-        "lines", "look", "result", "rows", "texts",
+        "action", "age", "at", "call", "has_reply", "head", "head_base", "head_cost", "head_names", "is_answer",
+        "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -137,6 +137,8 @@ class StoryStep:
         self.look: Look | None = None
         self.is_answer = False
         """Whether the agent ended its turn with it."""
+        self.has_reply = self.is_reply = False
+        """Whether its result is what the user said, and whether it is that."""
 
 
 class FoldReading:
@@ -261,7 +263,7 @@ class FoldReading:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
             yield CALLED, self.safe(step, told)
-        if step.result is not None and not _is_echo(step):
+        if step.result is not None and not step.has_reply and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
             yield RESULT, self.safe(step, _without_reminders(text))
 
@@ -288,6 +290,9 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
                 if asked is None:
                     steps.append(asked := StoryStep(Kind.CALL, at))
                 asked.result = part
+                if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
+                    steps.append(_of_text(Kind.USER, reply, at))
+                    asked.has_reply = steps[-1].is_reply = True
             elif isinstance(part, Text) and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
         if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:

@@ -36,6 +36,7 @@ SHORTEST_DEMAND, LONGEST_DEMAND = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 _DEMAND = re.compile(r"\b(?:must|never|always|don['’]?t|do not|prefer(?:s|red|ably)?|only)\b", re.IGNORECASE)
+"""The exam's own: by the words that a fold selects by (`fold.choice`), tuning those would move the measure."""
 _BULLET = re.compile(r"^\s*(?:[-*>#]+|\d+[.)])?\s*")
 
 

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -112,7 +113,12 @@ class Pool(Executor):
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+        pool: Any = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+        if sys.version_info < (3, 11, 5):
+            # There a pool whose workers are gone waits forever for a full pipe to be read (python/cpython#94777).
+            pool._call_queue.cancel_join_thread()
+        made: ProcessPoolExecutor = pool
+        return made
 
     def _begin(self, task: Task) -> Any:
         try:

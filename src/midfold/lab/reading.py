@@ -27,6 +27,7 @@ from midfold.api import compact
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
+from midfold.fold.summary import SECTIONS
 from midfold.lab.compactors import mask_results, sliding_window
 from midfold.model.drive import Summarizer
 from midfold.transcript.document import read
@@ -67,7 +68,7 @@ else: [{"kind": "recall", "q": "...", "gold": "..."}, ...]"""
 _OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
 SMALLEST_WINDOW, LARGE_WINDOW = 4_000, 100_000_000
-MOST_FITTINGS, ENOUGH = 4, 0.97
+MOST_FITTINGS, ENOUGH = 8, 0.97
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True):
@@ -178,6 +179,26 @@ def _json(text: str, place: str) -> Any:
 # The methods: a probe and a budget in, the context that a reader sees out.
 
 
+def _stand_in(ask: SummaryAsk) -> SummaryAnswer:
+    """A text as long as a summary is asked for and about as dense: words of the conversation, more plain ones."""
+    room = int(ask.asked_tokens * OF_SUMMARIES) // len(SECTIONS)
+    words = " ".join(text_of(message) for message in ask.messages).split()
+    plain, dense = (" ".join(filter(str.isalpha, words)), 2 * room // 5), (" ".join(words), 3 * room // 5)
+    parts = []
+    for place, section in enumerate(SECTIONS):
+        texts = (text[place * size : (place + 1) * size] for text, size in (plain, dense))
+        parts.append(f"## {section.heading}\n{' '.join(texts)}")
+    return SummaryAnswer(text="\n\n".join(parts)[: room * len(SECTIONS)], source="model")
+
+
+class Fitting(NamedTuple):
+    """A view, the size that was asked for, and the size it has."""
+
+    target: int
+    size: int
+    view: Transcript
+
+
 class FoldPlace(NamedTuple):
     """Where a conversation that is fed message by message was folded, and what was left."""
 
@@ -217,17 +238,32 @@ class ViewMaker:
     def _fill(self, summarizer: Summarizer | None) -> Transcript:
         """Compacted to the budget; midfold counts more exactly, so what it is asked for is fitted to this count.
 
-        Whoever summarises is asked once: then it is fitted by how both count summaries.
+        Whoever summarises is asked once, for what fits with a text of the length that is asked for in its place.
         """
-        target = self.budget if summarizer is None else int(self.budget * CHARACTERS_PER_TOKEN / OF_SUMMARIES)
-        for _ in range(1 if summarizer else MOST_FITTINGS):
+        if summarizer is None:
+            return self._fit(self.budget, None).view
+        target = self._fit(int(self.budget * CHARACTERS_PER_TOKEN / OF_SUMMARIES), _stand_in).target
+        answers: list[str | SummaryAnswer] = []
+
+        def once(ask: SummaryAsk) -> str | SummaryAnswer:
+            if not answers:
+                answers.append(summarizer(ask))
+            return answers[0]
+
+        return self._fit(target, once).view
+
+    def _fit(self, target: int, summarizer: Summarizer | None) -> Fitting:
+        """The fullest view within the budget that a few sizes asked for bring; the smallest where none is within."""
+        tried: list[Fitting] = []
+        for _ in range(MOST_FITTINGS):
             done = compact(self.probe.past, target_tokens=target, force=True, summarizer=summarizer)
             view = read(done.messages).messages
-            size = tokens(view)
-            if ENOUGH <= size / self.budget <= 1:
+            tried.append(Fitting(target, tokens(view), view))
+            if ENOUGH <= tried[-1].size / self.budget <= 1:
                 break
-            target = int(target * self.budget / size * (1 if size < self.budget else ENOUGH))
-        return view
+            target = int(target * self.budget / tried[-1].size * (1 if tried[-1].size < self.budget else ENOUGH))
+        within = [fitting for fitting in tried if fitting.size <= self.budget]
+        return max(within, key=lambda fitting: fitting.size) if within else min(tried, key=lambda fitting: fitting.size)
 
     def once(self) -> Transcript:
         """At default settings, in a window in which the fold comes by itself."""
@@ -295,6 +331,8 @@ class ViewMaker:
         missing: list[Waiting] = []
 
         def summarise(ask: SummaryAsk) -> SummaryAnswer:
+            if missing:
+                raise missing[0]
             try:
                 return SummaryAnswer(text=self._asker(ask.prompt(), f"{self.probe.name}.{name}"), source="model")
             except Waiting as waiting:

@@ -19,6 +19,7 @@ import random
 import re
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,10 +47,11 @@ FOREVER = 1 << 62
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _PLACES: dict[Flavour, dict[str, str]] = {
-    "sqlite": {"{now}": ":now", "{lock}": ""},
+    "sqlite": {"{now}": ":now", "{lock}": "", "{bytewise}": ""},
     "postgres": {
         "{now}": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         "{lock}": "FOR UPDATE",
+        "{bytewise}": 'COLLATE "C"',
     },
 }
 
@@ -171,6 +173,7 @@ class Database(ABC):
     def _begin_anew(self) -> None:
         """Without any connection, as in a process that was just begun."""
         self._idle: list[Any] = []
+        weakref.finalize(self, close_connections, self._idle, os.getpid())
         self._lock = threading.Lock()
         self._free = FairSemaphore(self.connections)
         self._owner = os.getpid()
@@ -302,7 +305,13 @@ class Database(ABC):
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            with suppress(*self.errors):
-                connection.close()
+            idle = list(self._idle)
+            self._idle.clear()
+        close_connections(idle, self._owner)
+
+
+def close_connections(connections: Sequence[Any], owner: int) -> None:
+    """Closes what a database has open, also one that nobody closed; in the process that opened it."""
+    for connection in connections if owner == os.getpid() else ():
+        with suppress(Exception):
+            connection.close()

@@ -51,6 +51,8 @@ MEMORY = frozenset({"memory:", "memory://", "sqlite://", "sqlite:///:memory:", "
 """Also as other programs write it: a file of the name :memory: is what nobody wants."""
 FILE = "sqlite:///"
 PAGE = 500
+LAST_CHARACTER = "\U0010ffff"
+"""No name has it: it is not printable."""
 
 
 class SqlStore:
@@ -76,10 +78,17 @@ class SqlStore:
             raise NotStored(f"{self.where}: there is no session {name}")
         return found
 
-    def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]:
-        """The newest first; `before`: only those not touched since."""
-        values = {"before": FOREVER if before is None else before, "most": limit}
-        return [read_session(row) for row in self.database.rows("sessions", **values)]
+    def sessions(self, limit: int = 100, *, before: int | None = None, under: str = "") -> list[SessionInfo]:
+        """The newest first; `before`: only those not touched since; `under`: only those whose names begin so."""
+        until = FOREVER if before is None else before
+        if not under:
+            rows = self.database.rows("sessions", before=until, most=limit)
+        elif under.isprintable():
+            beyond = under + LAST_CHARACTER
+            rows = self.database.rows("sessions_under", under=under, beyond=beyond, before=until, most=limit)
+        else:
+            rows = []
+        return [read_session(row) for row in rows]
 
     def append(
         self,

@@ -2,7 +2,8 @@
 
 Rules of this file:
 1. A wrapper is looked for where clients put it: in a text of a user's message, at its beginning or its end, beside
-   other wrappers. What stands inside a sentence, a tool result or an answer is never one.
+   other wrappers. What stands inside a sentence, a tool result or an answer is never one. In results a user speaks
+   only where the client says so: when they refuse a call, and in answer to a tool that asks them.
 2. A wrapper that the table does not know is taken off a user's words only if words are left without it.
 3. What a client sends as part of its prompt (`stays`) is told from what it says by the way. Newer clients send the same
    in system messages, without a tag.
@@ -15,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from midfold.transcript.message import Message, Role, Text
+from midfold.transcript.message import CALL, RESULT, Message, Role, Text, ToolCall, ToolResult
 
 Meaning = Literal["words", "instructions", "environment", "notice", "command", "output", "summary", "unknown"]
 
@@ -196,6 +197,50 @@ def user_words(message: Message) -> str:
         return ""
     words = (read_user_text(part.text).words for part in message.parts if isinstance(part, Text))
     return "\n\n".join(filter(None, words))
+
+
+REFUSED = "The user doesn't want to proceed with this tool use"
+_HOW_TO_GO_ON = re.compile(r".{0,240}?\bthe user said:\n", re.DOTALL)
+_NOTE_ON_REFUSAL = "\n\nNote: The user's next message may contain"
+QUESTION_TOOLS = (
+    "askuserquestion", "askuser", "askquestion", "askquestions", "askfollowupquestion", "requestuserinput", "question",
+    "clarify",
+)  # fmt: skip
+"""Tools of known clients whose results are what the user answered, by their names without separators."""
+_ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have been answered|The user answered): ")
+_PAIR = re.compile(r'"([^"\n]{1,2000})"="([^"]{1,2000})"')
+_NOT_ANSWERED = ("<tool_use_error>", "The user did not answer")
+LONGEST_REPLY = 4_000
+
+
+def reply_in_result(tool: str, result: ToolResult) -> str:
+    """What a user said in a result, to be told as theirs; nothing in results of tools that ask nobody.
+
+    A refusal counts only where the client marks the result as none: any command can print such a sentence.
+    """
+    text = result.text.strip()
+    if text.startswith(REFUSED):
+        opening = _HOW_TO_GO_ON.match(text) if result.is_error else None
+        return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
+    if "".join(filter(str.isalnum, tool.lower())) not in QUESTION_TOOLS or result.is_error:
+        return ""
+    opening = _ANSWERED.match(text)
+    if opening is None:
+        return "" if text.startswith(_NOT_ANSWERED) else text[:LONGEST_REPLY]
+    pairs = _PAIR.findall(text, opening.end())
+    told = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
+    return told[:LONGEST_REPLY]
+
+
+def replies(messages: Iterable[Message]) -> Iterator[str]:
+    """What users said in results."""
+    tools: dict[str, str] = {}
+    for message in messages:
+        for part in message.parts if message.kinds & (CALL | RESULT) else ():
+            if isinstance(part, ToolCall):
+                tools[part.id] = part.name
+            elif isinstance(part, ToolResult) and (words := reply_in_result(tools.get(part.call_id, ""), part)):
+                yield words
 
 
 def title_of(messages: Iterable[Message], redact: Callable[[str], str]) -> str:

@@ -54,14 +54,31 @@ def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
     assert " changed " in lines[lines.index("Files:") + 1] and first_scratch == lines.index("Files:") + 3
 
 
-def test_what_failed_is_told_as_failed_and_what_runs_as_running() -> None:
+def test_acts_are_told_by_what_came_of_them_last_and_what_runs_as_running() -> None:
     shown = " ".join(artifacts(AIRLINE).output.split())
-    assert "[20] book FAILED book_reservation" in shown
-    assert "Error: payment amount does not add up, total price is 305, but paid 255" in shown
-    assert "[28] book book_reservation" in shown and "reservation_id=HATHAT" in shown
+    assert "acts: 1;" in shown and "[28] book book_reservation" in shown and "reservation_id=HATHAT" in shown
     started = "Command running in background with ID: bash_7"
     shown = " ".join(artifacts("-", stdin=calls(({"command": "npm run dev"}, started))).output.split())
     assert "Still running: [1] bash_7 npm run dev" in shown
+
+
+def test_what_was_tried_before_is_told_by_the_history() -> None:
+    error = "Error: payment amount does not add up, total price is 305, but paid 255"
+    shown = " ".join(artifacts(AIRLINE).output.split())
+    assert "FAILED" not in shown and error not in shown
+    assert shown.endswith("Acts that later ones replaced: 1 (--history shows them)")
+    whole = " ".join(artifacts(AIRLINE, "--history").output.split())
+    assert "acts: 1;" in whole and "--history" not in whole
+    assert whole.index("[28] book book_reservation") < whole.index("[20] book FAILED book_reservation")
+    assert error in whole
+    assert [act.get("is_replaced", False) for act in facts(AIRLINE)["acts"]] == [True, False]
+
+
+def test_what_failed_and_was_not_done_later_is_told_as_failed() -> None:
+    rejected = ({"command": "git push"}, "Exit code 1\n ! [rejected] main -> main (fetch first)")
+    committed = ({"command": "git commit -m one"}, "[main 1a2b3c4] one\n 1 file changed")
+    shown = " ".join(artifacts("-", stdin=calls(committed, rejected)).output.split())
+    assert "[3] push FAILED git push" in shown and "--history" not in shown
 
 
 def test_json_has_every_list_also_an_empty_one() -> None:
@@ -93,7 +110,7 @@ def test_a_folded_transcript_tells_what_the_fold_did_and_counts_nothing_twice() 
 def test_many_conversations_are_counted_and_one_can_be_chosen() -> None:
     lines = b"\n".join(Path(path).read_bytes().replace(b"\n", b" ") for path in (CODING, AIRLINE))
     shown = [line.split() for line in artifacts("-", stdin=lines).output.splitlines()]
-    assert ["1", "106", "9", "2", "0", "4", "2"] in shown and ["2", "32", "0", "2", "0", "0", "0"] in shown
+    assert ["1", "106", "9", "2", "0", "4", "2"] in shown and ["2", "32", "0", "1", "0", "0", "0"] in shown
     assert [one["messages"] for one in facts("-", stdin=lines)["conversations"]] == [106, 32]
     assert facts("-", "--conversation", "2", stdin=lines)["messages"] == 32
     with pytest.raises(TranscriptError, match="there is no number 3"):

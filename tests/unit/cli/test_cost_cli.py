@@ -166,10 +166,20 @@ def test_a_stored_session_is_looked_for_where_the_settings_say(tmp_path: Path, m
     config = tmp_path / "config.yaml"
     config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/named.db'}}\n")
     with midfold.open(f"sqlite:///{tmp_path}/named.db") as sessions:
-        sessions.session("work").append([{"role": "user", "content": "hello"}])
-    for command in (["inspect"], ["compact", "--preview"], ["cache", "plan"]):
+        sessions.session("work").append([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}])
+    for command in (
+        ["inspect"],
+        ["compact", "--preview"],
+        ["cache", "plan"],
+        ["artifacts"],
+        ["replay", "--exams", "0"],
+    ):
         done = CliRunner().invoke(main, [*command, "session:work", "--config", str(config)])
         assert done.exit_code == 0, (command, done.exception)
+        lost = CliRunner().invoke(main, [*command, "session:work"])
+        assert "nothing is stored there yet" in str(lost.exception), command
     for words in (["cost"], ["cache", "health"]):
         told = str(CliRunner().invoke(main, [*words, "session:work", "--config", str(config)]).exception)
         assert told.startswith("session:work: it has no usage that a provider reported")
+    told = str(CliRunner().invoke(main, ["eval", "session:work", "--config", str(config)]).exception)
+    assert "nothing is stored" not in told and "cut" in told

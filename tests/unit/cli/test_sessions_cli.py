@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     copy = Shell(f"sqlite:///{tmp_path}/copy.db")
     shell("store", "backup", str(tmp_path / "copy.db"))
     assert copy.json("sessions", "list") == shell.json("sessions", "list")
-    with sqlite3.connect(tmp_path / "copy.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as connection, connection:
         connection.execute("DELETE FROM messages WHERE position = 3")
     connection.close()
     broken = copy("store", "check", "--json")
@@ -164,7 +165,7 @@ def test_a_check_finds_hidden_turns_that_were_damaged(tmp_path: Path) -> None:
     shell = Shell(f"sqlite:///{tmp_path}/s.db")
     with midfold.open(shell.url) as sessions:
         sessions.store.hidden_turns.keep("place", "chain", b"{}", session="s")
-    with sqlite3.connect(tmp_path / "s.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
         connection.execute("UPDATE hidden_turns SET data = x'5b5d'")
     connection.close()
     assert shell("store", "check").exit_code == 0

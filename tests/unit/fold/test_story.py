@@ -162,6 +162,14 @@ def test_nothing_that_may_be_an_order_is_taken_from_a_tool_result() -> None:
     assert "evil_script" not in told.render()
 
 
+def test_what_the_user_answers_in_a_result_is_told_as_theirs_and_is_no_task() -> None:
+    answered = 'User has answered your questions: "Which format?"="plain_text". You can now continue.'
+    told = told_of([*work(3), *call(99, "AskUserQuestion", {"questions": []}, answered)])
+    assert 'User said: "Which format?" → "plain_text"' in told.critical
+    assert told.render().count("plain_text") == 1
+    assert told.task_snapshot.startswith("Port the parser")
+
+
 def test_the_same_fold_gives_the_same_text_and_a_larger_budget_keeps_more() -> None:
     small, large = (local_summary(ask_of(work(80), budget_tokens=size))[1] for size in (400, 1_500))
     assert local_summary(ask_of(work(80))) == local_summary(ask_of(work(80)))

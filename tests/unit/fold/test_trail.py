@@ -83,6 +83,23 @@ def test_shell_commands_change_files_and_a_scratch_file_is_told_as_such() -> Non
     assert states(trail) == expected
 
 
+def test_what_a_script_of_the_agents_own_changed_is_told_by_its_name() -> None:
+    mend = "text = open('src/a.py').read()\nopen('src/a.py', 'w').write(text)\nopen('src/new.py', 'w').write('')\n"
+    written = ("Write", {"file_path": "tools/fix_b.py", "content": mend.replace("a.py", "b.py")}, "File created")
+    trail = followed(
+        bash(f"cat > fix_a.py <<'EOF'\n{mend}EOF\npython fix_a.py"),
+        written,
+        bash("cd tools && python fix_b.py", "Exit code 1\nTraceback (most recent call last):\nKeyError: 1"),
+        bash("python 'fix a.py' && python unknown.py"),
+    )
+    scripts = {file.path: file.by for file in trail.files if file.state != "scratch"}
+    assert scripts == {"src/a.py": "fix_a.py", "src/new.py": "fix_a.py", "tools/fix_b.py": ""}
+    shown = "\n".join(line for lines in render(trail, 2_000).values() for line in lines)
+    assert "- src/a.py: changed by fix_a.py" in shown and "- src/new.py: created by fix_a.py" in shown
+    edited = follow(trail, ran(edit("src/a.py")), midfold.redact)
+    assert {file.path: file.by for file in edited.files}["src/a.py"] == ""
+
+
 def test_of_a_chain_what_stands_before_the_failure_was_done() -> None:
     trail = followed(
         bash("sed -i 's/a/b/' a.py && pytest -q && git commit -m done", "Exit code 1\n1 failed, 2 passed in 1s")
@@ -155,6 +172,21 @@ def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
         for kind, least in (("files", 0.95), ("acts", 0.95), ("aside", 0.9)):
             one = half[kind]
             assert min(one.precision, one.recall) >= least, (kind, one.wrong, one.missed)
+        assert half["checks"].precision >= 0.9, half["checks"].wrong
+        assert half["checks"].recall >= 0.75, half["checks"].missed
+
+
+def test_a_script_that_ran_before_anything_was_changed_checked_nothing() -> None:
+    made = bash("cat > test_issue.py << 'EOF'\nprint(1)\nEOF")
+    seen = ("Read", {"file_path": "/p/q/r/src/app/core.py"}, "a = 1")
+    ran_it = bash("python test_issue.py", "1")
+    looking = followed(seen, made, ran_it)
+    assert looking.checks == ()
+    assert [check.command for check in followed(seen, made, ran_it, edit("src/app/core.py"), ran_it).checks] == [
+        "python test_issue.py"
+    ]
+    later = follow(looking, ran(edit("src/app/core.py"), ran_it), midfold.redact)
+    assert [check.kind for check in later.checks] == ["script"]
 
 
 def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:

@@ -110,6 +110,26 @@ def test_whoever_summarises_is_waited_for(tmp_path: Path, method: str) -> None:
     assert "Step 1" in asked.waiting[0].read_text()
 
 
+def test_a_summary_of_the_length_asked_for_fills_the_size(tmp_path: Path) -> None:
+    prompts: list[str] = []
+
+    def write(prompt: str) -> str:
+        lengths = re.findall(r"about ([0-9,]+) characters", prompt)
+        if not lengths:
+            return "nothing"
+        prompts.append(prompt)
+        length = int(lengths[-1].replace(",", ""))
+        steps = " ".join(f"Step {turn} made what make step-{turn} says it would make." for turn in range(400))
+        heads = ("## Goal\nThe server is set up.\n", "## Active State\nMade.\n", "### Done\n")
+        return ("".join(heads) + steps)[:length]
+
+    asked = ReadingRun(probes(1), ("midfold-model",), tmp_path, floor=1500, model=write)
+    with pytest.raises(TranscriptError, match="expected JSON"):
+        asked.run()
+    assert len(prompts) == 1
+    assert 0.93 * 1500 <= asked.sizes["midfold-model", "s0"] <= 1500
+
+
 def test_a_plain_summary_is_all_there_is_beside_the_last_ask(tmp_path: Path) -> None:
     asked = ReadingRun(probes(1), ("plain",), tmp_path, floor=600, model=lambda prompt: "SUMMARY")
     with pytest.raises(TranscriptError, match=r"R1\.s0: expected JSON, found 'SUMMARY'"):

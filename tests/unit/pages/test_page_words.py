@@ -302,6 +302,26 @@ def test_what_was_made_leads_to_the_messages_and_is_on_the_receipt(coding: Serve
     assert "What was made until then" in coding.get(f"{one}/compactions/{last}/receipt").text
 
 
+def test_acts_show_what_came_of_them_last_and_what_was_tried_before_below() -> None:
+    pushed = "To example.com:x.git\n   1a2b3c4..5d6e7f8  main -> main"
+    tries = [call(1, "bash", {"command": "git push"}, "Exit code 1\n ! [rejected] main -> main (fetch first)")]
+    tries += [call(2, "bash", {"command": "git push"}, pushed)]
+    with midfold.open("memory:") as made:
+        session = made.session("pushing", context_length=64_000)
+        session.append([user("Push it."), *(message for one in tries for message in one), *work(3)])
+        receipt = session.compact(force=True).receipt
+        with served(made) as server:
+            page, told = server.get("/sessions/pushing").text, server.get("/api/sessions/pushing").json
+            fold = server.get("/sessions/pushing/compactions/1/receipt").text
+    assert receipt.trail is not None
+    assert [(act.ok, act.is_replaced) for act in receipt.trail.acts] == [(False, True), (True, False)]
+    assert [act.get("is_replaced", False) for act in told["made"]["trail"]["acts"]] == [True, False]
+    for shown in (page, fold):
+        standing, replaced = shown.split("<summary>1 act that a later one replaced</summary>")
+        assert "1a2b3c4..5d6e7f8" in standing and "rejected" not in standing
+        assert "rejected" in replaced
+
+
 def test_a_filter_takes_what_is_named_and_everything_without_names() -> None:
     assert ALL.takes("anything", None, "one/1.2")
     assert not SessionFilter(model="gpt-5").takes("anything", None, "")

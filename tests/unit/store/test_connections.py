@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -145,3 +147,18 @@ def test_the_setting_bounds_what_is_opened(tmp_path: Path) -> None:
     file.write_text("store:\n  connections: 5\n", encoding="utf-8")
     with midfold.open("memory:") as plain, midfold.open(f"sqlite:///{tmp_path}/s.db", config=load(file).config) as told:
         assert (plain.store.database.connections, told.store.database.connections) == (16, 5)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+def test_a_store_that_nobody_closes_closes_its_connections_when_it_goes(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/s.db"}
+    store = SqlStore(open_database(urls.get(kind) or request.getfixturevalue("postgres_url")))
+    store.append("s", entries("a"), dialect=CHAT)
+    connection = store.database.read(lambda tx: tx.connection)
+    connection.execute("SELECT 1")
+    del store
+    gc.collect()
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        connection.execute("SELECT 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_no_index_excerpt_summary_or_receipt_holds_a_credential(redacts: bool, t
         assert SECRET not in session.state.summary
         originals = json.dumps([*session.view().messages, *session.unfold(handle)])
         assert (SECRET in originals, PASSWORD in originals) == (not redacts, not redacts)
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         held = {
             table

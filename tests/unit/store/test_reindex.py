@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_damaged_index_is_repaired(tmp_path: Path) -> None:
     store = SqlStore(open_database(f"sqlite:///{path}"))
     store.append("s", entries(*TEXTS), dialect=CHAT)
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM word_segments")
     connection.close()
     assert found(store, "number59") == [] and list(store.check()) != []

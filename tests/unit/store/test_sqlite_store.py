@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_addresses_that_are_none_are_refused(url: str, told: str) -> None:
 def test_a_newer_schema_is_refused_and_left_alone(store: SqlStore, path: Path) -> None:
     store.append("s", entries("a"), dialect=CHAT)
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO midfold_migrations VALUES (9999, 'x', 1, 0)")
     connection.close()
     with pytest.raises(SchemaError, match="newer midfold"):
@@ -56,7 +57,7 @@ def test_a_newer_schema_is_refused_and_left_alone(store: SqlStore, path: Path) -
 
 def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path) -> None:
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE midfold_migrations SET checksum = 'x'")
     connection.close()
     with pytest.raises(SchemaError, match="other contents"):
@@ -71,12 +72,12 @@ def test_migrating_is_one_transaction_and_happens_once(path: Path) -> None:
 
 
 def test_somebody_elses_database_is_not_taken_over(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE sessions (id INTEGER)")
     connection.close()
     with pytest.raises(StoreError):
         SqlStore(open_database(f"sqlite:///{path}"))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
     connection.close()
     assert names == ["sessions"]
@@ -167,7 +168,7 @@ def test_check_finds_damage(store: SqlStore, path: Path, damage: str, found: str
     store.append("s", entries("a", "b", *map(str, range(100))), dialect=CHAT)
     assert list(store.check(deep=True)) == []
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(damage)
     connection.close()
     assert any(found in problem for problem in store.check(deep=True))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import tracemalloc
 from typing import Any
 
@@ -34,7 +35,11 @@ def test_a_byte_order_mark_is_skipped() -> None:
     assert jsonio.decode(b"\xef\xbb\xbf[1]") == [1]
 
 
-@pytest.mark.parametrize(("source", "offset"), [(b"[1,]", 3), (b'{"a" 1}', 5), (b"", 0), ("é x".encode(), 0)])
+COMMA = 2 if sys.version_info >= (3, 13) else 3
+"""Python 3.13 names the comma that is too much, older ones what stands behind it."""
+
+
+@pytest.mark.parametrize(("source", "offset"), [(b"[1,]", COMMA), (b'{"a" 1}', 5), (b"", 0), ("é x".encode(), 0)])
 def test_what_is_not_json_is_refused_with_its_place(source: bytes, offset: int) -> None:
     with pytest.raises(jsonio.NotJSON) as caught:
         jsonio.decode(source)

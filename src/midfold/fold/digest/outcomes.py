@@ -17,6 +17,7 @@ import msgspec
 
 from midfold.transcript import jsonio
 from midfold.transcript.message import Text, ToolResult
+from midfold.transcript.wrappers import REFUSED
 
 # How the output of a tool says how it ended.
 #
@@ -227,7 +228,6 @@ MESSAGE_LENGTH = 1_500
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
 _TRACEBACK = "Traceback (most recent call last)"
-_REJECTED = "The user doesn't want to proceed with this tool use"
 _INTERRUPTED = "[Request interrupted by user"
 _PHRASES = (
     "Error:", "error:", "ERROR:", "Error ", "ERROR ", "Errors:", "Exception:", "Traceback (most recent call last)",
@@ -299,7 +299,7 @@ class Stated(NamedTuple):
 def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated:
     """`content`: the tool shows content, so only a short text is a message. `opening`: its first words may be one."""
     text = body.head.lstrip()
-    if text.startswith(_REJECTED):
+    if text.startswith(REFUSED):
         return Stated(True, "rejected by the user", aside=True)
     if text.startswith(_INTERRUPTED):
         return Stated(True, "interrupted by the user", aside=True)

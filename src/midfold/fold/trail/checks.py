@@ -226,20 +226,26 @@ class CheckBook:
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
         self._bodies: dict[CheckRun, tuple[Callable[[], Body], bool]] = {}
+        self._early: set[CheckRun] = set()
 
-    def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool) -> None:
-        """A run and its output; the exit code of a pipe is not its own."""
+    def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool, is_early: bool) -> None:
+        """A run and its output; the exit code of a pipe is not its own. Early is what ran before there was any work."""
         identity = _identity(run)
         self._runs.pop(identity, None)
         self._runs[identity] = run
         self._bodies[run] = body, is_piped
+        self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
-        """The newest runs, in order, scripts of one's own last; outputs are read of these alone."""
+        """The newest runs, in order, scripts of one's own last; outputs are read of these alone.
+
+        A script of one's own that ran before anything was changed tried something out and checked nothing.
+        """
         source = next((file for file in reversed(files) if _is_source(file)), TrackedFile(path="", state="changed"))
         known = sorted(self._runs.values(), key=lambda run: (not is_own(run.command), run.at))
         runs = sorted(known[-most:], key=lambda run: run.at)
-        return [_compare(self._judge(run, is_own), source) for run in runs]
+        judged = ((run, self._judge(run, is_own)) for run in runs)
+        return [_compare(found, source) for run, found in judged if found.kind != "script" or run not in self._early]
 
     def _judge(self, run: CheckRun, is_own: Callable[[str], bool]) -> CheckRun:
         """A check with what its output says."""

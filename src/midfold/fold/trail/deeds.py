@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from midfold.fold.trail.commands import Step
 from midfold.fold.trail.entries import WorldAct
@@ -277,6 +279,14 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
         found.append(act)
         known |= {thing, same, (act.what,)} if act.ok else {thing}
     return found
+
+
+def mark_replaced(acts: Iterable[WorldAct]) -> tuple[WorldAct, ...]:
+    """The whole log, in order, with a mark on those that are not among the latest."""
+    log = tuple(acts)
+    latest = set(map(id, latest_acts(log)))
+    marks = ((act, id(act) not in latest) for act in log)
+    return tuple(act if act.is_replaced == mark else replace(act, is_replaced=mark) for act, mark in marks)
 
 
 class Came(NamedTuple):

@@ -1,13 +1,24 @@
-"""The artifact trail as data: what an agent did to files and to the world, what runs, and what was checked last."""
+"""The artifact trail as data: what an agent did to files and to the world, what runs, and what was checked last.
+
+Entries are kept redacted, one line each and bounded, and so many of each kind.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 
+from midfold.fold.digest.look import clip, flat
+from midfold.fold.hostile import is_suspicious
+
+Redactor = Callable[[str], str]
 FileState = Literal["created", "changed", "deleted", "moved", "scratch", "reverted"]
 CheckKind = Literal["test", "build", "lint", "typecheck", "script"]
+MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
+LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
+REDACTED_AT_ONCE = 4_000
 
 
 class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +42,8 @@ class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     edits: int = 0
     last: str = ""
     """A line of the newest edit: what it is now, where an edit was redone."""
+    by: str = ""
+    """The name of the agent's own script that made the newest change: what it wrote is not known."""
     is_run: bool = False
     """Whether it was run as a script."""
     gone: bool = False
@@ -48,6 +61,8 @@ class WorldAct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None where the output does not show whether it took place."""
     outcome: str = ""
     """What came of it, with its ids: a commit's hash, the number of a pull request, why it failed."""
+    is_replaced: bool = False
+    """Whether a later act says what came of it in the end: it was tried again, or left what it had left before."""
     at: int = -1
 
 
@@ -111,3 +126,78 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_empty(self) -> bool:
         return not (self.files or self.acts or self.running or self.checks or self.reads or self.git.branch)
+
+
+def newest_files(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
+    """Where there are too many, scratch files go first, then the oldest."""
+    if len(files) > MOST_FILES:
+        files = [file for file in files if file.state != "scratch"][-MOST_FILES:]
+    return tuple(files)
+
+
+class EntryCleaner:
+    """Entries as they are kept: redacted, one line each, bounded. What an earlier trail has is kept as it is."""
+
+    def __init__(self, trail: Trail, redact: Redactor) -> None:
+        self._redact = redact
+        self._known: set[Any] = {*trail.files, *trail.acts, *trail.running, *trail.checks, *trail.reads}
+
+    def _is_clean(self, *texts: str) -> bool:
+        """Whether there is nothing to do: no secret, no second line, nothing long."""
+        whole = "\n".join(texts)
+        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
+
+    def _text(self, text: str, limit: int) -> str:
+        return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
+
+    def _quote(self, text: str, limit: int) -> str:
+        """What an output says, unless it may be an order."""
+        return "" if is_suspicious(text) else self._text(text, limit)
+
+    def name(self, text: str) -> str:
+        return clip(flat(self._redact(text)), LONGEST_NAME)
+
+    def file(self, file: TrackedFile) -> TrackedFile:
+        if file in self._known or self._is_clean(file.path, file.source, file.last, file.by, *file.names):
+            return file
+        return msgspec.structs.replace(
+            file,
+            path=self._text(file.path, 300),
+            source=self._text(file.source, 300),
+            names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
+            last=self._text(file.last, LONGEST_LAST),
+            by="".join(self._text(file.by, LONGEST_NAME).split()),
+        )
+
+    def act(self, act: WorldAct) -> WorldAct:
+        if act in self._known:
+            return act
+        outcome = (self._text if act.ok else self._quote)(act.outcome, LONGEST_TEXT)
+        return msgspec.structs.replace(act, text=self._text(act.text, LONGEST_COMMAND), outcome=outcome)
+
+    def task(self, task: RunningTask) -> RunningTask:
+        if task in self._known:
+            return task
+        return msgspec.structs.replace(
+            task, id=self._text(task.id, LONGEST_NAME), what=self._text(task.what, LONGEST_COMMAND)
+        )
+
+    def check(self, check: CheckRun) -> CheckRun:
+        if check in self._known:
+            return check
+        return msgspec.structs.replace(
+            check,
+            command=self._text(check.command, LONGEST_COMMAND),
+            counts=self._text(check.counts, LONGEST_NAME),
+            fails=tuple(filter(None, (self._quote(line, LONGEST_COMMAND) for line in check.fails))),
+            before=self._text(check.before, LONGEST_NAME),
+        )
+
+    def read(self, read: FileRead) -> FileRead:
+        if read in self._known or self._is_clean(read.path, *read.looked):
+            return read
+        return msgspec.structs.replace(
+            read,
+            path=self._text(read.path, 300),
+            looked=tuple(self._text(looked, LONGEST_NAME) for looked in read.looked),
+        )

@@ -13,38 +13,36 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, patch_text
 from midfold.fold.digest.digest import is_digest
-from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
+from midfold.fold.digest.look import Look, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.hostile import is_suspicious
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
-from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, told_ids, tool_act
+from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, mark_replaced, told_ids, tool_act
 from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
 from midfold.fold.trail.entries import (
+    MOST_ACTS,
+    MOST_CHECKS,
+    MOST_READS,
+    MOST_RUNNING,
     CheckKind,
     CheckRun,
-    FileRead,
+    EntryCleaner,
     GitState,
+    Redactor,
     RunningTask,
     TrackedFile,
     Trail,
     WorldAct,
+    newest_files,
 )
 from midfold.fold.trail.record_book import RecordBook
 from midfold.fold.trail.shell_effects import Effect, Fate, digest_failed, effects_of, fates, script_changes
 from midfold.transcript.laws import Place, pair
 from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
 
-Redactor = Callable[[str], str]
-
-MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
-LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
-REDACTED_AT_ONCE = 4_000
 LONGEST_MESSAGE = 1_500
 """Longer than any error that a reading tool returns."""
 CHANGED = ("created", "changed", "deleted", "moved")
@@ -366,10 +364,13 @@ class _Walk:
 
     def _run(self, at: int, folder: str, effect: Effect, fate: Fate) -> None:
         """A script: what it does to files if it ends well, and that it is one."""
-        for inner in script_changes(self._text(effect, folder)) if fate.done else ():
+        changes = script_changes(self._text(effect, folder)) if fate.done else []
+        for inner in changes:
             self._change(at, folder, inner)
         if effect.path:
-            self.book.run(self.book.places.key(effect.path, folder))
+            key = self.book.places.key
+            changed = [key(inner.path, folder) for inner in changes if inner.kind in ("write", "append", "change")]
+            self.book.run(key(effect.path, folder), changed)
 
     def _learn_branch(self, folder: str, branch: str) -> None:
         """Where the repository of a folder stands."""
@@ -429,7 +430,8 @@ class _Walk:
         run = CheckRun(
             kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
         )
-        self.checks.add(run, lambda: answer.body, is_piped=step.joiner == "|")
+        is_piped, is_early = step.joiner == "|", not self.book.has_work
+        self.checks.add(run, lambda: answer.body, is_piped=is_piped, is_early=is_early)
 
     def _is_own_script(self, command: str) -> bool:
         """Whether what ran is a file that was made to try something."""
@@ -454,27 +456,27 @@ class _Walk:
 
     def finish(self, messages: int, redact: Redactor) -> Trail:
         self.book.places.settle_root()
-        tidy = _Tidy(self.trail, redact)
-        files = [tidy.file(file) for file in self.book.list_files()]
+        clean = EntryCleaner(self.trail, redact)
+        files = list(map(clean.file, self.book.list_files()))
         checks = self.checks.newest(MOST_CHECKS, self._is_own_script, files)
         return Trail(
-            files=_fewer(files),
-            acts=tuple(map(tidy.act, self.acts[-MOST_ACTS:])),
-            running=tuple(map(tidy.task, list(self.running.values())[-MOST_RUNNING:])),
-            checks=tuple(map(tidy.check, checks)),
-            git=self._git_state(files, redact),
-            reads=tuple(map(tidy.read, list(self.book.list_reads())[-MOST_READS:])),
+            files=newest_files(files),
+            acts=mark_replaced(map(clean.act, self.acts[-MOST_ACTS:])),
+            running=tuple(map(clean.task, list(self.running.values())[-MOST_RUNNING:])),
+            checks=tuple(map(clean.check, checks)),
+            git=self._git_state(files, clean),
+            reads=tuple(map(clean.read, list(self.book.list_reads())[-MOST_READS:])),
             root=self.book.places.root,
             messages=self.trail.messages + messages,
             ahead=max(self.trail.ahead - messages, 0),
         )
 
-    def _git_state(self, files: list[TrackedFile], redact: Redactor) -> GitState:
+    def _git_state(self, files: list[TrackedFile], clean: EntryCleaner) -> GitState:
         last = max((act.at for act in self.acts if act.what == "commit" and act.ok), default=-1)
         changed = max((file.at for file in files if file.state in CHANGED), default=-1)
         is_dirty = changed > last or (last < 0 and self.trail.git.is_dirty)
         is_ours = self.branch_folder in ("", self.book.places.root)
-        branch = clip(flat(redact(self.branch)), LONGEST_NAME) if is_ours else ""
+        branch = clean.name(self.branch) if is_ours else ""
         return GitState(branch=branch, commit=self.commit, is_dirty=is_dirty)
 
 
@@ -495,13 +497,6 @@ def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
     )
     alone = sum(map(len, effects)) == sum(effect.path == "mkdir" for effect in acts)
     return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
-
-
-def _fewer(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
-    """Where there are too many, scratch files go first, then the oldest."""
-    if len(files) > MOST_FILES:
-        files = [file for file in files if file.state != "scratch"][-MOST_FILES:]
-    return tuple(files)
 
 
 def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
@@ -534,67 +529,3 @@ def _short(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(str(item)[:40] for item in list(value.values())[:4] if isinstance(item, str | int | float))
     return str(value)[:60] if isinstance(value, str | int | float) and value != "" else ""
-
-
-class _Tidy:
-    """Entries as they are kept: redacted, one line each, bounded. What an earlier trail has is kept as it is."""
-
-    def __init__(self, trail: Trail, redact: Redactor) -> None:
-        self._redact = redact
-        self._known: set[Any] = {*trail.files, *trail.acts, *trail.running, *trail.checks, *trail.reads}
-
-    def _is_clean(self, *texts: str) -> bool:
-        """Whether there is nothing to do: no secret, no second line, nothing long."""
-        whole = "\n".join(texts)
-        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
-
-    def _text(self, text: str, limit: int) -> str:
-        return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
-
-    def _quote(self, text: str, limit: int) -> str:
-        """What an output says, unless it may be an order."""
-        return "" if is_suspicious(text) else self._text(text, limit)
-
-    def file(self, file: TrackedFile) -> TrackedFile:
-        if file in self._known or self._is_clean(file.path, file.source, file.last, *file.names):
-            return file
-        return msgspec.structs.replace(
-            file,
-            path=self._text(file.path, 300),
-            source=self._text(file.source, 300),
-            names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
-            last=self._text(file.last, LONGEST_LAST),
-        )
-
-    def act(self, act: WorldAct) -> WorldAct:
-        if act in self._known:
-            return act
-        outcome = (self._text if act.ok else self._quote)(act.outcome, LONGEST_TEXT)
-        return msgspec.structs.replace(act, text=self._text(act.text, LONGEST_COMMAND), outcome=outcome)
-
-    def task(self, task: RunningTask) -> RunningTask:
-        if task in self._known:
-            return task
-        return msgspec.structs.replace(
-            task, id=self._text(task.id, LONGEST_NAME), what=self._text(task.what, LONGEST_COMMAND)
-        )
-
-    def check(self, check: CheckRun) -> CheckRun:
-        if check in self._known:
-            return check
-        return msgspec.structs.replace(
-            check,
-            command=self._text(check.command, LONGEST_COMMAND),
-            counts=self._text(check.counts, LONGEST_NAME),
-            fails=tuple(filter(None, (self._quote(line, LONGEST_COMMAND) for line in check.fails))),
-            before=self._text(check.before, LONGEST_NAME),
-        )
-
-    def read(self, read: FileRead) -> FileRead:
-        if read in self._known or self._is_clean(read.path, *read.looked):
-            return read
-        return msgspec.structs.replace(
-            read,
-            path=self._text(read.path, 300),
-            looked=tuple(self._text(looked, LONGEST_NAME) for looked in read.looked),
-        )

@@ -189,7 +189,8 @@ def _act_line(act: WorldAct) -> str:
 
 def _file_line(file: TrackedFile, *, short: bool) -> str:
     source = f" from {_plain(file.source)}" if file.source else ""
-    line = f"- {_plain(file.path)}: {file.state}{source}"
+    script = f" by {_plain(file.by)}" if file.by else ""
+    line = f"- {_plain(file.path)}: {file.state}{script}{source}"
     if file.added or file.removed:
         line += f" +{file.added} -{file.removed}"
     if file.edits > 1:
@@ -214,7 +215,8 @@ def _read_words(read: FileRead) -> str:
 
 _FRAME_LINE = re.compile(r"- \((?:the (\d{1,9}) messages below included)?(?:; )?(?:paths are in ([^\n]{1,400}))?\)")
 _FILE_LINE = re.compile(
-    r"- ([^\n]{1,400}?): (created|changed|moved)(?: from ([^;\n]{1,400}?))?(?: \+(\d{1,9}) -(\d{1,9}))?"
+    r"- ([^\n]{1,400}?): (created|changed|moved)(?: by ([^\s;]{1,80}))?(?: from ([^;\n]{1,400}?))?"
+    r"(?: \+(\d{1,9}) -(\d{1,9}))?"
     r"(?: in (\d{1,9}) edits)?(?:; touched ([^;`\n]{1,2000}))?"
     r"(?:; now (?:`([^`\n]{1,400})`|``{1,3} ([^\n]{1,400}) ``{1,3}))?"
 )
@@ -301,11 +303,12 @@ class _Found:
         )
 
     def _file(self, found: re.Match[str]) -> None:
-        path, state, source, added, removed, edits, names, last, quoted = found.groups()
+        path, state, script, source, added, removed, edits, names, last, quoted = found.groups()
         self.files.append(
             TrackedFile(
                 path=path,
                 state=state,  # type: ignore[arg-type]
+                by=script or "",
                 source=source or "",
                 added=int(added or 0),
                 removed=int(removed or 0),

@@ -27,6 +27,8 @@ MOST_LOOKS = 6
 DEEP_ENOUGH = 3
 """Folders above: `/home/me/project` is one that files share, `/home` is not."""
 LONGEST_PATH = 300
+_ONE_WORD = re.compile(r"[^\s;]{1,80}")
+"""A name that a line of a handoff can tell."""
 _WORD, _BACKUP = re.compile(r"[a-z]+"), re.compile(r"\.(?:bak|backup|orig|old)\d{0,3}$")
 _ATTEMPTS = frozenset(
     {
@@ -144,6 +146,8 @@ class RecordBook:
         self._stash: dict[str, TrackedFile] = {}
         for file in trail.files:
             self.files[self._add(file.path)] = file
+        self.has_work = any(file.state != "scratch" for file in trail.files)
+        """Whether more was written than attempts."""
         for read in trail.reads:
             self.reads[self._add(read.path)] = (read.at, read.looked)
         last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
@@ -172,6 +176,8 @@ class RecordBook:
         elif record.state == "scratch" and record.gone:
             record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
+        is_attempt = record.state == "created" and _is_attempt(posixpath.basename(key))
+        self.has_work = self.has_work or not (is_attempt or record.state == "scratch")
         for folder in folders_above(key):
             if folder in self.files and not self.files[folder].below:
                 del self.files[folder]
@@ -185,6 +191,7 @@ class RecordBook:
             removed=record.removed + change.removed,
             names=merge_names((*change.names, *record.names)),
             last=change.last or record.last,
+            by="",
         )
 
     def delete(self, pattern: str, at: int) -> None:
@@ -202,11 +209,15 @@ class RecordBook:
         inside = [key for key in self.files if key.startswith(f"{pattern}/")]
         return inside or [pattern]
 
-    def run(self, key: str) -> None:
-        """A file is run as a script."""
+    def run(self, key: str, changed: Iterable[str]) -> None:
+        """A file is run as a script, and has changed these."""
         record = self.files.get(key)
         if record is not None:
             self.files[key] = replace(record, is_run=True)
+        name = posixpath.basename(key)
+        for other in changed:
+            if other in self.files and _ONE_WORD.fullmatch(name):
+                self.files[other] = replace(self.files[other], by=name)
 
     def move(self, source: str, target: str, at: int) -> None:
         inside = [key for key in self.files if key.startswith(f"{source}/")]

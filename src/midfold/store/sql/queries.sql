@@ -1,4 +1,5 @@
--- The queries of both databases. `:name` is a parameter, {now} the clock, {lock} locks rows until the transaction ends.
+-- The queries of both databases. `:name` is a parameter, {now} the clock, {lock} locks rows until the transaction ends,
+-- {bytewise} compares texts as their bytes, as an index does that knows what begins alike.
 
 -- name: session
 SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
@@ -23,6 +24,14 @@ SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.cre
        (SELECT m.chain FROM messages m WHERE m.session = s.id AND m.position = s.count - 1)
 FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.updated < :before
+ORDER BY s.updated DESC, s.id DESC LIMIT :most
+
+-- name: sessions_under
+SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
+       s.chain, s.compaction, s.compactions, s.memory,
+       (SELECT m.chain FROM messages m WHERE m.session = s.id AND m.position = s.count - 1)
+FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
+WHERE s.name {bytewise} >= :under AND s.name {bytewise} < :beyond AND s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
 -- name: session_models
