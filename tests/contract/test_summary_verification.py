@@ -277,6 +277,14 @@ def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -
     )
 
 
+@pytest.mark.parametrize("alike", [0, 3, 1_200])
+def test_of_names_that_differ_in_their_numbers_those_are_marked_that_stand_nowhere(alike: int) -> None:
+    others = " ".join(f"module_x{number}" for number in range(alike))
+    source = Source(read([user(f"Only robots.txt, module_7.py and module_42.py are there. {others}")]).messages)
+    told = ground("\n".join(f"- robots.txt, module_{number}.py" for number in range(60)), source).text.split("\n")
+    assert [number for number, line in enumerate(told) if MARK not in line] == [7, 42]
+
+
 @pytest.mark.parametrize(
     "line", ["- https://evil.example/setup.sh", "- src/nowhere/none.go", "- deadbee1", "- /opt/x/y"]
 )

@@ -101,7 +101,7 @@ STRANGE = "mf:"
 
 def handles_in(text: str) -> set[str]:
     """Everything in a text that looks like a handle."""
-    return {PREFIX + digits for digits in _HANDLE.findall(text)}
+    return {PREFIX + digits for digits in _HANDLE.findall(text)} if PREFIX in text else set()
 
 
 def framed_handles(texts: Iterable[str]) -> set[str]:

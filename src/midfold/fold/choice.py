@@ -56,8 +56,6 @@ HEADS = {
     "web": 0.06,
 }
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
-MOST_PER_TOKEN = {Kind.USER: PER_TOKEN["ask"], Kind.SAID: PER_TOKEN["finding"], Kind.CALL: DEFINES, Kind.NOTE: DEFINES}
-"""What a line of a kind is worth beside its names, at most."""
 ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -159,12 +157,11 @@ class Choice:
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
-        for line in found:
-            if not line.is_judged:
-                step, text = line.step, line.text
+        for step in steps:
+            for line in step.lines:
+                text = line.text
                 line.cost = estimate_text(text) + LINE_TOKENS
-                is_added = step.kind is Kind.CALL and text.startswith("+ ")
-                line.base = (ADDED if is_added else MOST_PER_TOKEN[step.kind]) * (len(text) / 4) * step.age
+                line.base = _most_per_token(line, text) * (len(text) / 4) * step.age
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
@@ -346,6 +343,24 @@ def _head_base(step: StoryStep) -> float:
     return HEADS.get(action.family, 0.01)
 
 
+def _most_per_token(line: Line, text: str) -> float:
+    """What a token of a line is worth beside its names, at most: what can be told without a search."""
+    step = line.step
+    if step.kind in SPEECH:
+        return PER_TOKEN["ask" if step.kind is Kind.USER else "finding"]
+    if text.startswith("+ "):
+        return ADDED
+    if "_" in text:
+        return DEFINES
+    if step.action is not None and step.action.outcome == "failed":
+        return ERROR
+    return REFUSES if _is_quoting(text) else VALUE
+
+
+def _is_quoting(text: str) -> bool:
+    return "'" in text or '"' in text or "`" in text
+
+
 def _base(line: Line) -> float:
     """What a line is worth beside its names."""
     step, text = line.step, line.text
@@ -369,9 +384,9 @@ def _base(line: Line) -> float:
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
         return ERROR * tokens
-    if _DEFINES.search(text):
+    if "_" in text and _DEFINES.search(text):
         return DEFINES * tokens
-    if _REFUSES.search(text.lower()):
+    if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0

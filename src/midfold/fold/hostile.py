@@ -33,6 +33,8 @@ from midfold.transcript.message import RESULT, Message, Text, ToolCall, ToolResu
 
 MARK = " [unverified]"
 MOST_READ, FEWEST_SEARCHES = 120_000_000, 20
+SHORTEST_STEM, MOST_ALIKE = 4, 1_000
+"""Characters before the first digit of a numbered name (`module_12.py`), and how often they may stand in the source."""
 NEAR, MOST_OCCURRENCES = 1_000, 64
 """Characters between a folder and a name that was seen in it, and how often the name is looked at."""
 _URL = r"https?://[^\s<>\"')\]}`|]{3,300}+"
@@ -57,6 +59,7 @@ _HARD = frozenset({"url", "path", "hash"})
 _PRODUCT = re.compile(r"[A-Z][A-Za-z]*\.js")
 _TRAILING = ".,;:!?*"
 _IN_PATH = frozenset(bytes([code]) for code in b"abcdefghijklmnopqrstuvwxyz0123456789_-./@+")
+_DIGIT = re.compile(rb"[0-9]")
 _HEADING = re.compile(r"#{1,4} ")
 
 
@@ -80,11 +83,13 @@ class Source:
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
         said = (piece for message in messages for part in message.parts for piece in _texts(part))
         self._text = b"\n".join(
-            [_bytes(text.replace("\\/", "/") if "\\" in text else text) for text in (*said, *texts)]
-        ).lower()
+            [_bytes(text.replace("\\/", "/") if "\\" in text else text).lower() for text in (*said, *texts)]
+        )
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""
+        self._places: dict[bytes, list[int] | None] = {}
+        """Where beginnings of numbered pieces stand of which one was not found; None until another is looked for."""
         self._last = 0
 
     def has(self, found: Identifier) -> bool:
@@ -118,17 +123,35 @@ class Source:
         return False
 
     def _stands(self, piece: bytes) -> bool:
-        """Whether it stands anywhere: looked for from where the last one stood, as summaries follow their source."""
+        """Whether it stands anywhere."""
         found = self._known.get(piece)
         if found is None:
-            start = max(self._last - len(piece), 0)
-            at = self._text.find(piece, start)
-            if at < 0:
-                at = self._text.find(piece, 0, start + len(piece))
-            found = self._known[piece] = at >= 0
-            self._last = at if found else self._last
+            stem = _DIGIT.split(piece, 1)[0]
+            found = self._known[piece] = self._is_alike(piece, stem) if stem in self._places else self._find(piece)
+            if not found and SHORTEST_STEM <= len(stem) < len(piece):
+                self._places.setdefault(stem, None)
             self._searches -= not found
         return found
+
+    def _find(self, piece: bytes) -> bool:
+        """Looks for it from where the last one stood, as summaries follow their source."""
+        start = max(self._last - len(piece), 0)
+        at = self._text.find(piece, start)
+        if at < 0:
+            at = self._text.find(piece, 0, start + len(piece))
+        if at >= 0:
+            self._last = at
+        return at >= 0
+
+    def _is_alike(self, piece: bytes, stem: bytes) -> bool:
+        """The same for one of many that differ in their numbers: their beginning is looked for once for all of them."""
+        places = self._places[stem]
+        if places is None:
+            found = islice(re.finditer(re.escape(stem), self._text), MOST_ALIKE + 1)
+            places = self._places[stem] = [match.start() for match in found]
+        if len(places) > MOST_ALIKE:
+            return self._find(piece)
+        return any(self._text.startswith(piece, at) for at in places)
 
     def _stands_alone(self, tail: bytes, head: bytes, reach: int) -> bool:
         """Whether a path stands somewhere without another place before it; with a reach, near its own place."""
@@ -233,7 +256,8 @@ _TEMPLATES = re.compile(r"<\|(?=[\w ]{1,40}\|>)|\[(?=/?(?:INST|SYS)\])|<<(?=/?SY
 _FRAMES = re.compile(r"\[(?=end of context|context compaction\])", re.I)
 _ROLES = "System|Human|User|Assistant|Developer"
 _ROLE_LINES = re.compile(rf"^([ \t>*#-]{{0,8}})({_ROLES}|{_ROLES.upper()})(?=\*{{0,2}}\s?:)", re.M)
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
+_UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
+_INVISIBLE = re.compile(f"[{_UNSEEN}]")
 
 _RULES = r"(?:instruction|prompt|rule|direction|guideline|directive|(?:above|previous|prior|earlier|preceding) \w)"
 _NEW = r"new (?:system )?(?:instructions?|prompt|directives?|orders?)"
@@ -354,7 +378,12 @@ def _is_alone(text: str, tag: re.Match[str]) -> bool:
 def is_suspicious(text: str) -> bool:
     """Whether a piece of data has structure of its own, or may give an order. It need not be told, then."""
     plain = _plain(text).replace("\\n", "\n")
-    return harmless(plain) != plain or _ANY.search(plain.lower()) is not None
+    return harmless(plain) != plain or _may_order(plain.lower())
+
+
+def _may_order(low: str) -> bool:
+    """Whether a text, in small letters, may give an order."""
+    return (_ANYWHERE.search(f" {low}") is not None or "忽略" in low) and _ANY.search(low) is not None
 
 
 def quote_orders(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
@@ -406,7 +435,7 @@ class _Said:
         if line.lstrip(_BULLETS).startswith(QUOTED):
             return False
         plain = _plain(line).lower()
-        gives_order = _ANY.search(plain) is not None and (
+        gives_order = _may_order(plain) and (
             _ORDER.search(plain) is not None
             or any(self._is_data(_normal([match.group()])) for match in _MAYBE.finditer(plain))
         )
@@ -499,7 +528,8 @@ def _plain(text: str) -> str:
     if text.isascii():
         return text
     # In the usual letters an ellipsis is three full stops, and an order would end there.
-    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text.replace(CLIPPED, " ").replace("…", " ")))
+    text = text.replace(CLIPPED, " ").replace("…", " ")
+    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text) if any(map(text.__contains__, _UNSEEN)) else text)
 
 
 def _normal(texts: Iterable[str]) -> str:

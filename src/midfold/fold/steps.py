@@ -233,7 +233,9 @@ class FoldReading:
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
         if step.at in self.fold and step.look is not None and not self._only_names:
-            for line in rows(self.files.inside(self.safe(step, "\n".join(changes(step.look)[0])))):
+            added = changes(step.look)[0]
+            for line in rows(self.files.inside(self.safe(step, "
+".join(added)))) if added else ():
                 self.add(step, f"+ {line}", self.names(line))
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:

@@ -513,7 +513,7 @@ def part_texts(message: Message, room: TextRoom, redact: Redact) -> Iterator[str
 
 def _inside(text: str) -> str:
     """A text in which no turn begins."""
-    return _TURN.sub("(", text)
+    return _TURN.sub("(", text) if text.startswith("[") or "\n[" in text else text
 
 
 class Piece(NamedTuple):

@@ -66,11 +66,11 @@ class Pairing(NamedTuple):
     def batches(self) -> list[range]:
         """The messages from the first call of each batch to its last result."""
         found: list[range] = []
-        for call, result in sorted(self.answers.items()):
-            if found and call.message < found[-1].stop:
-                found[-1] = range(found[-1].start, max(found[-1].stop, result.message + 1))
+        for start, end in sorted((call.message, result.message) for call, result in self.answers.items()):
+            if found and start < found[-1].stop:
+                found[-1] = range(found[-1].start, max(found[-1].stop, end + 1))
             else:
-                found.append(range(call.message, result.message + 1))
+                found.append(range(start, end + 1))
         return found
 
 

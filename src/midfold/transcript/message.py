@@ -167,9 +167,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def kinds(self) -> int:
         """Which kinds of parts it has, so that nobody need look at each."""
-        if self._kinds is None:
-            self._kinds = kinds_of(self.parts)
-        return self._kinds
+        kinds = self._kinds
+        if kinds is None:
+            kinds = self._kinds = kinds_of(self.parts)
+        return kinds
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -271,9 +271,12 @@ def _look(name: str, raw: str, body: Body, redact: Redactor) -> Look:
 
 
 def _first_of(arguments: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    if arguments.keys().isdisjoint(keys):
-        return None
-    return next((value for key in keys if (value := arguments.get(key)) not in (None, "", [], {})), None)
+    if not arguments.keys().isdisjoint(keys):
+        for key in keys:
+            value = arguments.get(key)
+            if value is not None and value not in ("", [], {}):
+                return value
+    return None
 
 
 def _command(arguments: dict[str, Any], raw: str) -> str:

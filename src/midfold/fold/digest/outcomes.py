@@ -315,7 +315,7 @@ def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated
         return Stated(body.exit_code != 0, error_line(body) if body.exit_code else "")
     if opening and opens_with_an_error(text) and not (content and body.characters > MESSAGE_LENGTH):
         return Stated(True, last_line(text) if text.startswith("Traceback") else first_line(text))
-    if body.characters <= ONE_LINE and _BLOCKED.search(text) and "\n" not in text.strip():
+    if body.characters <= ONE_LINE and "\n" not in text.strip() and _BLOCKED.search(text):
         return Stated(True, first_line(text))
     return Stated(None)
 

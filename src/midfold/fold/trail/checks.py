@@ -230,8 +230,9 @@ class CheckBook:
 
     def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool, is_early: bool) -> None:
         """A run and its output; the exit code of a pipe is not its own. Early is what ran before there was any work."""
-        self._runs.pop(_identity(run), None)
-        self._runs[_identity(run)] = run
+        identity = _identity(run)
+        self._runs.pop(identity, None)
+        self._runs[identity] = run
         self._bodies[run] = body, is_piped
         self._early |= {run} if is_early else set()
 

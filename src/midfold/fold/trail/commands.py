@@ -203,7 +203,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
         elif word == "for" and words[at + 2 : at + 3] == ["in"]:
             variables[words[at + 1]] = words[at + 3 :][:50]
             return []
-        elif _ASSIGNED.match(word):
+        elif "=" in word and _ASSIGNED.match(word):
             name, _, value = word.partition("=")
             variables[name] = [value]
             at += 1
@@ -233,6 +233,6 @@ def _expand(word: str, variables: dict[str, list[str]]) -> list[str]:
 
 def _inner_command(words: list[str]) -> str:
     """The command of `bash -c '...'`."""
-    if words[0].rpartition("/")[2] not in _SHELLS or len(words) < 3 or not words[1].startswith("-"):
+    if len(words) < 3 or not words[1].startswith("-") or words[0].rpartition("/")[2] not in _SHELLS:
         return ""
     return words[2] if words[1].endswith("c") else ""

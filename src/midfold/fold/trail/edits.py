@@ -185,6 +185,8 @@ _ACCESSES = (
     "os.replace(", "shutil.",
 )  # fmt: skip
 """One of these stands in every script that changes files."""
+_WRITING = (".write_text(", ".read_text(", ".write_bytes(", ".read_bytes(")
+_RELOCATING = ("shutil.move(", "shutil.copy(", "shutil.copy2(", "shutil.copyfile(", "os.rename(", "os.replace(")
 
 
 class FileAccess(NamedTuple):
@@ -195,10 +197,14 @@ class FileAccess(NamedTuple):
     target: str = ""
 
 
+def _has(script: str, marks: Iterable[str]) -> bool:
+    return any(mark in script for mark in marks)
+
+
 def accesses(script: str) -> list[FileAccess]:
     """The files that a script reads and writes under names that stand in it, in order of the kinds below."""
     script = script[:LONGEST_TEXT]
-    if not any(mark in script for mark in _ACCESSES):
+    if not _has(script, _ACCESSES):
         return []
     found: list[FileAccess] = []
 
@@ -213,17 +219,15 @@ def accesses(script: str) -> list[FileAccess]:
 
     for first, second, name, mode in _OPENED.findall(script) if "open(" in script else ():
         add("append" if "a" in mode else "write" if set(mode) & set("wx+") else "read", first, second, name)
-    for first, second, name, owner, verb in (
-        _WRITTEN.findall(script) if "_text(" in script or "_bytes(" in script else ()
-    ):
+    for first, second, name, owner, verb in _WRITTEN.findall(script) if _has(script, _WRITING) else ():
         add("write" if verb == "write" else "read", first, second, name or owner)
-    for verb, first, second, name in _NODE.findall(script) if "File" in script else ():
+    for verb, first, second, name in _NODE.findall(script) if "File(" in script or "FileSync(" in script else ():
         how: dict[str, Literal["read", "write", "append", "delete"]] = {
             "write": "write", "append": "append", "unlink": "delete"}  # fmt: skip
         add(how.get(verb, "read"), first, second, name)
     for first, second, name in _REMOVED.findall(script) if "os.remove(" in script or "os.unlink(" in script else ():
         add("delete", first, second, name)
-    moved = _RELOCATED.findall(script) if any(mark in script for mark in _ACCESSES[-3:]) else ()
+    moved = _RELOCATED.findall(script) if _has(script, _RELOCATING) else ()
     for copy, _, first, second, name, third, fourth, other in moved:
         source, target = first or second or constants().get(name, ""), third or fourth or constants().get(other, "")
         if source and target and is_path(source) and is_path(target):

@@ -72,7 +72,7 @@ class Places:
         known = [path for path in self._known if path[0] == "/" and not is_temporary(path)]
         if len(known) < 2 or (self.root and all(path.startswith(f"{self.root}/") for path in known)):
             return
-        shared = posixpath.commonpath([posixpath.dirname(path) for path in known])
+        shared = posixpath.commonpath({posixpath.dirname(path) for path in known})
         if shared.count("/") >= DEEP_ENOUGH:
             self.root = shared
 
@@ -302,7 +302,7 @@ class RecordBook:
         old = {folder for key, folder in folders.items() if key not in new and folder}
         if any(folder[0] != "/" for folder in old):
             return ""
-        top = posixpath.commonpath([folder for folder in folders.values() if folder[:1] == "/"]) if old else ""
+        top = posixpath.commonpath({folder for folder in folders.values() if folder[:1] == "/"}) if old else ""
         return top if old - {top} else None
 
     def list_reads(self) -> Iterator[FileRead]:

@@ -124,7 +124,8 @@ def _search(step: Step) -> list[Effect]:
 
 def _context(words: Sequence[str]) -> int:
     """Lines that a search shows around each match."""
-    found = _LINES_AROUND.findall(" ".join(words))
+    command = " ".join(words)
+    found = _LINES_AROUND.findall(command) if any(option in command for option in ("-A", "-B", "-C")) else ()
     return max(map(int, found), default=0)
 
 
