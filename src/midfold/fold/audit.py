@@ -366,8 +366,8 @@ LEAST_WORDS = 12
 def _fit_into(summary: StructuredSummary, room: int) -> StructuredSummary:
     """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
-    over = estimate_text(summary.render()) - room
-    if over <= room * (TOLERANCE - 1):
+    over = estimate_text(summary.render()) - int(room * TOLERANCE)
+    if over <= 0:
         return summary
     low, high = 0, max(sizes.values())
     while high - low > 1:

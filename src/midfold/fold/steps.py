@@ -234,8 +234,7 @@ class FoldReading:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
         if step.at in self.fold and step.look is not None and not self._only_names:
             added = changes(step.look)[0]
-            for line in rows(self.files.inside(self.safe(step, "
-".join(added)))) if added else ():
+            for line in rows(self.files.inside(self.safe(step, "\n".join(added)))) if added else ():
                 self.add(step, f"+ {line}", self.names(line))
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
