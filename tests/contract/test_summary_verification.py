@@ -11,6 +11,7 @@ import pytest
 
 import midfold
 from midfold import read
+from midfold.engine.assemble import clip_tokens
 from midfold.fold.audit import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacking, mark_doubts, rejection
 from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import count_names
@@ -511,6 +512,15 @@ def test_a_text_that_is_too_long_loses_lines_of_its_longest_sections_not_its_end
     found = audit_summary(ask_of([user("Ship it."), *work(0, 2)], budget_tokens=600), text).text
     assert estimate_text(found) <= 600 * 1.1
     assert "tag the release" in found and "step 199" in found and "step 0 " not in found
+
+
+@pytest.mark.parametrize("word", ["plain", "src/a_1.py", "0f3a9c1d", "[unverified]"])
+def test_a_text_of_one_long_line_loses_what_does_not_fit_and_not_the_line(word: str) -> None:
+    line = " ".join(f"{word} {number}" for number in range(3_000))
+    text = f"## Goal\nGo on.\n\n### Done\n{line}"
+    found = audit_summary(ask_of(work(0, 200), budget_tokens=1_000), text).text
+    assert 700 < estimate_text(found) < 1_500
+    assert 700 < estimate_text(clip_tokens(text, 1_000)) < 1_500
 
 
 def test_without_a_user_in_the_fold_what_was_known_stays() -> None:

@@ -27,7 +27,7 @@ from midfold.engine.job import Job
 from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
 from midfold.engine.previews import LONG, SHORT, Ends, ladder_for, newest_batch, shorten, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
-from midfold.fold.audit import Audit, audit_summary, local_audit, trust_summary
+from midfold.fold.audit import Audit, audit_summary, first_words, local_audit, trust_summary
 from midfold.fold.boundary import Plan
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
@@ -486,16 +486,17 @@ def handoff_role(before: Role | None, after: Role | None) -> Role:
 
 
 def clip_tokens(text: str, budget: int) -> str:
-    """A text cut at a line so that it keeps its budget, with the end saying so."""
+    """A text cut so that it keeps its budget, with the end saying so."""
     if estimate_text(text) <= budget * LONGEST_SUMMARY:
         return text
-    lines = text.split("\n")
     kept: list[str] = []
-    used = 12
-    for line in lines:
-        used += estimate_text(line) + 1
-        if used > budget:
+    left = budget - 12
+    for line in text.split("\n"):
+        size = estimate_text(line) + 1
+        if size > left:
+            kept += filter(None, [first_words(line, left)])
             break
+        left -= size
         kept.append(line)
     cut = "\n".join(kept) or text[: budget * 2]
     return f"{cut}\n[The rest of this summary did not fit.]"

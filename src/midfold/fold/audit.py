@@ -359,7 +359,7 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 
 
 LEFT_OUT = "- […]"
-LEAST_WORDS = 12
+GAP, LEAST_WORDS = " […]", 12
 """Tokens; the beginning of a line that has no more room is left out with the rest of it."""
 
 
@@ -390,22 +390,25 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
     cut_line = ""
     for line in reversed(lines) if oldest else lines:
         if estimate_text(line) + 1 > left:
-            cut_line = _beginning(line, left)
+            cut_line = first_words(line, left)
             break
         left -= estimate_text(line) + 1
         kept.append(line)
     if not kept:
-        return cut_line or _beginning(lines[0], room) or LEFT_OUT
+        return cut_line or first_words(lines[0], room) or LEFT_OUT
     rest = "\n".join(reversed(kept) if oldest else kept)
     cut = [FENCE] if has_open_code(rest) else []
     mark = LEFT_OUT if cut else cut_line or LEFT_OUT
     return "\n".join([mark, *cut, rest] if oldest else [rest, *cut, mark])
 
 
-def _beginning(line: str, room: int) -> str:
+def first_words(line: str, room: int) -> str:
     """The first words of a line that fit; nothing where they would hardly say anything."""
-    words = line[: int(room * CHARACTERS_PER_TOKEN)].rpartition(" ")[0]
-    return f"{words} […]" if room >= LEAST_WORDS and words else ""
+    room -= estimate_text(GAP)
+    words = line[: int(room * CHARACTERS_PER_TOKEN)].rpartition(" ")[0] if room >= LEAST_WORDS else ""
+    while words and (size := estimate_text(words)) > room:
+        words = line[: int(len(words) * room / size)].rpartition(" ")[0]
+    return words and f"{words}{GAP}"
 
 
 def trust_summary(ask: SummaryAsk, text: str) -> Audit:

@@ -56,7 +56,7 @@ MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH, LONGEST_WHOLE = 110, 200, 60, 120
-WHOLE_PATHS_FROM = 1_800
+WHOLE_PATHS_FROM = 10**9
 """Tokens of a summary in which paths are told as the agent wrote them, the first time."""
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""

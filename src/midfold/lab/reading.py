@@ -68,7 +68,8 @@ else: [{"kind": "recall", "q": "...", "gold": "..."}, ...]"""
 _OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
 SMALLEST_WINDOW, LARGE_WINDOW = 4_000, 100_000_000
-MOST_FITTINGS, ENOUGH = 8, 0.97
+MOST_FITTINGS, ENOUGH, FOR_STAND_IN = 8, 0.97, 0.95
+"""Of the budget: what a view must fill, and what one with a stand-in may: real summaries may take more room."""
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True):
@@ -242,7 +243,8 @@ class ViewMaker:
         """
         if summarizer is None:
             return self._fit(self.budget, None).view
-        target = self._fit(int(self.budget * CHARACTERS_PER_TOKEN / OF_SUMMARIES), _stand_in).target
+        room = int(self.budget * FOR_STAND_IN)
+        target = self._fit(int(room * CHARACTERS_PER_TOKEN / OF_SUMMARIES), _stand_in, room).target
         answers: list[str | SummaryAnswer] = []
 
         def once(ask: SummaryAsk) -> str | SummaryAnswer:
@@ -252,17 +254,18 @@ class ViewMaker:
 
         return self._fit(target, once).view
 
-    def _fit(self, target: int, summarizer: Summarizer | None) -> Fitting:
+    def _fit(self, target: int, summarizer: Summarizer | None, budget: int = 0) -> Fitting:
         """The fullest view within the budget that a few sizes asked for bring; the smallest where none is within."""
+        budget = budget or self.budget
         tried: list[Fitting] = []
         for _ in range(MOST_FITTINGS):
             done = compact(self.probe.past, target_tokens=target, force=True, summarizer=summarizer)
             view = read(done.messages).messages
             tried.append(Fitting(target, tokens(view), view))
-            if ENOUGH <= tried[-1].size / self.budget <= 1:
+            if ENOUGH <= tried[-1].size / budget <= 1:
                 break
-            target = int(target * self.budget / tried[-1].size * (1 if tried[-1].size < self.budget else ENOUGH))
-        within = [fitting for fitting in tried if fitting.size <= self.budget]
+            target = int(target * budget / tried[-1].size * (1 if tried[-1].size < budget else ENOUGH))
+        within = [fitting for fitting in tried if fitting.size <= budget]
         return max(within, key=lambda fitting: fitting.size) if within else min(tried, key=lambda fitting: fitting.size)
 
     def once(self) -> Transcript:
