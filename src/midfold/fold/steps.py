@@ -56,8 +56,6 @@ MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH, LONGEST_WHOLE = 110, 200, 60, 120
-WHOLE_PATHS_FROM = 10**9
-"""Tokens of a summary in which paths are told as the agent wrote them, the first time."""
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 CLOSINGS = ("search", "list", "other", "web", "process")
@@ -180,7 +178,7 @@ class FoldReading:
         described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
-        self.files = FileNames(self.root, _paths(ask.trail, described), is_roomy=ask.budget_tokens >= WHOLE_PATHS_FROM)
+        self.files = FileNames(self.root, _paths(ask.trail, described), is_roomy=not ask.dense)
         for step in self.steps:
             self._read(step)
         _drop_superseded(self.steps)

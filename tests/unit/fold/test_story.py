@@ -171,10 +171,10 @@ def test_a_file_is_told_by_its_path_once_and_then_by_the_shortest_end_that_no_ot
     ]
 
 
-def test_in_a_small_summary_paths_are_told_from_the_folder_of_the_work_and_the_users_words_as_they_are() -> None:
+def test_where_a_size_was_asked_for_paths_are_told_from_the_folder_of_the_work_and_the_users_words_as_they_are() -> None:
     root = "/home/me/shop"
     turns = [*readings(f"{root}/src/cart/rates.ts"), assistant(f"The rates of {root}/src/cart are wrong."), user("So?")]
-    small = told_of(turns, trail=Trail(root=root), budget_tokens=700).render()
+    small = told_of(turns, trail=Trail(root=root), dense=True).render()
     assert "\n- read src/cart/rates.ts lines 8-9\n" in small and "\nThe rates of src/cart are wrong." in small
     assert f"Look at {root}/src/pay/index.ts and the others." in small
     assert f"\n- read {root}/src/cart/rates.ts lines 8-9\n" in told_of(turns, trail=Trail(root=root)).critical
