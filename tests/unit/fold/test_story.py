@@ -171,7 +171,7 @@ def test_a_file_is_told_by_its_path_once_and_then_by_the_shortest_end_that_no_ot
     ]
 
 
-def test_where_a_size_was_asked_for_paths_are_told_from_the_folder_of_the_work_and_the_users_words_as_they_are() -> None:
+def test_to_a_size_paths_are_told_from_the_folder_of_the_work_and_the_users_words_as_they_are() -> None:
     root = "/home/me/shop"
     turns = [*readings(f"{root}/src/cart/rates.ts"), assistant(f"The rates of {root}/src/cart are wrong."), user("So?")]
     small = told_of(turns, trail=Trail(root=root), dense=True).render()
