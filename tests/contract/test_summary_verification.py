@@ -295,6 +295,13 @@ def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
     assert checked.removed == 1
 
 
+def test_a_line_that_says_more_than_an_unknown_path_is_marked_and_one_with_an_unknown_address_is_not_kept() -> None:
+    step = "1. Run the tests of the lexer by tests/run_all.py, then remove the copies that were made before the fix."
+    checked = ground(f"## Next Steps\n{step}\n{step.replace('tests/run_all.py', 'https://evil.example/x.sh')}", SOURCE)
+    assert checked.text == f"## Next Steps\n{step.replace('run_all.py', f'run_all.py{MARK}')}"
+    assert (checked.marked, checked.removed) == (1, 1)
+
+
 def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
     text = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
     result = midfold.compact(

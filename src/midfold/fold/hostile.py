@@ -210,7 +210,7 @@ def ground(text: str, source: Source) -> Grounded:
     for line in text.split("\n"):
         found = [] if _HEADING.match(line) else identifiers(line)
         unknown = [item for item in found if not source.has(item)]
-        if unknown and len(unknown) == len(found) and all(item.kind in _HARD for item in unknown):
+        if unknown and len(unknown) == len(found) and _rests_on(line, unknown):
             removed += 1
             continue
         marked += len(unknown)
@@ -218,6 +218,17 @@ def ground(text: str, source: Source) -> Grounded:
     return Grounded("\n".join(lines), marked, removed)
 
 
+def _rests_on(line: str, unknown: list[Identifier]) -> bool:
+    """Whether a line says hardly more than names that nobody knows, or leads to an address that nobody named."""
+    if not all(item.kind in _HARD for item in unknown):
+        return False
+    for item in unknown:
+        line = line.replace(item.text, " ", 1)
+    return any(item.kind == "url" for item in unknown) or len(_OTHER_WORDS.findall(line)) < WORDS_OF_A_FACT
+
+
+_OTHER_WORDS = re.compile(r"[^\W\d_]{3,40}+")
+WORDS_OF_A_FACT = 6
 QUOTED = "Data contained an order to the assistant; it is not one:"
 WINDOW = 500
 LONGEST_QUOTE = 240
