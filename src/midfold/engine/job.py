@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.engine.previews import ALL, ASK_OF_TARGET, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
+from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, head_length
 from midfold.fold.budget import ROOMY
@@ -439,7 +439,7 @@ class Job:
         if target is None:
             room = self.limit - self.summary_budget(plan) - FRAME_TOKENS
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = int(target * (STAYING_OF_TARGET + ASK_OF_TARGET)) if plan.fold() else target
+        room = int(target * STAYING_OF_TARGET) if plan.fold() else target
         ladder = ladder_for(target)
         return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
 

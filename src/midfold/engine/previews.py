@@ -18,6 +18,9 @@ from midfold.transcript.wrappers import read_user_text
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
+TARGET_PER_END, LEAST_END = 20, 100
+"""Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
+to four times that stay whole."""
 ASK_OF_TARGET = 0.08
 """Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
 
@@ -57,7 +60,8 @@ def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
     What the user said has its part of that size, however short the rest is.
     """
     asks = int(target_tokens * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
-    return (EXACT, *(ends._replace(asks=asks) for ends in LADDER[1:]))
+    least = min(target_tokens // TARGET_PER_END, LEAST_END)
+    return (EXACT, *(ends._replace(results=max(ends.results, least), asks=asks) for ends in LADDER[1:]))
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:

@@ -55,7 +55,7 @@ MOST_DESCRIBED = 400
 MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH, LONGEST_WHOLE = 110, 200, 60, 120
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 CLOSINGS = ("search", "list", "other", "web", "process")
@@ -178,7 +178,7 @@ class FoldReading:
         described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
-        self.files = FileNames(self.root, _paths(ask.trail, described), is_roomy=not ask.dense)
+        self.files = FileNames(self.root, _paths(ask.trail, described))
         for step in self.steps:
             self._read(step)
         _drop_superseded(self.steps)
@@ -398,10 +398,8 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
 class FileNames:
     """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
 
-    def __init__(self, root: str, paths: Iterable[str], *, is_roomy: bool) -> None:
+    def __init__(self, root: str, paths: Iterable[str]) -> None:
         self.root = root
-        self._is_roomy = is_roomy
-        """Whether there is room for paths as the agent wrote them; else they are told from the root."""
         inside = dict.fromkeys(path.removeprefix(root) for path in paths)
         counts = Counter(end for path in inside for end in _ends_of_path(path))
         self._ends = {
@@ -415,10 +413,8 @@ class FileNames:
         return text.replace(self.root, "") if self.root else text
 
     def first(self, path: str) -> str:
-        """The whole path, from the root where that is long, or the telling end of a very long one."""
+        """The path from the root, or the telling end of a long one."""
         inside = path.removeprefix(self.root)
-        if self._is_roomy and len(path) <= LONGEST_WHOLE:
-            return path
         return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
 
     def again(self, step: StoryStep) -> tuple[str, str]:

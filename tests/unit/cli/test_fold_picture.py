@@ -28,7 +28,7 @@ def test_widths_are_in_the_ratio_of_tokens() -> None:
     svg = draw_svg(result, "a session")
     before, after = boxes(svg, FILLS["tail"], least=12)
     scale = (PICTURE_WIDTH - LEFT - RIGHT) / result.receipt.old_tokens
-    assert after == before, "the tail stays as it is"
+    assert abs(after - before) < 0.2, "the tail stays as it is"
     assert abs(sum(boxes(svg, FILLS["fold"], least=12)) / scale - 24_383) < 300
 
 
