@@ -59,10 +59,10 @@ ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
 ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
-_DEMANDS = r"must|never|always|don't|do not|prefer|only|avoid|make sure"
-DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn't|instead of|no need)\b", re.I)
+_DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
+DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
 """A line of any text that demands something: documents are full of what somebody wants or needs."""
-WISH = re.compile(rf"\b(?:{_DEMANDS}|don’t|should|instead|need|want|please|without)\b", re.I)
+WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b", re.I)
 """A sentence that the user typed and that asks for something, however politely."""
 # The next five are for text in small letters: to look for both is several times as slow.
 _INTENT = re.compile(

@@ -59,7 +59,7 @@ MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
 SHORT_BAN = 90
-_BAN = re.compile(r"\b(?:never|do not|don't|must not|mustn't)\b", re.I)
+_BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 

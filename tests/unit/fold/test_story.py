@@ -295,11 +295,11 @@ def test_a_command_whose_output_says_it_failed_failed() -> None:
 def test_demands_are_the_users_own() -> None:
     code = "# never call this twice\n" * 5
     turns = [
-        user(f"Always keep port 8123. {'It is a long story. ' * 40}"),
+        user(f"Always keep port 8123. Don’t touch the cache. {'It is a long story. ' * 40}"),
         *call(1, "read_file", {"path": "a.py"}, code),
     ]
     told = told_of([*turns, user("Go on."), assistant("Done.")])
-    assert "Always keep port 8123." in told.constraints
+    assert "Always keep port 8123." in told.constraints and "Don’t touch the cache." in told.constraints
     assert "never call this twice" not in told.constraints
     harness = user("<system-reminder>You must always be polite</system-reminder>")
     assert "polite" not in told_of([harness, user("Go."), assistant("Done.")]).task_snapshot
