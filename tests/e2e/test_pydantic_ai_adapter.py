@@ -86,7 +86,7 @@ def results():
     """Results with a picture beside long words, the newest of them too long to stay whole."""
     messages = [ModelRequest([UserPromptPart(asked["ask"])])]
     for number in range(24):
-        text, key = asked["files"][1] * (18 if number == 23 else 2), f"c{number}"
+        text, key = asked["files"][1] * (30 if number == 23 else 2), f"c{number}"
         content = [text, pictures[0]] if number > 21 else text
         messages += [ModelResponse([ToolCallPart("read_file", {"path": "f1.txt"}, tool_call_id=key)]),
                      ModelRequest([ToolReturnPart("read_file", content, tool_call_id=key)])]
