@@ -327,9 +327,8 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
     root = f"{ask.trail.root}/"
-    return [f"`{name}`" for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known][
-        -MOST_NAMES:
-    ]
+    absent = [name for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known]
+    return [f"`{name}`" for name in absent[-MOST_NAMES:]]
 
 
 def _is_telling(item: Identifier) -> bool:

@@ -287,9 +287,9 @@ class FoldReading:
             return text
         opening = ask.shown_asks if step.kind is Kind.USER else 0
         head, tail = shown_words(text, ask.shown_texts, opening)
-        return "\n".join(
-            [head if step.kind is not Kind.NOTE or not ask.shown_asks else "", tail if step.is_end else ""]
-        )
+        if step.kind is Kind.NOTE and ask.shown_asks:
+            head = ""
+        return f"{head}\n{tail}" if step.is_end else head
 
 
 def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:

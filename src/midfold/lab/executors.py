@@ -113,12 +113,12 @@ class Pool(Executor):
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        pool: Any = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
-        if sys.version_info < (3, 11, 5):
+        pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+        queue: Any = getattr(pool, "_call_queue", None)
+        if queue is not None and sys.version_info < (3, 11, 5):
             # There a pool whose workers are gone waits forever for a full pipe to be read (python/cpython#94777).
-            pool._call_queue.cancel_join_thread()
-        made: ProcessPoolExecutor = pool
-        return made
+            queue.cancel_join_thread()
+        return pool
 
     def _begin(self, task: Task) -> Any:
         try:
