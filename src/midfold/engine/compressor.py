@@ -104,11 +104,16 @@ def _enough(job: Job, plan: Plan) -> int:
 
 def _slack(job: Job, plan: Plan) -> float:
     """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
-    view, sizes, scale = job.view, job.sizes, job.scale
-    gain = sum(_most_gain(view[index], sizes[index], scale) for index in plan.fold() if _is_prunable(view[index]))
-    if gain <= 0 and not job.media:
-        return -1.0
-    return _enough(job, plan) * DOUBT - (job.staying(NOTHING) - gain)
+    view, sizes, scale, fold = job.view, job.sizes, job.scale, plan.fold()
+    slack = _enough(job, plan) * DOUBT - (job.staying(NOTHING) - sum(map(sizes.__getitem__, fold)))
+    gain = 0.0
+    for index in fold:
+        most = _most_gain(view[index], sizes[index], scale) if _is_prunable(view[index]) else 0.0
+        gain += most
+        slack -= sizes[index] - most
+        if slack < 0:
+            break
+    return slack if gain > 0 or job.media else -1.0
 
 
 def _most_gain(message: Message, size: int, scale: float) -> float:
@@ -247,7 +252,7 @@ class Compressor(ContextEngine):
             answer = yield ask
         failure = answer.failure
         if not failure and by_model:
-            failure = rejection(answer.text, ask, is_whole=not answer.free_form)
+            failure = rejection(answer.text, ask, is_whole=bool(missing) and not answer.free_form)
         elif not failure and not lossy:
             failure = "no_provider"
         if failure and (failure in KEEPS_HISTORY or not lossy):

@@ -234,15 +234,12 @@ class Choice:
         step = line.step
         base = line.base if (has_speech or step.kind is not Kind.SAID) and not self._only_names else 0.0
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
+        if line.first >= 0 and (is_told or not step.head):
+            return gain, cost
+        head_cost = step.again_cost if step.file in self._files else step.head_cost
         if line.first < 0:
-            cost = self._head_cost(step)
-        elif not is_told and step.head:
-            cost += self._head_cost(step)
-            gain += 0.0 if self._only_names else step.head_base
-        return gain, cost
-
-    def _head_cost(self, step: StoryStep) -> float:
-        return step.again_cost if step.file in self._files else step.head_cost
+            return gain, head_cost
+        return gain if self._only_names else gain + step.head_base, cost + head_cost
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""

@@ -146,12 +146,14 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     calls: Counter[str] = Counter()
     files: set[str] = set()
     for step in steps:
-        places = sorted(choice.chosen.get(step, ()))
-        lines = [step.rows[place] for place in places]
-        is_bare = step.kind is Kind.CALL and not lines
-        calls[step.head] += is_bare and step.at in choice.reading.fold
-        if step not in choice.chosen:
+        chosen = choice.chosen.get(step)
+        is_bare = step.kind is Kind.CALL and not chosen
+        if is_bare and step.at in choice.reading.fold:
+            calls[step.head] += 1
+        if chosen is None:
             continue
+        places = sorted(chosen)
+        lines = [step.rows[place] for place in places]
         head = step.again if step.file in files else step.head
         files |= {step.file} if step.file else set()
         if is_bare:
@@ -168,7 +170,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     return "\n".join([STORY, *out]) if out else ""
 
 
-def _together(heads: Mapping[str, str], calls: Mapping[str, int]) -> list[str]:
+def _together(heads: Mapping[str, str], calls: Counter[str]) -> list[str]:
     """Calls in one line, each once, with how often it was made here."""
     told = (f"{told} ({calls[head]}x)" if calls[head] > 1 else told for head, told in heads.items())
     return [f"- {'; '.join(told)}"] if heads else []
@@ -313,8 +315,7 @@ class WorkState:
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
-            is_long = step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK
-            if step.kind is Kind.USER and is_long:
+            if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
                 found += [f"- {line.lstrip('-*# ')}" for line in step.rows if DEMAND.search(line)]
         return found
 

@@ -84,6 +84,8 @@ class Shape(IntEnum):
 class Name(NamedTuple):
     text: str
     shape: Shape
+    words: tuple[str, ...]
+    """What it is made of, in lower case."""
 
 
 SHORTEST, LONGEST = 4, 200
@@ -119,9 +121,9 @@ def names(text: str) -> Iterator[tuple[str, int]]:
 def judge_name(chunk: str) -> Name | None:
     """The name a chunk of text is, without the punctuation around it; None for words of prose."""
     if chunk.startswith("http") and "://" in chunk:
-        return Name(chunk.rstrip(".:!?*_~/"), Shape.URL)
+        return _name(chunk.rstrip(".:!?*_~/"), Shape.URL)
     if chunk.startswith("#"):
-        return Name(chunk, Shape.NUMBER)
+        return _name(chunk, Shape.NUMBER)
     text = chunk.rstrip(".-+/@~")
     if not text.startswith("--"):
         text = text.lstrip("+-@")
@@ -130,7 +132,11 @@ def judge_name(chunk: str) -> Name | None:
     if len(text) < SHORTEST:
         return None
     shape = _shape(text)
-    return None if shape is None else Name(text, shape)
+    return None if shape is None else _name(text, shape)
+
+
+def _name(text: str, shape: Shape) -> Name:
+    return Name(text, shape, tuple(subwords(text)))
 
 
 def _shape(text: str) -> Shape | None:
@@ -191,11 +197,10 @@ _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 class NameCounts:
     """What is known about one name."""
 
-    __slots__ = ("assistant", "counts", "last", "messages", "shape", "text")
+    __slots__ = ("assistant", "counts", "last", "messages", "shape", "text", "words")
 
     def __init__(self, name: Name) -> None:
-        self.text = name.text
-        self.shape = name.shape
+        self.text, self.shape, self.words = name
         self.messages = 0
         self.last = -1
         self.assistant = -1
@@ -275,7 +280,7 @@ def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
         score += BY_USER
     if counts[RESULT]:
         score += IN_RESULT
-    if recent.issuperset(subwords(name)):
+    if recent.issuperset(entry.words):
         score += TOPICAL
     return 1.0 / (1.0 + exp(-score))
 

@@ -208,7 +208,8 @@ class FoldReading:
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
-        is_safe = self._only_names or not (step in self._dirty or any(len(text) > self.room for text in _texts(step)))
+        longest = max(len(call.arguments) if call is not None else 0, len(result.text))
+        is_safe = self._only_names or (longest <= self.room and step not in self._dirty)
         look = take_a_look(call, result, identity if is_safe else self._redact)
         step.look = look
         if not self._only_names or recognise(look) in (editor, patch, write):
@@ -546,9 +547,10 @@ def _without_reminders(text: str) -> str:
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
     """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
-    left = scanned
+    left, least = scanned, ROOMS[-1]
     for message in messages:
-        left -= sum(min(length, ROOMS[-1]) for length in _text_lengths(message))
+        for length in _text_lengths(message):
+            left -= length if length < least else least
         if left < 0:
             break
     else:
@@ -556,8 +558,8 @@ def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
     found: list[int] = []
     for at in range(len(messages) - 1, -1, -1):
         if scanned > 0:
-            lengths = _text_lengths(messages[at])
-            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths)
+            for length in _text_lengths(messages[at]):
+                scanned -= length if length <= least + 2 * MARGIN else least
         elif messages[at].kinds & (CALL | RESULT_PART):
             continue
         found.append(at)
