@@ -178,7 +178,7 @@ _SPAN = re.compile(r"`([^`\n]{3,80})`")
 def is_hedged(text: str) -> bool:
     """Whether a text says that it is not certain."""
     low = text.lower()
-    return any(hint in low for hint in _HINTS) and HEDGE.search(text) is not None
+    return any(map(low.__contains__, _HINTS)) and HEDGE.search(text) is not None
 
 
 def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:

@@ -84,10 +84,15 @@ class Source:
     """What a summary may rest on. In a very long one only so many unknown identifiers are looked for to its end."""
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
-        said = (piece for message in messages for part in message.parts for piece in _texts(part))
-        self._text = b"\n".join(
-            [_bytes(text.replace("\\/", "/") if "\\" in text else text).lower() for text in (*said, *texts)]
-        )
+        said: list[str] = []
+        for message in messages:
+            for part in message.parts:
+                if isinstance(part, (Text, ToolResult)):
+                    said.append(part.text)
+                elif isinstance(part, ToolCall):
+                    said += (part.name, part.arguments)
+        said += texts
+        self._text = b"\n".join([_bytes(text.replace("\\/", "/") if "\\" in text else text) for text in said]).lower()
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""
@@ -182,12 +187,6 @@ def _spellings(number: bytes) -> Iterator[bytes]:
         grouped = f"{int(plain):,}".encode()
         yield grouped
         yield grouped.replace(b",", b"_")
-
-
-def _texts(part: object) -> tuple[str, ...]:
-    if isinstance(part, (Text, ToolResult)):
-        return (part.text,)
-    return (part.name, part.arguments) if isinstance(part, ToolCall) else ()
 
 
 def identifiers(line: str) -> list[Identifier]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from midfold.transcript.message import CALL, RESULT, Message, Role, Text, ToolCall, ToolResult
@@ -218,18 +219,24 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
 
     A refusal counts only where the client marks the result as none: any command can print such a sentence.
     """
-    text = result.text.strip()
+    text = result.text.lstrip()
     if text.startswith(REFUSED):
         opening = _HOW_TO_GO_ON.match(text) if result.is_error else None
         return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
-    if "".join(filter(str.isalnum, tool.lower())) not in QUESTION_TOOLS or result.is_error:
+    if result.is_error or not _asks(tool):
         return ""
+    text = text.rstrip()
     opening = _ANSWERED.match(text)
     if opening is None:
         return "" if text.startswith(_NOT_ANSWERED) else text[:LONGEST_REPLY]
     pairs = _PAIR.findall(text, opening.end())
     told = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
     return told[:LONGEST_REPLY]
+
+
+@lru_cache(maxsize=256)
+def _asks(tool: str) -> bool:
+    return "".join(filter(str.isalnum, tool.lower())) in QUESTION_TOOLS
 
 
 def replies(messages: Iterable[Message]) -> Iterator[str]:

@@ -133,7 +133,7 @@ def _end_of_document(command: str, start: int, word: str) -> tuple[int, int] | N
 
 def _split(command: str, documents: list[str]) -> Iterator[Step]:
     step = Step([], [], [], "")
-    word: list[str] | None = None
+    word: str | None = None
     redirect = ""
     is_comment = False
     for piece in _PIECE.findall(command):
@@ -142,17 +142,18 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
                 continue
             is_comment = False
         first = piece[0]
+        is_space = first in " \t\r"
         if first not in _MARKS:
-            if word is None:
-                word = []
-            word.append(piece)
-        elif first in " \t\r" or piece in _JOINERS or piece in _REDIRECTS:
+            word = piece if word is None else word + piece
+        elif is_space or piece in _JOINERS or piece in _REDIRECTS:
             if word is not None:
-                redirect = _end_word(step, "".join(word), redirect, documents)
+                redirect = _end_word(step, word, redirect, documents)
                 word = None
+            if is_space:
+                continue
             if piece in _REDIRECTS:
                 redirect = piece
-            elif piece in _JOINERS and (step.words or step.writes):
+            elif step.words or step.writes:
                 step.joiner = piece
                 yield step
                 step, redirect = Step([], [], [], ""), ""
@@ -161,11 +162,9 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
         elif piece[-2:-1] == "&" and ">" in piece:
             continue
         else:
-            if word is None:
-                word = []
-            word.append(_bare(piece))
+            word = _bare(piece) if word is None else word + _bare(piece)
     if word is not None:
-        _end_word(step, "".join(word), redirect, documents)
+        _end_word(step, word, redirect, documents)
     if step.words or step.writes:
         yield step
 

@@ -75,7 +75,7 @@ def merge_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def _signature(match: re.Match[str], text: str) -> str:
     """A name as it is defined: `name(first,second)`."""
-    place = next(group for group in (1, 2, 3) if match[group])
+    place = match.lastindex or 0
     name, listed = match[place], _PARAMETERS.match(text, match.end(place))
     if listed is None or "class " in match[0]:
         return name
@@ -198,7 +198,7 @@ class FileAccess(NamedTuple):
 
 
 def _has(script: str, marks: Iterable[str]) -> bool:
-    return any(mark in script for mark in marks)
+    return any(map(script.__contains__, marks))
 
 
 def accesses(script: str) -> list[FileAccess]:

@@ -77,16 +77,14 @@ class Places:
             self.root = shared
 
     def key(self, path: str, folder: str = "") -> str:
-        path = path.rstrip("/") or path
-        if "/." in path or path.startswith(("./", "..")) or "//" in path:
-            path = posixpath.normpath(path)
+        path = _normal(path.rstrip("/") or path)
         if path in self._known:
             return path
         if path.startswith("~") or path.startswith("$"):
             return path
         if not path.startswith("/"):
             base = folder if folder.startswith("/") else f"{self.root}/{folder}" if self.root and folder else self.root
-            whole = posixpath.normpath(f"{base}/{path}") if base else path
+            whole = _normal(f"{base}/{path}") if base else path
             if whole in self._known:
                 return whole
             return self._same_end(path) or whole
@@ -116,6 +114,12 @@ class Places:
 
     def spelling(self, key: str) -> str:
         return key[len(self.root) + 1 :] if self.root and key.startswith(f"{self.root}/") else key
+
+
+def _normal(path: str) -> str:
+    """A path without steps that lead nowhere, of which hardly any has one."""
+    is_plain = "/." not in path and "//" not in path and not path.startswith(("./", "..")) and path[-1:] != "/"
+    return path if is_plain else posixpath.normpath(path)
 
 
 def is_temporary(path: str) -> bool:
