@@ -184,7 +184,12 @@ class FoldReading:
         _drop_superseded(self.steps)
 
     def _with_credentials(self) -> set[StoryStep]:
-        """The steps in whose texts the redactor finds something; all of them where the rules are not ours."""
+        """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
+
+        None where names are only counted: nothing of the texts is told.
+        """
+        if self._only_names:
+            return set()
         if self.ask.redact is not our_rules:
             return set(self.steps)
         pieces = [(step, piece) for step in self.steps for text in _texts(step) for piece in self._ends(text)]
