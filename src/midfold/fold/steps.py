@@ -73,6 +73,9 @@ _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
+_EDITS_KEYS = ("edits", "operations", "blocks")
+_EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
+"""Arguments of calls that write: one of these is there."""
 
 
 class Kind(IntEnum):
@@ -214,7 +217,7 @@ class FoldReading:
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
         longest = max(len(call.arguments) if call is not None else 0, len(result.text))
-        is_safe = self._only_names or (longest <= self.room and step not in self._dirty)
+        is_safe = self._only_names or (longest <= self.room + 2 * MARGIN and step not in self._dirty)
         look = take_a_look(call, result, identity if is_safe else self._redact)
         step.look = look
         if not self._only_names or recognise(look) in (editor, patch, write):
@@ -461,7 +464,9 @@ def changes(look: Look) -> tuple[list[str], list[str]]:
     command = look.text("command", "cmd")
     if "<<" in command.partition("\n")[0]:
         return command.split("\n")[1:-1], []
-    edits = look.get("edits", "operations", "blocks")
+    if look.arguments.keys().isdisjoint(_EDITING):
+        return [], []
+    edits = look.get(*_EDITS_KEYS)
     pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
     pairs = pairs or [
         (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
