@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from midfold.transcript import jsonio
 from midfold.transcript.message import NULL, Message, Opaque, Part, Problem, Reading, Role
@@ -71,13 +71,10 @@ def describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-class Notes:
+class Notes(Struct, gc=False):
     """The problems of one message, with paths relative to it (`.tool_calls[0].function`)."""
 
-    __slots__ = ("problems",)
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
+    problems: list[Problem] = []
 
     def add(self, path: str, what: str) -> None:
         self.problems.append(Problem(path, what))

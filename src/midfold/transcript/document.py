@@ -194,6 +194,8 @@ class Document:
 
     def refuse_what_is_no_json(self) -> None:
         """Raises TranscriptError where a message holds NaN or an infinity: nobody could read what is written of it."""
+        if jsonio.is_plainly_json([message.wire for message in self.messages]):
+            return
         for index, message in enumerate(self.messages):
             if message.wire is not None and (found := jsonio.no_number(message.wire)):
                 path, literal = found

@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
 LONGEST_PATH, LONGEST_KEY = 50, 100
 """Steps of a path that an error names, and characters of a key in it."""
-PLAIN_DEPTH = 6
+PLAIN_DEPTH = 8
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -113,24 +113,30 @@ def no_number(value: Any) -> tuple[str, str] | None:
         except (*REFUSALS, UnicodeEncodeError):
             return _find_not_a_number(_decode_leniently(data))
         return None
-    return None if _is_plainly_json(value, 0) else _find_not_a_number(value)
+    return None if is_plainly_json([value]) else _find_not_a_number(value)
 
 
-def _is_plainly_json(value: Any, depth: int) -> bool:
-    """Whether a value is plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
-    for item in value.values() if type(value) is dict else value if type(value) is list else (value,):
-        kind = type(item)
-        if kind is str:
-            continue
-        if kind is dict or kind is list:
-            if depth == PLAIN_DEPTH or not _is_plainly_json(item, depth + 1):
-                return False
-        elif kind is float:
-            if not math.isfinite(item):
-                return False
-        elif kind is not int and kind is not bool and item is not None:
-            return False
-    return True
+def is_plainly_json(values: list[Any]) -> bool:
+    """Whether values are plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
+    level: list[Any] = [values]
+    for _ in range(PLAIN_DEPTH):
+        below: list[Any] = []
+        for holder in level:
+            for item in holder.values() if type(holder) is dict else holder:
+                kind = type(item)
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    below.append(item)
+                elif kind is float:
+                    if not math.isfinite(item):
+                        return False
+                elif kind is not int and kind is not bool and item is not None:
+                    return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 class _Step(NamedTuple):
