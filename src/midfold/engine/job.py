@@ -43,12 +43,12 @@ from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, me
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
 # What is folded is measured only to know how much it is; where the tail starts must be known exactly, so everything
-# that may stay is. A rate per role is taken from every n-th older message.
+# that may stay is. A rate per role is taken from every n-th older message, of very many from some hundred of them.
 
 
 MANY = 600
 NEWEST = 250
-EVERY = 5
+EVERY, MOST_MEASURED = 5, 600
 OLDEST = 8
 """The head is exact too."""
 USUAL_RATE = 0.27
@@ -63,7 +63,8 @@ def rough_units(messages: Transcript, meter: Meter, may_stay: float, lengths: Se
     exact_from = len(messages) - len(newest)
     read: dict[str, int] = {}
     measured: dict[str, int] = {}
-    for index in range(OLDEST, exact_from, EVERY):
+    step = max(EVERY, exact_from // MOST_MEASURED) | 1  # odd: roles take turns
+    for index in range(OLDEST, exact_from, step):
         role = messages[index].role
         read[role] = read.get(role, 0) + lengths[index]
         measured[role] = measured.get(role, 0) + meter.units(messages[index])
