@@ -159,7 +159,7 @@ class Choice:
             return self._judge_all(found, budget)
         for step in steps:
             for line in step.lines:
-                text = line.text
+                text = step.rows[line.first]
                 line.cost = estimate_text(text) + LINE_TOKENS
                 line.base = _most_per_token(line, text) * (len(text) / 4) * step.age
         return found
@@ -244,19 +244,18 @@ class Choice:
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
         named, told, has_speech = [*map(self._names_worth, lines)], set(self.chosen), self._speech_left > 0
-
-        def promise(number: int) -> tuple[float, int]:
-            """What a line would add for each token before this run, at most; exact where it is judged."""
-            line = lines[number]
-            gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
-            return -gain / cost, number
+        heap: list[tuple[float, int]] = []
+        """What each line would add for each token before this run, at most; exact where it is judged."""
 
         def judge_first() -> None:
-            while heap and not lines[heap[0][1]].is_judged:
-                self._judge(lines[heap[0][1]])
-                heapreplace(heap, promise(heap[0][1]))
+            while heap and not (line := lines[number := heap[0][1]]).is_judged:
+                self._judge(line)
+                gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+                heapreplace(heap, (-gain / cost, number))
 
-        heap = [*map(promise, range(len(lines)))]
+        for number, line in enumerate(lines):
+            gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+            heap.append((-gain / cost, number))
         heapify(heap)
         over: list[Line] = []
         end = max(self.left - room, 0.0)

@@ -195,8 +195,14 @@ class FoldReading:
             return set()
         if self.ask.redact is not our_rules:
             return set(self.steps)
-        pieces = [(step, piece) for step in self.steps for text in _texts(step) for piece in self._ends(text)]
-        return {pieces[place][0] for place in with_credentials([piece for _, piece in pieces])}
+        pieces: list[str] = []
+        owners: list[StoryStep] = []
+        for step in self.steps:
+            for text in _texts(step):
+                ends = self._ends(text)
+                pieces += ends
+                owners += [step] * len(ends)
+        return {owners[place] for place in with_credentials(pieces)}
 
     def _ends(self, text: str) -> tuple[str, ...]:
         """A text, or its beginning and its end where it is long, each with a margin."""
