@@ -167,20 +167,15 @@ _BLOCK: Final = _block_table()
 def estimate_text(text: str) -> int:
     """The estimated number of o200k_base tokens in ``text``."""
     length = len(text)
-    if length <= WHOLE:
-        units = _price(text) if length else 0
-    else:
-        units = _price(_sample(text)) * length // WHOLE
-    return (units + UNIT // 2) // UNIT or min(length, 1)
-
-
-def _price(text: str) -> int:
-    """The price of a text in units."""
+    if length > WHOLE:
+        text = _sample(text)
     prices = pair_codes(text).translate(_PAIR)
     units = _sum(prices) - prices[-1]
     if not text.isascii():
         units += _sum(block_codes(text).translate(_BLOCK, b"\0"))
-    return units
+    if length > WHOLE:
+        units = units * length // WHOLE
+    return (units + UNIT // 2) // UNIT or min(length, 1)
 
 
 def pair_codes(text: str) -> bytes:
