@@ -18,9 +18,9 @@ from midfold.transcript.wrappers import read_user_text
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
-TARGET_PER_END, LEAST_END = 20, 100
+TARGET_PER_END, LEAST_END = 7, 600
 """Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
-to four times that stay whole."""
+to three times that stay whole."""
 ASK_OF_TARGET = 0.08
 """Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
 

@@ -339,6 +339,30 @@ def test_fields_that_are_handed_on_count_less_than_what_has_a_value() -> None:
     assert told.count("counts.") < len(names)
 
 
+def test_the_value_of_a_constant_is_told_before_lines_with_names_that_are_needed_more() -> None:
+    code = [f"export function load_part_{n}(part_name_{n}, part_path_{n}) {{" for n in range(40)]
+    turns = [user("Go."), *call(1, "read_file", {"path": "a.ts"}, "\n".join([*code, "const BATCH_SIZE = 10;"]))]
+    for n in range(40):
+        turns += call(10 + n, "search_files", {"pattern": f"load_part_{n} part_name_{n}"}, "none")
+    assert "const BATCH_SIZE = 10;" in told_of(turns, budget_tokens=150).critical
+
+
+def test_calls_that_failed_are_told_with_their_errors_but_do_not_take_all_the_room() -> None:
+    def told_with(failing: int) -> str:
+        turns = [user("Go.")]
+        for n in range(60):
+            code, word = (1, "Error") if n < failing else (0, "Note")
+            pool = f"pool {chr(97 + n // 26)}{chr(97 + n % 26)}"
+            output = f"<returncode>{code}</returncode>\n<output>\nValue{word}: the {pool} is late\n</output>"
+            turns += call(n, "bash", {"command": f"./check the {pool}"}, output)
+            turns += call(100 + n, "read_file", {"path": f"part_{n}.py"}, f"def load_{n}(): save_{n}()\n" * 20)
+            turns += call(200 + n, "search_files", {"pattern": f"load_{n}|save_{n}"}, "no matches")
+        return told_of(turns, budget_tokens=1_000).critical
+
+    assert told_with(3).count("FAILED: ValueError: the pool a") == 3
+    assert 3 < told_with(60).count("FAILED") < 20
+
+
 def test_a_mark_of_what_was_left_out_is_no_line_of_a_result() -> None:
     output = "the first_value is 12\n[… 1,349 characters | unfold mf-ee34c401d549 …]\nthe last_value is 13"
     told = told_of([user("Go."), *call(1, "read_file", {"path": "a.ts"}, output)]).critical
