@@ -548,8 +548,10 @@ def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_
     assert again.constraints.count(COMMAND) == 1
 
 
-def test_a_command_that_a_message_that_stays_shows_is_not_told_again() -> None:
-    whole = midfold.read([user(f"Mend the parser.\n\n{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```")]).messages
+@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
+def test_a_command_that_a_message_that_stays_shows_is_not_told_again(frame: str) -> None:
+    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```")
+    whole = midfold.read([user(f"Mend the parser.\n\n{rules}")]).messages
     ask = {"before": whole, "dense": True}
     assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]
     assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_asks=400))[0]
