@@ -556,3 +556,20 @@ def test_a_command_that_a_message_that_stays_shows_is_not_told_again(frame: str)
     assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]
     assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_asks=400))[0]
     assert COMMAND in local_summary(ask_of(work(8), **ask, shown_texts=20, shown_asks=200))[0]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "Base directory for this skill: /p/.claude/skills/review\n\n{}",
+        "<system-reminder>\nThe following skills were invoked in this session. Continue to follow these guidelines:\n\n"
+        "### Skill: review\nPath: user:review\n\n{}\n</system-reminder>",
+        "<skill>\n<name>review</name>\n<path>/p/SKILL.md</path>\n{}\n</skill>",
+    ],
+    ids=["expanded", "again", "codex"],
+)
+def test_the_text_of_a_skill_is_nothing_that_the_user_demands(frame: str) -> None:
+    skill = frame.format("- Never thank the reviewer of handle_3.\n- You must always check handle_4 on all platforms.")
+    told = told_of([user("Mend the parser. Never push to main."), user(skill), *work(8)[1:]])
+    assert "thank" not in told.render() and "platforms" not in told.render()
+    assert "Never push to main." in told.render()
