@@ -553,3 +553,47 @@ def test_what_is_forbidden_in_a_few_words_goes_before_longer_demands() -> None:
     turns = [user(f"Port the parser.\nDo NOT commit your changes.\n{wishes}"), *work(6)]
     lines = told_of(turns, budget_tokens=600).constraints.splitlines()
     assert "- Do NOT commit your changes." in lines and len(lines) < 30
+
+
+SUBMIT = "You MUST use this EXACT command to submit:"
+COMMAND = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
+RULES = "\n".join(f"- You should always look at rule {number} of the guide, which is long." for number in range(60))
+
+
+@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
+def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_room_is(frame: str) -> None:
+    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```bash\n{COMMAND}\n```\n\n{RULES.replace('guide', 'manual')}")
+    turns = [user(f"Mend the parser.\n\n{rules}"), *work(8)[1:]]
+    for room in (250, 600, 2_000):
+        told = told_of(turns, budget_tokens=room, dense=True).constraints
+        assert told.count(COMMAND) == 1
+        assert f"- {SUBMIT} `{COMMAND}`" in told.splitlines()
+    again = told_of(work(8), budget_tokens=600, previous=local_summary(ask_of(turns, budget_tokens=600))[0])
+    assert again.constraints.count(COMMAND) == 1
+
+
+@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
+def test_a_command_that_a_message_that_stays_shows_is_not_told_again(frame: str) -> None:
+    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```")
+    whole = midfold.read([user(f"Mend the parser.\n\n{rules}")]).messages
+    ask = {"before": whole, "dense": True}
+    assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]
+    assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_asks=400))[0]
+    assert COMMAND in local_summary(ask_of(work(8), **ask, shown_texts=20, shown_asks=200))[0]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "Base directory for this skill: /p/.claude/skills/review\n\n{}",
+        "<system-reminder>\nThe following skills were invoked in this session. Continue to follow these guidelines:\n\n"
+        "### Skill: review\nPath: user:review\n\n{}\n</system-reminder>",
+        "<skill>\n<name>review</name>\n<path>/p/SKILL.md</path>\n{}\n</skill>",
+    ],
+    ids=["expanded", "again", "codex"],
+)
+def test_the_text_of_a_skill_is_nothing_that_the_user_demands(frame: str) -> None:
+    skill = frame.format("- Never thank the reviewer of handle_3.\n- You must always check handle_4 on all platforms.")
+    told = told_of([user("Mend the parser. Never push to main."), user(skill), *work(8)[1:]])
+    assert "thank" not in told.render() and "platforms" not in told.render()
+    assert "Never push to main." in told.render()

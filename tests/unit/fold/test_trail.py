@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from msgspec.structs import replace
 
 import midfold
@@ -12,6 +13,7 @@ from midfold.fold.summary import StructuredSummary
 from midfold.fold.trail import follow, parse, render, without_trail
 from midfold.fold.trail.commands import steps_of
 from midfold.fold.trail.edits import names_in
+from midfold.fold.trail.entries import CheckRun, RunningTask, WorldAct
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
 from support.hash_seeds import outputs_under_hash_seeds
@@ -365,6 +367,19 @@ def test_functions_are_told_with_their_parameters_and_once() -> None:
     inside = "Edit", {"file_path": "/p/a.py", "old_string": "@@\ndef f(", "new_string": "@@ x"}, "updated."
     assert followed(written, inside).files[0].names == ("f(a,b)",)
     assert followed(written, edit("/p/a.py")).files[0].names == ("f()",)
+
+
+@pytest.mark.parametrize("command", ["cd a; pytest -q; echo done", "echo `date` && make test", "x``y` -> z; pytest"])
+def test_commands_are_told_as_they_are_and_read_again(command: str) -> None:
+    act = WorldAct(what="push", text=command.replace(" -> ", " "), ok=True, outcome="done; see `x`")
+    check = CheckRun(kind="test", command=command, ok=False, counts="1 failed; 2 passed", fails=("a", "b"))
+    trail = Trail(acts=(act,), checks=(check,), running=(RunningTask(id="1", what=command),))
+    lines = render(trail, 400)
+    assert all(command in line for line in lines["active_state"])
+    again = parse(StructuredSummary(**{key: "\n".join(found) for key, found in lines.items()}).render())
+    assert again.running == trail.running
+    assert [(one.text, one.outcome) for one in again.acts] == [(act.text, act.outcome)]
+    assert [(one.command, one.ok, one.fails) for one in again.checks] == [(command, False, ("a", "b"))]
 
 
 def test_code_is_quoted_as_it_is_and_read_again() -> None:
