@@ -13,7 +13,7 @@ from midfold.fold.ends import ends_of, ends_with, shown_words
 from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
-from midfold.transcript.wrappers import read_user_text
+from midfold.transcript.wrappers import read_user_text, without_reminders
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
@@ -65,8 +65,9 @@ def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
-    """The beginning and the end of a text, by whole lines or words, and how a run ended where neither shows it."""
-    head, tail = ends_of(text, preview)
+    """The beginning and the end of a result, by whole lines or words, and how a run ended where neither shows it."""
+    printed = without_reminders(text)
+    head, tail = ends_of(printed, preview) if len(printed) > 2 * preview else (printed, "")
     told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
     return _with_gap(text, handle, head, told, tail)
 

@@ -112,7 +112,7 @@ class Source:
             return False
         if b"*" not in text and self._stands(b"/".join(pieces)):
             return True
-        if b"*" in text or (text[:1].isalnum() and not any(b"." in piece for piece in pieces)):
+        if b"*" in text or (text[:1].isalnum() and b"." not in pieces[-1]):
             return all(map(self._stands, pieces))
         return len(pieces) == 1 or self._is_joined(pieces)
 

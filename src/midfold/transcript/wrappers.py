@@ -56,6 +56,8 @@ def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: 
     return Wrapper("claude-code", opening, closing, "instructions", begins, True, only_first=only_first, items=items)
 
 
+REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
+
 WRAPPERS = (
     _reminder("As you answer the user's questions, you can use the following context:", only_first=True),
     _reminder("Codebase and user instructions are shown below.", only_first=True),
@@ -232,6 +234,16 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
     pairs = _PAIR.findall(text, opening.end())
     told = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
     return told[:LONGEST_REPLY]
+
+
+def without_reminders(result: str) -> str:
+    """A result without what a client put behind it for its model."""
+    end = len(result)
+    while result.endswith(REMINDER_ENDS, 0, end) and (start := result.rfind(REMINDER, 0, end)) >= 0:
+        end = start
+        while end and result[end - 1].isspace():
+            end -= 1
+    return result[:end]
 
 
 def replies(messages: Iterable[Message]) -> Iterator[str]:
