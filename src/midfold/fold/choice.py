@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace, nlargest
 
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, parts, subwords, worth
-from midfold.fold.steps import FoldReading, Kind, Line, StoryStep
+from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
 from midfold.transcript.tokens import estimate_text
 
 NAMED = 100.0
@@ -125,6 +125,7 @@ class Choice:
         self.chosen: dict[StoryStep, set[int]] = {}
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
+        self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
         self._files: set[str] = set()
         """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
