@@ -272,9 +272,9 @@ def test_the_last_outcome_of_an_act_is_told_and_what_failed_is_not_told_as_done(
 def test_a_folder_that_is_removed_or_moved_takes_along_what_is_in_it() -> None:
     made = bash("mkdir -p /tmp/t && cd /tmp/t && echo a > a.txt && echo b > b.txt")
     gone = followed(made, bash("rm -rf /tmp/t"))
-    assert {(file.path, file.gone) for file in gone.files} == {("/tmp/t/a.txt", True), ("/tmp/t/b.txt", True)}
+    assert [(file.path, file.gone) for file in gone.files] == [("/tmp/t", True)]
     anew = followed(bash("cd /tmp && rm -rf t"), made, bash("cd /tmp && rm -rf t && mkdir t && cd t && echo a > a.txt"))
-    assert {(file.path, file.gone) for file in anew.files} == {("/tmp/t/a.txt", False), ("/tmp/t/b.txt", True)}
+    assert [(file.path, file.gone) for file in anew.files] == [("/tmp/t/a.txt", False)]
     files = edit("/p/q/old/a.py"), edit("/p/q/old/b.py"), edit("/p/q/c.py")
     assert states(followed(*files, bash("cd /p/q && git rm -r old"))) == {
         "c.py": "changed",
@@ -382,3 +382,129 @@ def test_where_no_file_fits_nothing_is_told_about_their_folder() -> None:
     shown = [render(trail, room) for room in range(8, 120)]
     assert all(len(sections["files"]) > 1 for sections in shown if "files" in sections)
     assert "files" in shown[-1] and any("files" not in sections and "active_state" in sections for sections in shown)
+
+
+def checks(trail: Trail) -> list[tuple[str, str, bool | None, str]]:
+    return [(one.kind, one.command, one.ok, one.counts) for one in trail.checks]
+
+
+MINI = "<returncode>{}</returncode>\n<output>\n{}\n</output>"
+"""How mini-swe-agent wraps an output."""
+
+
+def test_what_runs_after_the_work_and_changes_nothing_of_it_is_a_check() -> None:
+    fix = """cat > fix_properly.py << 'EOF'
+with open('pydicom/dataset.py', 'r') as f:
+    content = f.read()
+with open('pydicom/dataset.py', 'w') as f:
+    f.write(content)
+EOF
+python fix_properly.py"""
+    calls = [
+        bash("cd /testbed && sed -n '2480,2510p' pydicom/dataset.py", MINI.format(0, "def to_json(")),
+        bash("cat > repro_3.py << 'EOF'\nimport pydicom\nEOF\npython repro_3.py", MINI.format(0, "Error: no")),
+        bash("cp pydicom/dataset.py pydicom/dataset.py.backup", MINI.format(0, "")),
+        bash("python repro_3.py", MINI.format(0, "the same as before")),
+        bash(fix, MINI.format(0, "Fixed indentation properly")),
+        bash("cd /testbed && python repro_3.py", MINI.format(0, "Success! JSON dict: {}")),
+        bash("cat > trace_code.py << 'EOF'\nprint(1)\nEOF\npython trace_code.py", MINI.format(0, "1")),
+        bash('python -c "import inspect; print(dir(inspect))"', MINI.format(0, "['ArgInfo']")),
+        bash("python -c \"from pydicom.dataset import Dataset; print('ok')\"", MINI.format(0, "ok")),
+        bash("python - <<'EOF'\nfrom pydicom import dataset\nassert dataset.x\nEOF", MINI.format(1, "AssertionError")),
+    ]
+    trail = followed(*calls)
+    assert checks(trail) == [
+        ("script", "python repro_3.py", True, ""),
+        ("script", "python -c from pydicom.dataset import Dataset; print('ok')", True, ""),
+        ("script", "python - <<EOF", False, ""),
+    ]
+    assert followed(*calls[:4]).checks == (), "what ran before the work was no check, and a copy is no work"
+    carried = follow(followed(*calls[:5]), ran(*calls[5:])[1:], midfold.redact)
+    assert checks(carried) == checks(trail)
+
+
+def test_of_two_checks_in_one_command_each_has_its_own_outcome_and_counts() -> None:
+    output = (
+        "ok  \tentire.io/cli/cmd/entire/cli\t2.1s\nok  \tentire.io/cli/cmd/entire/cli/strategy\t1.9s\n"
+        "has 5 occurrences, make it a constant (goconst)\n2 issues:\n* goconst: 2\n[lint] ERROR task failed"
+    )
+    assert checks(followed(edit("/p/a.go"), bash("mise run test && mise run lint 2>&1 | tail -40", output))) == [
+        ("test", "mise run test", True, "2 packages ok"),
+        ("lint", "mise run lint", False, "2 issues"),
+    ]
+    biome = "$ biome check\nChecked 290 files in 108ms. No fixes applied.\n{}\nRan 1324 tests across 60 files."
+    both = "bun run lint && bun run test"
+    assert checks(followed(bash(both, biome.format(" 1324 pass\n 0 fail")))) == [
+        ("lint", "bun run lint", True, "Checked 290 files in 108ms. No fixes applied."),
+        ("test", "bun run test", True, "1324 pass 0 fail"),
+    ]
+    failed = followed(bash(both, "Exit code 1\n" + biome.format(" 1312 pass\n 12 fail")))
+    assert [(one.kind, one.ok) for one in failed.checks] == [("lint", True), ("test", False)]
+
+
+def test_a_command_that_the_shell_does_not_understand_does_nothing() -> None:
+    broken = "cd /testbed && sed -i '750i\\    Return field\\'s value just before saving.' django/db/models/base.py"
+    refused = "bash: -c: line 30: unexpected EOF while looking for matching `\"'\nbash: -c: line 32: syntax error"
+    assert followed(bash(broken, MINI.format(2, refused))).files == ()
+
+
+def test_what_was_looked_at_is_told_through_pipes_and_every_way_of_counting_lines() -> None:
+    def looked(command: str) -> dict[str, tuple[str, ...]]:
+        return {read.path: read.looked for read in followed(bash(command, "text")).reads}
+
+    assert looked("head -50 a/b.py") == {"a/b.py": ("1-50",)}
+    assert looked("tail -n +359 a.txt") == {"a.txt": ("359-",)}
+    assert looked("tail -20 x.log; head -c 9 y.log") == {"x.log": ("last 20",), "y.log": ()}
+    assert looked("cat pydicom/dataset.py | sed -n '2490,2505p'") == {"pydicom/dataset.py": ("2490-2505",)}
+    assert looked("git show main:cli/auto_commit.go | head -220") == {"cli/auto_commit.go": ("main",)}
+    assert looked("grep -A 30 -n 'class Users(Test):' t/test_v.py") == {"t/test_v.py": ("search class Users Test :",)}
+    assert looked("cat a.py | grep -A 25 'def f'") == {"a.py": ("search def f",)}
+    assert looked("cat a.py | grep foo; cat b.py | wc -l; grep -n x c.py") == {}
+    trail = followed(bash("grep -B30 -A10 'os.path.exists(os.path.dirname(' ./astroid/nodes.py", "text"))
+    handoff = "## Relevant Files\n" + "\n".join(render(trail, 2_000)["files"])
+    assert parse(handoff).reads == tuple(replace(read, at=-1) for read in trail.reads) != ()
+
+
+def test_a_file_that_a_search_found_something_in_was_there_before() -> None:
+    trail = followed(
+        bash("cd /p/q && grep -n logger pydicom/config.py", "1:logger"),
+        bash("cd /p/q && cat > pydicom/config.py << 'EOF'\nx = 1\nEOF"),
+        bash("cd /p/q && cat pydicom/missing.py | grep x", "cat: pydicom/missing.py: No such file or directory"),
+        bash("cd /p/q && cat > pydicom/missing.py << 'EOF'\nx = 1\nEOF"),
+    )
+    assert states(trail) == {"pydicom/config.py": "changed", "pydicom/missing.py": "created"}
+
+
+def test_files_given_to_a_program_to_try_something_are_scratch_and_what_a_script_leaves_behind_is_told() -> None:
+    trail = followed(
+        bash("cd /testbed && cat src/sqlfluff/rules/L060.py", "class Rule_L060:"),
+        bash("cd /testbed && echo 'SELECT nvl(a, 0);' > test_nvl.sql && python -m sqlfluff lint test_nvl.sql", "ok"),
+        bash("cd /testbed && cat > fix_l060.patch << 'EOF'\nEOF\ngit apply fix_l060.patch", "error: corrupt patch"),
+        bash("cd /testbed && git diff > patch.txt && cat patch.txt", "diff"),
+        bash("cd /testbed && cat > notes_test.sql << 'EOF'\nx\nEOF\ncat notes_test.sql", "x"),
+    )
+    assert states(trail) == {
+        "test_nvl.sql": "scratch",
+        "fix_l060.patch": "scratch",
+        "patch.txt": "created",
+        "notes_test.sql": "created",
+    }
+    script = "import tempfile\nd = tempfile.mkdtemp()\nprint(d)\nimport app\nshutil.rmtree(d)"
+    crashed = "/tmp/tmperc2ldze\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'app'"
+    left = followed(bash(f"python - <<'EOF'\n{script}\nEOF", MINI.format(1, crashed)))
+    assert [(file.path, file.state, file.gone) for file in left.files] == [("/tmp/tmperc2ldze", "scratch", False)]
+    assert followed(bash(f"python - <<'EOF'\n{script}\nEOF", MINI.format(0, "/tmp/tmperc2ldze"))).files == ()
+
+
+def test_a_temporary_folder_is_never_taken_for_the_root() -> None:
+    trail = followed(
+        bash("mkdir -p /tmp/repro && cd /tmp/repro && touch src/__init__.py && echo x > src/file.py"),
+        bash("grep -r 'Unable to load' src/file.py", "x"),
+        bash("cd /testbed && grep -A30 'def ast' astroid/manager.py", "def ast"),
+        bash("cd /testbed && cat > test_repro.py << 'EOF'\nx\nEOF\npython3 test_repro.py", "x"),
+        bash("cd /testbed && git checkout v2.9.0 -- astroid/modutils.py"),
+    )
+    assert trail.root == "/testbed"
+    assert (states(trail)["test_repro.py"], states(trail)["astroid/modutils.py"]) == ("scratch", "changed")
+    back = follow(trail, ran(bash("cd /testbed && git checkout HEAD -- astroid/modutils.py"))[1:], midfold.redact)
+    assert states(back)["astroid/modutils.py"] == "reverted"

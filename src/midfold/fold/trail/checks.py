@@ -100,6 +100,8 @@ def check_of(step: Step) -> CheckKind | None:
         return named
     if program in _TASKS:
         return _task_check(program, rest)
+    if program in ("bash", "sh", "zsh", "node"):
+        return "lint" if words[1:2] in (["-n"], ["--check"]) else None
     if program in ("prettier", "black", "gofmt", "isort"):
         return (
             "lint" if any(word in ("--check", "-c", "-l", "-d", "--diff", "--check-only") for word in words) else None
@@ -114,6 +116,8 @@ def _python_check(words: list[str]) -> CheckKind | None:
             return "test" if "test" in words[3:5] else None
         if module in ("unittest", "nose", "doctest", "compileall", "py_compile", "build"):
             return "build" if module in ("compileall", "py_compile", "build") else "test"
+        if module.rpartition(".")[2].startswith("test_") or module.endswith(".tests"):
+            return "test"
         return _CHECKERS.get(module) or ("lint" if module in ("ruff", "black") and "check" in str(words) else None)
     script = words[1].rpartition("/")[2]
     if script in ("runtests.py", "manage.py", "setup.py"):
@@ -137,7 +141,7 @@ def _task_check(program: str, rest: list[str]) -> CheckKind | None:
     return found.lastgroup  # type: ignore[return-value]
 
 
-_COUNTS = (
+_TALLIES = (
     re.compile(
         r"^[=\s]{0,90}((?:\d{1,7} (?:failed|passed|skipped|errors?|warnings?|x\w{5,6}|deselected)(?:, )?){1,7})"
         r" in [\d.]{1,12}",
@@ -148,6 +152,8 @@ _COUNTS = (
     re.compile(r"^(Ran \d{1,7} tests? in [\d.]{1,12}s\s{1,4}(?:OK|FAILED)(?: ?\([^)\n]{1,80}\))?)", re.M),
     re.compile(r"^ {0,4}(\d{1,7} pass\s{1,4}(?:\d{1,7} skip\s{1,4})?\d{1,7} fail)\b", re.M),
     re.compile(r"^ {0,4}(\d{1,7} passing[^\n]{0,20}(?:\n {0,4}\d{1,7} failing)?)", re.M),
+)
+_FINDINGS = (
     re.compile(r"((?:Found )?\d{1,6} errors?(?: in \d{1,6} files?)?[^\n]{0,40})$", re.M),
     re.compile(r"^(\d{1,6} issues?)\b", re.M),
     re.compile(r"(\d{1,6} problems? \([^)\n]{1,60}\))"),
@@ -189,11 +195,18 @@ class Verdict(NamedTuple):
     fails: tuple[str, ...]
 
 
-def verdict_of(output: str, *, failed: bool | None) -> Verdict:
-    """What a check's output says: passed or not, how many, and what fails."""
-    text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
-    tally = next((found[1] for rule in _COUNTS if (found := rule.search(text))), "")
-    counts = " ".join(tally.split()).rstrip(";, ") or _go_counts(text)
+def went_on(output: str, kind: str, then: str) -> bool:
+    """Whether the output counts what another check counts, `then`, that runs only if this one passes."""
+    return bool(then) and then != kind and bool(_tally(_ends(output), then))
+
+
+def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: str = "") -> Verdict:
+    """What a check's output says: passed or not, how many, and what fails; `then` as in `went_on`."""
+    text = _ends(output)
+    tally = _tally(text, kind)
+    counts = " ".join(tally.split()).rstrip(";, ")
+    if went_on(text, kind, then):
+        return Verdict(True, counts, ())
     bad, good = _BAD.search(text), _GOOD.search(text)
     is_last = bool(tally) and tally in text[-TALLY_REACH:]
     ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
@@ -206,6 +219,21 @@ def verdict_of(output: str, *, failed: bool | None) -> Verdict:
         for groups in _FAILURE.findall(text):
             fails.append(" ".join(next(filter(None, groups), "").split()))
     return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MOST_FAILURES])
+
+
+def _ends(output: str) -> str:
+    return output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
+
+
+def _tally(text: str, kind: str) -> str:
+    """What the output counts of one kind of check."""
+    if kind in ("lint", "typecheck"):
+        return _first(_FINDINGS, text)
+    return _first(_TALLIES, text) or _go_counts(text) or _first(_FINDINGS[:1], text)
+
+
+def _first(rules: Iterable[re.Pattern[str]], text: str) -> str:
+    return next((found[1] for rule in rules if (found := rule.search(text))), "")
 
 
 def _go_counts(text: str) -> str:
@@ -225,15 +253,18 @@ class CheckBook:
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
-        self._bodies: dict[CheckRun, tuple[Callable[[], Body], bool]] = {}
+        self._bodies: dict[CheckRun, tuple[Callable[[], Body], str, bool]] = {}
         self._early: set[CheckRun] = set()
 
-    def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool, is_early: bool) -> None:
-        """A run and its output; the exit code of a pipe is not its own. Early is what ran before there was any work."""
+    def add(self, run: CheckRun, body: Callable[[], Body], then: str, *, is_piped: bool, is_early: bool) -> None:
+        """A run, its output, and the kind of the check that runs only if it passes.
+
+        The exit code of a pipe is not its own. Early is what ran before there was any work.
+        """
         identity = _identity(run)
         self._runs.pop(identity, None)
         self._runs[identity] = run
-        self._bodies[run] = body, is_piped
+        self._bodies[run] = body, then, is_piped
         self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
@@ -251,10 +282,10 @@ class CheckBook:
         """A check with what its output says."""
         if run not in self._bodies:
             return run
-        read, is_piped = self._bodies[run]
+        read, then, is_piped = self._bodies[run]
         body = read()
         code = None if is_piped else body.exit_code
-        told = verdict_of(body.text, failed=not run.ok or (None if code is None else code != 0))
+        told = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
         fails = told.fails
         if told.ok is False and not fails:
             reason = traceback_end(body) or error_line(body)
