@@ -178,7 +178,8 @@ def main() -> None:
     tuning, other = halves()
     for name, sessions in (("tuning half", tuning), ("other half", other)):
         print(name)
-        for kind, one in score_half(sessions).items():
+        half = score_half(sessions)
+        for kind, one in {**half, "all": sum(half.values(), Score(0, 0, 0))}.items():
             print(
                 f"  {kind:8} precision {one.precision:.3f}  recall {one.recall:.3f}  {one.right}/{one.told}/{one.true}"
             )

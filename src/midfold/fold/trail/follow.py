@@ -424,6 +424,8 @@ class _Walk:
             book.write(key, at, FileEdit(key, "update", last=effect.target), is_new=False)
         elif kind == "delete":
             book.delete(key, at)
+        elif kind == "make":
+            book.make_folder(key, at)
         elif kind in ("move", "copy"):
             (book.move if kind == "move" else book.copy)(key, book.places.key(effect.target, folder), at)
         elif kind == "revert":
@@ -458,10 +460,10 @@ class _Walk:
     def _check(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason:
             return
+        is_refused = step.wrapper and f"Usage: {step.wrapper} " in answer.body.head
+        command = f"{step.wrapper} {effect.target}" if is_refused else effect.target
         kind: CheckKind = effect.path  # type: ignore[assignment]
-        run = CheckRun(
-            kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
-        )
+        run = CheckRun(kind=kind, command=command, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at)
         is_piped, is_early = step.joiner == "|", not self.book.has_work
         self.checks.add(run, lambda: answer.body, effect.text, is_piped=is_piped, is_early=is_early)
 
@@ -527,7 +529,8 @@ def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
     commits = any(
         fate.done and effect.path == "commit" for items, fate in zip(effects, found, strict=True) for effect in items
     )
-    alone = sum(map(len, effects)) == sum(effect.path == "mkdir" for effect in acts)
+    others = sum(effect.kind != "make" for items in effects for effect in items)
+    alone = others == sum(effect.path == "mkdir" for effect in acts)
     return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
 
 

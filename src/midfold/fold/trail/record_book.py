@@ -218,7 +218,10 @@ class RecordBook:
         elif not record.is_run:
             self.untried.add(posixpath.basename(key))
         for folder in folders_above(key):
-            if folder in self.files and not self.files[folder].below:
+            above = self.files.get(folder)
+            if above is not None and above.state == "scratch" and not above.gone:
+                self.files[folder] = replace(above, at=at)
+            elif above is not None and not above.below:
                 del self.files[folder]
         self.files[key] = replace(
             record,
@@ -232,6 +235,17 @@ class RecordBook:
             last=change.last or record.last,
             by="",
         )
+
+    def make_folder(self, key: str, at: int) -> None:
+        """A temporary folder is made: it is told, and not what is put into it."""
+        if is_temporary(key) and not self._is_inside(key):
+            self.files[key] = TrackedFile(path=key, state="scratch", at=at)
+            self.places.add(key)
+
+    def _is_inside(self, key: str) -> bool:
+        """Whether a path lies in a temporary folder that was made."""
+        above = (self.files.get(folder) for folder in folders_above(key)) if is_temporary(key) else ()
+        return any(record is not None and record.state == "scratch" and not record.gone for record in above)
 
     def delete(self, pattern: str, at: int) -> None:
         """A file, or all that is known of a folder, is removed; a temporary folder is told as one."""
@@ -346,6 +360,8 @@ class RecordBook:
         """The files, the newest change last."""
         top = self._top()
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
+            if self._is_inside(key):
+                continue
             source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
             path = self.places.spelling(key)
             is_beside = posixpath.dirname(path) == top or (top is not None and path[0] == "/")

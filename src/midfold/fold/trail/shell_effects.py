@@ -24,7 +24,7 @@ from midfold.fold.trail.edits import accesses, is_path, names_in
 
 Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
-    "check", "script", "start", "stop", "branch", "see",
+    "check", "script", "start", "stop", "branch", "see", "make",
 ]  # fmt: skip
 LONGEST_LOOK = 60
 SHOWS_MUCH = 20
@@ -73,9 +73,10 @@ def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
     found = [effects_of(step) for step in steps]
     then = ""
     for at in range(len(steps) - 1, -1, -1):
-        if steps[at].joiner == "|" and at + 1 < len(steps) and any(effect.kind == "read" for effect in found[at]):
+        joiner = steps[at].joiner
+        then = then if joiner == "&&" else ""
+        if joiner == "|" and at + 1 < len(steps) and any(effect.kind == "read" for effect in found[at]):
             found[at] = _narrow(found[at], steps[at + 1])
-        then = then if steps[at].joiner == "&&" else ""
         for number, effect in enumerate(found[at]):
             if effect.kind == "check":
                 found[at][number] = Effect("check", effect.path, effect.target, then)
@@ -246,6 +247,10 @@ def _write_all(step: Step) -> list[Effect]:
     return [Effect(kind, path, text=step.document or "") for path in _plain(step.words[1:]) if is_path(path)]
 
 
+def _make_folders(step: Step) -> list[Effect]:
+    return [Effect("make", path) for path in _plain(step.words[1:]) if is_path(path)]
+
+
 def _download(step: Step) -> list[Effect]:
     words = step.words
     return [
@@ -278,8 +283,10 @@ def script_of(words: Sequence[str]) -> str | None:
         return words[0] if words[0].endswith(_SCRIPTS) else None
     if "-m" in words[1:3] or words[1:2] in (["-n"], ["--check"]):
         return None
-    inline = "-c" in words[1:3] or "-e" in words[1:3]
-    return "" if inline else next((word for word in words[1:] if not word.startswith("-") and word != "<<EOF"), "")
+    if "-c" in words[1:3] or "-e" in words[1:3]:
+        return ""
+    plain = (word for before, word in pairwise(words) if word[:1] != "-" and before not in ("-W", "-X"))
+    return next((word for word in plain if word != "<<EOF"), "")
 
 
 def _script(step: Step) -> list[Effect]:
@@ -367,13 +374,15 @@ _RULES: dict[str, _Rule] = {
     "sed": _sed_effects, "gsed": _sed_effects, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
     "cp": _relocate("copy"), "tee": _write_all, "touch": _write_all, "curl": _download, "wget": _download,
     "patch": _patch_file, "ln": _relocate("copy"), "git": _git, "kill": _stop, "pkill": _stop,
-    "killall": _stop, "docker": _docker,
+    "killall": _stop, "docker": _docker, "mkdir": _make_folders,
     **dict.fromkeys(("cat", "head", "tail", "nl", "less", "more", "bat", "batcat"), _show),
     **dict.fromkeys(_SEARCHING, _search),
 }  # fmt: skip
 
 
 # Which programs of a command took place.
+
+LAST_WORDS = 2_000
 
 
 class Fate(NamedTuple):
@@ -382,7 +391,7 @@ class Fate(NamedTuple):
 
 
 CHANGES = frozenset(
-    {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act"}
+    {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act", "make"}
 )
 _OWN = re.compile(r"^(?:/[\w/]{1,40}/)?([\w.-]{1,30}): [^\n]{1,300}", re.MULTILINE)
 _OWN_PROGRAMS = frozenset(
@@ -397,7 +406,8 @@ def digest_failed(text: str) -> bool:
 
 
 _NO_COMMAND = re.compile(
-    r"(?:/bin/)?\w{0,3}sh: (?:-c: )?(?:line \d{1,6}: )?(?:syntax error|unexpected EOF|parse error)"
+    r"(?:(?:/bin/)?\w{0,3}sh: (?:-c: )?(?:line \d{1,6}: )?|\(eval\):\d{1,6}: )"
+    r"(?:syntax error|unexpected EOF|parse error)"
 )
 """What a shell says of a command that it does not understand."""
 
@@ -454,20 +464,37 @@ def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
     return found
 
 
-def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
-    """The program that failed, where none says so: the first that runs something and does not change files.
+_BLAMED = re.compile(
+    r"\[([\w.-]{1,60})[\w:.-]{0,60}\] ERROR task failed|script \"([\w:.-]{1,60})\" exited"
+    r"|^make: \*\*\* \[(?:[^\]\n]{1,80}: )?([\w.-]{1,60})\]",
+    re.MULTILINE,
+)
+"""The task that a runner says has failed."""
 
-    Of those that do nothing else it is the last; what only shows things does not fail, nor a check after which the next
-    one ran.
+
+def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
+    """The program that failed, where none says so itself: the task that its runner names, else the first check after
+    which no other ran, else the first that runs something and does not change files.
+
+    Of those that do nothing else it is the last; what only shows things does not fail.
     """
+    window = output[-LAST_WORDS:]
+    told = {name for groups in _BLAMED.findall(window) for name in groups if name} if "ed" in window else set()
+    running: list[int] = []
+    checking: list[int] = []
     for number, step in enumerate(steps):
+        if not told.isdisjoint(step.words[1:]):
+            return number
         kinds = {effect.kind for effect in effects[number]}
         checks = [effect for effect in effects[number] if effect.kind == "check"]
         if any(went_on(output, check.path, check.text) for check in checks):
             continue
+        if checks:
+            checking.append(number)
         if not kinds & CHANGES and not _shows(step) and step.program not in (":", "mkdir", "export", "source", "set"):
-            return number
-    return next((number for number in range(len(steps) - 1, -1, -1) if not _shows(steps[number])), len(steps) - 1)
+            running.append(number)
+    last = next((number for number in range(len(steps) - 1, -1, -1) if not _shows(steps[number])), len(steps) - 1)
+    return next(iter((*checking, *running)), last)
 
 
 def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
