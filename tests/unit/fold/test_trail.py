@@ -591,3 +591,19 @@ def test_a_temporary_folder_is_never_taken_for_the_root() -> None:
     assert "/tmp/repro" in states(trail) and "/tmp/repro/src/file.py" not in states(trail)
     back = follow(trail, ran(bash("cd /testbed && git checkout HEAD -- astroid/modutils.py"))[1:], midfold.redact)
     assert states(back)["astroid/modutils.py"] == "reverted"
+
+
+@pytest.mark.parametrize(
+    ("expression", "line"),
+    [
+        ("22s/if tags:/if tags is not None:/", "if tags is not None:"),
+        ("s|a/b|c/d|g", "c/d"),
+        ("750i\\    def pre_save(self):\\\n        return 1", "def pre_save(self):"),
+        ("s/x/ first(\\n second)/", "first("),
+        ("s/\\(a\\)/\\1b/", ""),
+        ("5d", ""),
+    ],
+)
+def test_what_an_edit_by_sed_put_there_is_told_and_not_its_expression(expression: str, line: str) -> None:
+    file = followed(edit("/p/src/a.py"), bash(f"sed -i '{expression}' /p/src/a.py")).files[0]
+    assert (file.edits, file.last) == (2, line)

@@ -232,7 +232,7 @@ class RecordBook:
             added=record.added + change.added,
             removed=record.removed + change.removed,
             names=merge_names((*change.names, *record.names)),
-            last=change.last or record.last,
+            last=change.last,
             by="",
         )
 

@@ -32,6 +32,8 @@ SHOWS_MUCH = 20
 
 
 _SED_IN_PLACE, _PERL_IN_PLACE = re.compile(r"-[nErs]*i\S*"), re.compile(r"-\w{0,4}i\S{0,8}")
+_SUBSTITUTED = re.compile(r"[0-9,$ ]{0,20}s([/|#@!])(?:\\.|(?!\1)[^\\])*\1((?:\\.|(?!\1)[^\\])*)\1[gIip0-9]{0,4}", re.S)
+_INSERTED = re.compile(r"[0-9,$ ]{0,20}[aic](?:\\\n?| )[ \t]*(.*)", re.S)
 _PRINTED_LINES = re.compile(r"(\d{1,7})(?:,(\d{1,7}))?p")
 _LINES_AROUND = re.compile(r"(?:^| )-[ABC] ?(\d{1,5})")
 _EXTENSION = re.compile(r"\.\w{1,8}$")
@@ -137,8 +139,18 @@ def _sed_effects(step: Step) -> list[Effect]:
         expression, rest = (rest[0], rest[1:]) if rest else ("", [])
     paths = [path for path in rest if is_path(path)]
     if in_place:
-        return [Effect("change", path, expression) for path in paths]
+        return [Effect("change", path, _sed_line(expression)) for path in paths]
     return [Effect("read", path, _sed_lines(expression)) for path in paths]
+
+
+def _sed_line(expression: str) -> str:
+    """What stands in a file after `sed` changed it: the first line that it put there, where that is written out."""
+    found = _SUBSTITUTED.fullmatch(expression) or _INSERTED.fullmatch(expression)
+    put = found[found.lastindex or 0] if found else ""
+    if re.search(r"&|\\[0-9]", put):
+        return ""
+    lines = put.replace("\\n", "\n").replace("\\t", " ").split("\n")
+    return next((line for line in (re.sub(r"\\(.)|\\$", r"\1", line).strip() for line in lines) if line), "")
 
 
 def _sed_lines(expression: str) -> str:
