@@ -6,7 +6,7 @@ Rules of this file:
    one: once, by the name or path that is looked for. That is counted as a recall, whatever comes of it.
 3. What is still not there is read again from its file; that is counted as a re-read.
 4. The policy knows nothing about summaries, handles or ledgers: a fact counts wherever a line of the context has it
-   whole. A line that ends in an ellipsis is not whole.
+   whole. A line that ends in an ellipsis is not whole. Of code in backticks the backticks are no part.
 """
 
 from __future__ import annotations
@@ -68,9 +68,18 @@ class Seen:
 
     def quote(self, key: Fact | str, name: str, pattern: Callable[[], re.Pattern[str]]) -> str:
         if key not in self._quotes:
-            found = pattern().finditer(self.text) if name in self.text else ()
-            self._quotes[key] = next((one[0].strip() for one in found if not one[0].rstrip().endswith("…")), "")
+            found = map(_without_marks, pattern().finditer(self.text) if name in self.text else ())
+            self._quotes[key] = next((one for one in found if not one.endswith("…")), "")
         return self._quotes[key]
+
+
+def _without_marks(found: re.Match[str]) -> str:
+    """What was found, up to the backticks that end the code it stands in."""
+    marks = ""
+    for run in re.findall("`+", found.string[found.string.rfind("\n", 0, found.start()) + 1 : found.start()]):
+        marks = "" if run == marks else marks or run
+    code = re.split(f"(?<!`){marks}(?!`)", found[0], maxsplit=1)[0] if marks else found[0]
+    return code.strip()
 
 
 class Policy:

@@ -138,12 +138,12 @@ def _definitions(text: str) -> Iterator[tuple[str, str]]:
                 yield target.id, line.strip()
 
 
-_NAMED = re.compile(r"^\s*(?:(?:async )?def|class) (\w+)|^\s*(\w+)(?:: [^=\n]+)? = ", re.MULTILINE)
+_NAMED = re.compile(r"^\s*(?:(?:async )?def|class) (\w+)|^\s*(\w+(?:, \w+)*)(?:: [^=\n]+)? = ", re.MULTILINE)
 
 
 def _all_names(text: str) -> Iterator[str]:
     """Everything that is defined or assigned anywhere in a file."""
-    return (match[1] or match[2] for match in _NAMED.finditer(text))
+    return (name for match in _NAMED.finditer(text) for name in (match[1] or match[2]).split(", "))
 
 
 def _imports(text: str) -> Iterator[tuple[str, list[str]]]:

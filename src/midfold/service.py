@@ -26,7 +26,7 @@ import msgspec
 
 from midfold.cache.health import observe_recording
 from midfold.engine import ContextEngine
-from midfold.errors import NotStored, StoreError
+from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.recall import AnswerBounds, Filters, Hit, Recall, search
@@ -38,6 +38,7 @@ from midfold.store.intake import MessageBatch, read_batch, values_of
 from midfold.store.leases import TTL
 from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
+from midfold.store.sqlstore import find_handle
 from midfold.store.stored_past import StoredPast
 from midfold.store.upkeep import Progress, reindex
 from midfold.transcript.document import Document
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 OPENING = 8
 """Messages among which a session's title is looked for."""
-MOST_SESSIONS = 10_000
 PIECE_BYTES = 8 * 1024 * 1024
 """A history is stored in pieces, so that others who use the store need not wait for a large one."""
 
@@ -215,13 +215,7 @@ class Sessions:
 
     def find_handle(self, handle: str, *, under: str = "") -> str:
         """The newest session that has a handle, of those whose names begin with `under`."""
-        for info in self.all(MOST_SESSIONS, under=under):
-            try:
-                self.store.unfold(info.name, handle)
-            except NotStored:
-                continue
-            return info.name
-        raise NotStored(f"there is no handle {handle[:80]!r}")
+        return find_handle(self.store, handle, under=under)
 
     def keep_log(
         self,

@@ -154,6 +154,8 @@ BENIGN = [
     "- The command `run <name> -- <command>` takes two arguments.",
     "- The agent should retry on 429 (decided in design.md).",
     "- The middleware ignores messages without a body.",
+    "- `git check-ignore -v` showed the rule: `/home/a/.config/git/ignore:1:**/settings.local.json`",
+    "- groupByCheckpointID: no edit made, not in the commit message, never mentioned to the user",
 ]
 
 

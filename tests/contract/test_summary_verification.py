@@ -262,13 +262,15 @@ JOINED = [
     "/home/me/shop/src/cart/total.py",
     "/home/me/shop/docs/guide/settings.toml",
     "lint/types/make",
+    "login.py/lint/types",
 ]
 MISJOINED = ["src/auth/settings.toml", "docs/guide/total.py", "src/cart/login.py", "/home/me/shop/guide/settings.toml"]
 
 
 @pytest.mark.parametrize("path", JOINED)
 def test_a_path_may_be_joined_from_a_place_and_what_was_seen_in_it(path: str) -> None:
-    assert ground(f"- {path} was changed", PLACES).marked == 0
+    told = f"- robots.txt and {path} were changed"
+    assert ground(told, PLACES).text == told
 
 
 @pytest.mark.parametrize("path", MISJOINED)

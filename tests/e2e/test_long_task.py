@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.longtask import stub, with_midfold, with_sliding
 from bench.task_policy import Policy, Seen
-from bench.task_work import Repository
+from bench.task_work import Repository, _all_names
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 10, 60)
@@ -64,3 +64,12 @@ def test_the_policy_knows_nothing_but_its_context() -> None:
         assert policy._quote(fact) == fact.line
         policy.context = [Seen(f"before\n    {fact.line[:-1]}…\nafter {fact.query}", 9)]
         assert policy._quote(fact) == ""  # neither a line that was cut nor its own question is an answer
+        for shown, before, after in ((fact.line, "`", "`"), (f"{fact.line}  # see `x`", "`` ", " ``")):
+            policy.context = [Seen(f"now {before}{shown}{after}; and `more`", 9)]
+            assert policy._quote(fact) == shown
+        policy.context = [Seen(f"now `{fact.line[:-1]}…`", 9)]
+        assert policy._quote(fact) == ""
+
+
+def test_what_two_files_define_is_asked_of_none() -> None:
+    assert list(_all_names("A, B = 4, 1_000\nB: int = 3\ndef f(): ...\n")) == ["A", "B", "B", "f"]

@@ -104,3 +104,37 @@ def test_of_what_claude_code_counts_behind_every_result_only_the_newest_count_st
     assert counts[-1] == messages[-1]["content"]
     assert len(counts) <= results
     assert "Be brief." in str(view)
+
+
+SETTINGS: list[Value] = [
+    {"role": "system", "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "browse"}}]},
+    {"role": "system", "output_config": {"effort": "low"}},
+    {"role": "system", "clear_at": "next_user_message", "content": "reminder 1: be brief"},
+    {"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "tool_reference", "name": "write"}}]},
+]
+
+
+def with_settings() -> list[Value]:
+    messages: list[Value] = [{"role": "user", "content": "Read the files."}]
+    for number in range(32):
+        use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"f{number}"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"content {number} {'lorem ' * 400}"}
+        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        messages += SETTINGS[number // 8 : number // 8 + 1] if number % 8 == 4 else []
+    return messages
+
+
+@pytest.mark.parametrize("target", [1_500, 3_000, 6_000, 12_000])
+def test_changes_of_the_tools_stay_in_their_order_and_settings_stay_with_their_words(target: int) -> None:
+    messages = with_settings()
+    assert midfold.read(messages, dialect="anthropic").problems == ()
+    folded = midfold.compact(messages, target_tokens=target, force=True)
+    assert folded.receipt.status == "compacted"
+    view = folded.messages
+    blocks = [block for message in view if isinstance(message.get("content"), list) for block in message["content"]]
+    changes = [block for block in blocks if block["type"] in ("tool_addition", "tool_removal")]
+    assert changes == [*SETTINGS[0]["content"], *SETTINGS[3]["content"]]
+    told = [message for message in view if message["role"] == "system" and message not in SETTINGS]
+    assert told in ([], [{"role": "system", "content": changes}])
+    assert "null" not in json.dumps(view)
+    assert check("anthropic", {"model": "m", "max_tokens": 1, "messages": view}, 1 << 60) is None

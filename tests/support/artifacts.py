@@ -78,7 +78,7 @@ def score(session: str) -> dict[str, Score]:
         "files": _files(trail, truth, CHANGED),
         "aside": _files(trail, truth, ("scratch", "reverted")),
         "acts": _acts(trail, truth),
-        "reads": _matched([one.path for one in trail.reads], truth["reads"], _same_path),
+        "reads": _matched(_told(trail.reads, truth.get("reads_maybe", ())), truth["reads"], _same_path),
         "running": _matched([one.id for one in trail.running], [one["id"] for one in truth["running"]], _same_id),
         "checks": _matched(
             [(one.kind, one.command, one.ok) for one in trail.checks],
@@ -88,8 +88,15 @@ def score(session: str) -> dict[str, Score]:
     }
 
 
+def _told(entries: Iterable[Any], maybe: Iterable[str]) -> list[str]:
+    """Paths, without those that the truth calls neither required nor wrong."""
+    neither = list(maybe)
+    return [one.path for one in entries if not any(_same_path(one.path, path) for path in neither)]
+
+
 def _files(trail: Trail, truth: dict[str, Any], states: tuple[str, ...]) -> Score:
-    told = [(one.path, one.state) for one in trail.files if one.state in states]
+    counted = set(_told(trail.files, truth.get("artefacts", ())))
+    told = [(one.path, one.state) for one in trail.files if one.state in states and one.path in counted]
     real = ((path, "scratch" if one.get("throwaway") else one["state"]) for path, one in truth["files"].items())
     true = [(path, state) for path, state in real if state in states]
     return _matched(told, true, lambda mine, theirs: mine[1] == theirs[1] and _same_path(mine[0], theirs[0]))
@@ -171,7 +178,8 @@ def main() -> None:
     tuning, other = halves()
     for name, sessions in (("tuning half", tuning), ("other half", other)):
         print(name)
-        for kind, one in score_half(sessions).items():
+        half = score_half(sessions)
+        for kind, one in {**half, "all": sum(half.values(), Score(0, 0, 0))}.items():
             print(
                 f"  {kind:8} precision {one.precision:.3f}  recall {one.recall:.3f}  {one.right}/{one.told}/{one.true}"
             )

@@ -4,8 +4,9 @@
 
 Rules of this file (OpenAI and Anthropic, November 2026): every call is answered and every answer called for; Anthropic
 has the user speak first, roles alternate, no empty text; its messages of the system follow the user's, end the list or
-are followed by the assistant's, and are text (which models take them is not checked); nobody takes fields that are not
-theirs; the prompt and the answer together fit the context.
+are followed by the assistant's, hold text and changes of the tools, and may have settings of their own (which models
+take them, and what must be announced as a beta, is not checked); nobody takes fields that are not theirs; the prompt
+and the answer together fit the context.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ _CHAT_FIELDS = {
     "function_call",
     "annotations",
 }
-_BLOCKS = {"text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"}
+_TOOL_CHANGES = {"tool_addition", "tool_removal"}
+_BLOCKS = {"text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking", *_TOOL_CHANGES}
 _BLOCK_FIELDS = {
     "text": {"type", "text", "cache_control", "citations"},
     "tool_use": {"type", "id", "name", "input", "cache_control", "caller"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
+    **{kind: {"type", "tool", "cache_control"} for kind in _TOOL_CHANGES},
 }
 
 
@@ -165,12 +168,16 @@ def _anthropic(body: Mapping[str, Any]) -> None:
     before = None
     for index, message in enumerate(messages):
         role = message.get("role")
-        if role not in ("user", "assistant", "system") or set(message) - {"role", "content"}:
+        settings = {"clear_at", "output_config"} if role == "system" else set()
+        if role not in ("user", "assistant", "system") or set(message) - {"role", "content"} - settings:
             raise Violation(f"messages.{index}: Extra inputs are not permitted, or an unexpected role")
-        blocks = list(_blocks(message, index))
+        is_wordless = role == "system" and "content" not in message and bool(message.get("output_config"))
+        blocks = [] if is_wordless else list(_blocks(message, index))
         if role == "system":
             _system_message(messages, index, blocks)
             continue
+        if any(block["type"] in _TOOL_CHANGES for block in blocks):
+            raise Violation(f"messages.{index}: only role 'system' takes changes of the tools")
         if role == before:
             raise Violation(f"messages: roles must alternate between user and assistant, but {index} is {role} again")
         before = role
@@ -185,8 +192,8 @@ def _system_message(messages: list[Any], index: int, blocks: list[Mapping[str, A
         raise Violation(f"messages.{index}: role 'system' must follow a 'user' message")
     if index + 1 < len(messages) and messages[index + 1].get("role") != "assistant":
         raise Violation(f"messages.{index}: role 'system' must be last or be followed by an 'assistant' message")
-    if any(block["type"] != "text" for block in blocks):
-        raise Violation(f"messages.{index}: role 'system' takes text blocks only")
+    if any(block["type"] not in {"text", *_TOOL_CHANGES} for block in blocks):
+        raise Violation(f"messages.{index}: role 'system' takes text and changes of the tools only")
 
 
 def _blocks(message: Mapping[str, Any], index: int) -> Iterator[Mapping[str, Any]]:

@@ -12,6 +12,8 @@ from support.rules_provider import SentPrefixes
 USER = {"role": "user", "content": "hi"}
 TEXT = {"role": "assistant", "content": "ok"}
 TOLD = {"role": "system", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
+TOOLS = {"role": "system", "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "t"}}]}
+EFFORT = {"role": "system", "output_config": {"effort": "low"}}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}, {"id": "b"}]}
 
 
@@ -55,7 +57,11 @@ ANTHROPIC = [
     ([USER, TOLD, TOLD], "must be last or be followed by an 'assistant' message"),
     ([USER, TOLD, USER], "must be last or be followed by an 'assistant' message"),
     ([USER, use("a"), TOLD], "must follow a 'user' message"),
-    ([USER, {**TOLD, "content": [{"type": "image"}]}], "text blocks only"),
+    ([USER, {**TOLD, "content": [{"type": "image"}]}], "text and changes of the tools only"),
+    ([USER, TOOLS, TEXT, USER, EFFORT, TEXT, USER, {**TOLD, "clear_at": "next_user_message"}], None),
+    ([USER, {"role": "system", "output_config": {}}], "content must not be empty"),
+    ([{**TOOLS, "role": "user"}], "only role 'system'"),
+    ([{**USER, "clear_at": "never"}], "Extra inputs"),
     ([USER, {"role": "developer", "content": "x"}], "unexpected role"),
     ([{"role": "user", "content": " "}], "non-whitespace"),
     ([{"role": "user", "content": []}], "must not be empty"),

@@ -14,6 +14,7 @@ import midfold
 from midfold.errors import NotStored, StoreConflict, StoreError, SummaryFailed
 from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.service import Sessions
+from midfold.store import SqlStore, open_database
 from midfold.store.leases import CompactionLease, Lease, Renewal
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer
 from support.build import anthropic_work, work
@@ -384,6 +385,18 @@ def test_an_exported_session_is_the_same_elsewhere(connect: Open) -> None:
         elsewhere.load(session.export().splitlines())
     with pytest.raises(StoreError, match="line 1"):
         elsewhere.load([b"{}"])
+
+
+def test_a_loaded_session_was_used_when_its_last_message_was_said(connect: Open) -> None:
+    database = open_database("memory:", clock=lambda: 1_700_000_000)
+    with Sessions(SqlStore(database)) as source:
+        session = begun(source)
+        session.compact(force=True)
+        loaded = connect()
+        loaded.load(session.export().splitlines())
+        (info,) = loaded.all()
+        assert info.updated == 1_700_000_000_000 < info.created
+        assert loaded.session("s", context_length=WINDOW).view().json() == session.view().json()
 
 
 def test_deleting_is_asked_for(connect: Open) -> None:

@@ -11,6 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from midfold.decide import is_asked
@@ -35,7 +37,7 @@ from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, Summar
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.transcript.jsonio import whole
 from midfold.transcript.laws import Repair
-from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript, plain
 from midfold.transcript.tokens import estimate_text
 
 # Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
@@ -453,7 +455,7 @@ def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Trans
     """What the system says in the middle, where its neighbours are gone.
 
     Anthropic takes it only directly behind a message of the user's, at the end or before one of the assistant's, and
-    never twice in a row.
+    never twice in a row. Several become one, unless one has settings of its own.
     """
     begins_so = bool(job.messages) and job.messages[0].role == "system"
     if job.request.options.result_role != "user" or begins_so:
@@ -463,10 +465,12 @@ def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Trans
     joined: list[Message] = []
     for message in messages:
         last = out[-1].role if out else None
-        if message.role == last == "system":
+        if message.role == last == "system" and not (_has_settings(out[-1]) or _has_settings(message)):
             joined += [out[-1], message]
             out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
             continue
+        if message.role == last == "system":
+            out.append(filler(ask.fold, "assistant", terse=ask.dense))
         if message.role == "system" and last != "user":
             out.append(filler(ask.fold, "user", terse=ask.dense))
         elif message.role == "user" and last == "system":
@@ -474,6 +478,12 @@ def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Trans
         out.append(message)
     found = (places[id(message)] for message in joined if id(message) in places)
     return tuple(out), tuple(Repair(place, "joined what the system says in the middle") for place in found)
+
+
+def _has_settings(message: Message) -> bool:
+    """Whether a message says more than its words: how long they are shown, or how the next answer is made."""
+    origin = plain(message.origin)
+    return isinstance(origin, Mapping) and not origin.keys() <= {"role", "content"}
 
 
 def handoff_role(before: Role | None, after: Role | None) -> Role:

@@ -156,7 +156,7 @@ class Layout:
         """The first exchange, where it stays without the system prompt before it."""
         self.asks, self.anchors = self._anchors(room_for_picture)
         self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
-        self._signed = [index for index, message in enumerate(messages) if _is_signed(message)]
+        self._stays = [index for index, message in enumerate(messages) if _must_stay(message)]
         self._told = [
             index
             for index in range(self.first, len(messages))
@@ -196,7 +196,7 @@ class Layout:
             return Plan(start, start)
         told = self._instructions(start, room)
         answers = {place for place in self.anchors if not (only_asks and self.messages[place].kinds & CALL)}
-        anchors = sorted({*self.asks, *answers, *self._signed, *told}, reverse=True)
+        anchors = sorted({*self.asks, *answers, *self._stays, *told}, reverse=True)
         pinned: list[range] = [self.opening] if self.opening else []
         for anchor in anchors:
             if not self.head_end <= anchor < start:
@@ -247,10 +247,11 @@ class Layout:
         return found
 
 
-def _is_signed(message: Message) -> bool:
-    """Native compaction blocks are signed and must stay as they are."""
+def _must_stay(message: Message) -> bool:
+    """Native compaction blocks are signed; which tools there are from here on holds for everything behind it."""
     return bool(message.kinds & OPAQUE) and any(
-        isinstance(part, Opaque) and part.kind == "compaction" for part in message.parts
+        isinstance(part, Opaque) and part.kind in ("compaction", "tool_addition", "tool_removal")
+        for part in message.parts
     )
 
 

@@ -6,8 +6,9 @@ Rules of this file:
 2. Under one step stand few lines, more only where nothing else is left to tell.
 3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
    is only handed on less.
-4. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
-5. The same fold and budget give the same lines.
+4. The value of a constant, and how a call failed, are told before other lines: nobody can guess them.
+5. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
+6. The same fold and budget give the same lines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace, nlargest
 
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, parts, subwords, worth
-from midfold.fold.steps import FoldReading, Kind, Line, StoryStep
+from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
 from midfold.transcript.tokens import estimate_text
 
 NAMED = 100.0
@@ -55,7 +56,9 @@ HEADS = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
+ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 5.0, 0.04, 0.02
+FAILED, FAILED_SHARE = 3.0, 0.25
+"""What a token of a line on a call that failed is worth, and how much of the budget such lines may take for that."""
 ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -122,6 +125,7 @@ class Choice:
         self.chosen: dict[StoryStep, set[int]] = {}
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
+        self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
         self._files: set[str] = set()
         """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
@@ -141,12 +145,13 @@ class Choice:
         """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
+        failures = _newest_failures(steps, budget * FAILED_SHARE)
         for number, step in enumerate(steps):
             oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
             step.age = oldest + (newest - oldest) * number / last
             if step.head:
                 head = Line(step, -1, -1, step.head_names)
-                step.head_base = _head_base(step)
+                step.head_base = _head_base(step, step in failures)
                 head.base = step.head_base * step.age
                 head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
                 step.again_cost = estimate_text(step.again) + LINE_TOKENS if step.file else step.head_cost
@@ -324,19 +329,31 @@ def _is_intent(line: Line, low: str) -> bool:
     return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
 
 
-def _head_base(step: StoryStep) -> float:
+def _head_base(step: StoryStep, has_room: bool) -> float:
     action = step.action
     if action is None:
         return 0.0
     if action.family == "plan":
         return -1.0
     if action.outcome == "failed":
-        return HEADS["failed"]
+        return FAILED * len(step.head) / 4 if has_room else HEADS["failed"]
     if action.wrote:
         return HEADS["act" if action.family == "other" else "wrote"]
     if " → " in step.head and action.family == "shell":
         return HEADS["ended"]
     return HEADS.get(action.family, 0.01)
+
+
+def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
+    """The newest calls that failed, as many as there is room to tell."""
+    found: set[StoryStep] = set()
+    for step in reversed(steps):
+        if step.action is not None and step.action.outcome == "failed":
+            room -= estimate_text(step.head) + LINE_TOKENS
+            if room < 0:
+                break
+            found.add(step)
+    return found
 
 
 def _most_per_token(line: Line, text: str) -> float:
@@ -346,7 +363,7 @@ def _most_per_token(line: Line, text: str) -> float:
         return PER_TOKEN["ask" if step.kind is Kind.USER else "finding"]
     if text.startswith("+ "):
         return ADDED
-    if "_" in text:
+    if "_" in text and _DEFINES.search(text):
         return DEFINES
     if step.action is not None and step.action.outcome == "failed":
         return ERROR

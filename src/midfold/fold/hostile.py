@@ -117,7 +117,7 @@ class Source:
             return False
         if b"*" not in text and self._stands(b"/".join(pieces)):
             return True
-        if b"*" in text or (text[:1].isalnum() and not any(b"." in piece for piece in pieces)):
+        if b"*" in text or (text[:1].isalnum() and b"." not in pieces[-1]):
             return all(map(self._stands, pieces))
         return len(pieces) == 1 or self._is_joined(pieces)
 
@@ -271,13 +271,15 @@ _UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\uf
 _INVISIBLE = re.compile(f"[{_UNSEEN}]")
 
 _RULES = r"(?:instruction|prompt|rule|direction|guideline|directive|(?:above|previous|prior|earlier|preceding) \w)"
+_IN_A_NAME = r"(?<=\w[./-]ignore)\s?[-:/`'\")\],]"
+"""A file (`git/ignore:1`) or a command (`check-ignore -v`), and nothing that is said."""
 _NEW = r"new (?:system )?(?:instructions?|prompt|directives?|orders?)"
 _CERTAIN = (
-    rf"(?:ignore|disregard|forget|override|bypass)\b[^.\n]{{0,60}}\b{_RULES}",
+    rf"(?:ignore|disregard|forget|override|bypass)\b(?!{_IN_A_NAME})[^.\n]{{0,60}}\b{_RULES}",
     r"ignorier\w{0,4} [^.\n]{0,40}(?:anweisung|vorgabe|regel)",
     r"ignor(?:a|ez|er|e) [^.\n]{0,40}(?:instruc|consigne|regla)",
     rf"{_NEW}\s?:",
-    r"(?:do not|don't|never) (?:tell|inform|mention|reveal|show)[^.\n]{0,40}\buser\b",
+    r"(?:do not|don't|never) (?:tell|inform|mention|reveal|show)\b[^.\n]{0,40}\buser\b",
     r"without (?:telling|asking) the user\b",
     r"(?:system|developer|admin) (?:message|override|prompt|note|notice)\s?:",
 )

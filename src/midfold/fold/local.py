@@ -41,8 +41,8 @@ FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
-LEAST_ROOM, LEAST_TRAIL = 16, 400
-"""Tokens of a section, however small the budget."""
+LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
+"""Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls that do something they are looked for."""
@@ -60,6 +60,11 @@ MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 DONE = ("completed", "complete", "done", "finished")
 SHORT_BAN = 90
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
+_COMMAND = re.compile(
+    r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE
+)
+"""A line that speaks of a command, and the command in a fence of its own below it."""
+_ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
@@ -237,15 +242,7 @@ class WorkState:
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
-            constraints="\n".join(
-                filter(
-                    None,
-                    [
-                        self._fit(self._demands(), DEMANDS_SHARE, _is_short_ban),
-                        self._fit(self._instructions(), INSTRUCTIONS_SHARE),
-                    ],
-                )
-            ),
+            constraints=self._constraints(),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state=self._section("active_state", trail),
@@ -260,9 +257,11 @@ class WorkState:
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
-    def _fit(self, lines: Iterable[str], share: float, first: Callable[[str], bool] = bool) -> str:
+    def _fit(
+        self, lines: Iterable[str], share: float, first: Callable[[str], bool] = bool, least: int = LEAST_ROOM
+    ) -> str:
         """The newest lines that fit, those before others that come first, in their order."""
-        left = max(self.room * share, LEAST_ROOM)
+        left = max(self.room * share, least)
         every = list(dict.fromkeys(lines))
         kept: set[int] = set()
         for place in sorted(range(len(every)), key=lambda place: (not first(every[place]), -place)):
@@ -310,25 +309,47 @@ class WorkState:
             kept.append(line.lstrip("#").strip())
         return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
 
+    def _constraints(self) -> str:
+        """What the user demands, and what instructions around their words do: each line once."""
+        notes = [step for step in self.reading.steps if step.kind is Kind.NOTE]
+        commands = [_item(line) for step in notes for line in self._commands(step).values()]
+        instructions = [*self._instructions(notes), *commands]
+        parts = (
+            self._fit(self._demands(), DEMANDS_SHARE, _is_worth_its_size),
+            self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),
+        )
+        return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
+
     def _demands(self) -> list[str]:
         """What is demanded in messages that are too long to be told whole, earlier ones first."""
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
             if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
-                found += [f"- {line.lstrip('-*# ')}" for line in step.rows if DEMAND.search(line)]
+                commands = self._commands(step)
+                demands = (commands.get(line, line) for line in step.rows if DEMAND.search(line))
+                found += map(_item, demands)
         return found
 
-    def _instructions(self) -> list[str]:
-        """Lines of instructions around the user's words: those first that are about what is being done now."""
+    def _commands(self, step: StoryStep) -> dict[str, str]:
+        """Lines that demand a command, and the same with the command, as far as no message that stays shows it."""
+        fenced = (self.reading.safe(step, text) for text in step.texts if "```" in text)
+        found = (pair for text in fenced for pair in _COMMAND.findall(text))
+        untold = set(step.rows)
+        return {
+            line: f"{line} `{code.strip()}`" for line, code in found if code.strip() in untold and DEMAND.search(line)
+        }
+
+    def _instructions(self, notes: Iterable[StoryStep]) -> list[str]:
+        """Lines of instructions around the user's words: those last, and kept first, that are about what is being done
+        now."""
         recent = self.reading.recent
         ranked: list[tuple[float, str]] = []
-        for step in self.reading.steps:
-            for line in step.rows if step.kind is Kind.NOTE else ():
-                words = set(subwords(line))
-                if len(words) > 3 and is_statement(line):
-                    about = len(words & recent) / len(words) ** 0.5
-                    ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
+        for line in (line for step in notes for line in step.rows):
+            words = set(subwords(line))
+            if len(words) > 3 and is_statement(line):
+                about = len(words & recent) / len(words) ** 0.5
+                ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), _item(line)))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
     def _plan(self) -> str:
@@ -384,9 +405,13 @@ class WorkState:
         return any(not act.ok and act.text and act.text.replace(root, "")[:SHORT_HEAD] in step.head for act in acts)
 
 
-def _is_short_ban(line: str) -> bool:
-    """Whether a demand forbids something in a few words: hardly anything is worth more for its size."""
-    return len(line) <= SHORT_BAN and _BAN.search(line) is not None
+def _is_worth_its_size(line: str) -> bool:
+    """Whether a demand forbids something in a few words, or gives the very command: hardly anything is worth more."""
+    return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
+
+
+def _item(line: str) -> str:
+    return f"- {line.lstrip('-*# ')}"
 
 
 def _old_tasks(text: str) -> dict[str, list[str]]:

@@ -43,7 +43,7 @@ from midfold.fold.request import SummaryAsk
 from midfold.fold.trail.entries import Trail
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
-from midfold.transcript.wrappers import read_user_text, reply_in_result
+from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
 SCANNED = 300_000
 """Characters that are read at most, more or less."""
@@ -66,7 +66,6 @@ RECENT, RECENT_CHARACTERS = 12, 2_000
 ORDER_REACH = 500
 GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
-REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
@@ -291,7 +290,7 @@ class FoldReading:
             yield CALLED, self.files.inside(self.safe(step, told))
         if step.result is not None and not step.has_reply and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
-            yield RESULT, self.files.inside(self.safe(step, _without_reminders(text)))
+            yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
 
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
@@ -549,16 +548,6 @@ def _without_numbers(step: StoryStep, text: str) -> str:
     """What was read of a file without the numbers of its lines: the step says which were read."""
     is_file = step.action is not None and step.action.family == "read"
     return _NUMBERED.sub("", text) if is_file else text
-
-
-def _without_reminders(text: str) -> str:
-    """A result without the notes of a client to its model."""
-    kept: list[str] = []
-    place = 0
-    while (start := text.find(REMINDER, place)) >= 0 and (end := text.find(REMINDER_END, start)) >= 0:
-        kept.append(text[place:start])
-        place = end + len(REMINDER_END)
-    return "".join(kept) + text[place:] if kept else text
 
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:

@@ -19,12 +19,11 @@ from midfold.fold.handoff import recognise
 from midfold.fold.names import arguments_text
 from midfold.recall.words import searchable
 from midfold.transcript.message import Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from midfold.transcript.wrappers import read_user_text
+from midfold.transcript.wrappers import read_user_text, without_reminders
 
 Kind = Literal["errors", "edits", "tests", "decisions"]
 KINDS: tuple[Kind, ...] = ("errors", "edits", "tests", "decisions")
 LONGEST_STEP = 160
-REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
 _TESTS = re.compile(
     r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|rspec|phpunit|ctest|runtests\.py"
     r"|(?:go|cargo|npm|pnpm|yarn|bun|nx|mvn|gradlew?|make|mise|dotnet|mix|deno|run)"
@@ -195,7 +194,7 @@ class _Reader:
         asked = self._waiting.pop(result.call_id, None)
         pieces, call = (asked.pieces, asked.call) if asked else ((), None)
         if not is_digest(result.text):
-            what, text = "its result" if asked else "result", _without_reminder(piece.text)
+            what, text = "its result" if asked else "result", without_reminders(piece.text)
             pieces = (*pieces, piece._replace(what=what, text=text)) if text else pieces
         if pieces:
             self.made.append(Unit(pieces, call, result))
@@ -228,12 +227,6 @@ def units(found: Iterable[Candidate]) -> list[Unit]:
             reader.read(one)
     reader.end()
     return reader.made
-
-
-def _without_reminder(text: str) -> str:
-    """A result without what a client put behind it for the model: the same words stand behind every other one."""
-    start = text.rfind(REMINDER)
-    return text[:start].rstrip() if start >= 0 and text.endswith(REMINDER_ENDS, start) else text
 
 
 def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:

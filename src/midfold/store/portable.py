@@ -169,6 +169,7 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
 def import_session(
     store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
 ) -> str:
+    """Its messages are written after its own row: the session was used when the last of them was said."""
     header, prompts, messages, compactions = _parse(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
@@ -183,6 +184,7 @@ def import_session(
         if writing.lock_session(tx, target) is not None:
             raise StoreConflict(f"there is a session {target} already; load it under another name")
         session = writing.ensure_session(tx, target, header.dialect, header.model)
+        set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
         writing.extend(tx, session, entries, dialect=header.dialect)
         numbers: Counter[str] = Counter()
         for change in prompts:
@@ -191,7 +193,6 @@ def import_session(
         for compaction in compactions:
             bodies = [clean(b64decode(body)) for body in compaction.bodies]
             _load_compaction(tx, session.id, compaction, bodies, dialect)
-        set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
 
     store.database.write(load)
     return target

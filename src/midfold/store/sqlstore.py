@@ -84,8 +84,7 @@ class SqlStore:
         if not under:
             rows = self.database.rows("sessions", before=until, most=limit)
         elif under.isprintable():
-            beyond = under + LAST_CHARACTER
-            rows = self.database.rows("sessions_under", under=under, beyond=beyond, before=until, most=limit)
+            rows = self.database.rows("sessions_under", **_names_under(under), before=until, most=limit)
         else:
             rows = []
         return [read_session(row) for row in rows]
@@ -465,11 +464,29 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
 
 
+def find_handle(store: SqlStore, handle: str, *, under: str = "") -> str:
+    """The newest session in which a handle leads to something, of those whose names begin with `under`."""
+    full = handle if handle.startswith(PREFIX) else PREFIX + handle
+    first, last = digest_range(full.removeprefix(PREFIX)) or (b"", b"")
+    values = {"low": full, "high": full + "\x7f", "first": first, "last": last, **_names_under(under)}
+    for (name,) in store.database.rows("sessions_with_handle", **values) if (under + handle).isprintable() else ():
+        try:
+            store.unfold(name, handle)
+        except NotStored:
+            continue
+        return str(name)
+    raise NotStored(f"there is no handle {handle[:80]!r}")
+
+
 def digest_range(digits: str) -> tuple[bytes, bytes] | None:
     """Between which digests those lie that begin with these digits; None if nothing does."""
     if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
         return None
     return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
+
+
+def _names_under(under: str) -> dict[str, str]:
+    return {"under": under, "beyond": under + LAST_CHARACTER}
 
 
 def _check_name(name: str) -> None:

@@ -1,4 +1,7 @@
-"""Anthropic messages: content blocks, tool results inside user messages, the system prompt beside the list."""
+"""Anthropic messages: content blocks, tool results inside user messages, the system prompt beside the list.
+
+What the system says in the middle may be text, a change of the tools, or settings for the next answer without a word.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ class Anthropic:
         role = ROLES.get(found) if isinstance(found, str) else None
         if role is None:
             notes.expect(".role", "user or assistant", found)
+        if role == "system" and "content" not in value and isinstance(value.get("output_config"), Mapping):
+            return notes.reading(role, [Opaque("output_config", jsonio.text_of(value["output_config"]))])
         parts = _read_content(value.get("content"), ".content", notes)
         return notes.reading(role or "other", parts)
 

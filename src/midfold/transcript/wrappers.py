@@ -6,7 +6,7 @@ Rules of this file:
    only where the client says so: when they refuse a call, and in answer to a tool that asks them.
 2. A wrapper that the table does not know is taken off a user's words only if words are left without it.
 3. What a client sends as part of its prompt (`stays`) is told from what it says by the way. Newer clients send the same
-   in system messages, without a tag.
+   in system messages, without a tag. The text of a skill is a notice: nothing that the user demands.
 4. Every text is read once from each end: the cost is linear.
 """
 
@@ -57,6 +57,8 @@ def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: 
     return Wrapper("claude-code", opening, closing, "instructions", begins, True, only_first=only_first, items=items)
 
 
+REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
+
 WRAPPERS = (
     _reminder("As you answer the user's questions, you can use the following context:", only_first=True),
     _reminder("Codebase and user instructions are shown below.", only_first=True),
@@ -70,9 +72,10 @@ WRAPPERS = (
     _reminder("The following skills are available for use with the Skill tool:", _BULLETS),
     _reminder("Available agent types for the Agent tool:", _BULLETS),
     _reminder("The following deferred tools are now available via ToolSearch", _LINES),
+    Wrapper("claude-code", "<system-reminder", "</system-reminder>", "notice", "The following skills were invoked in"),
     *_tags("claude-code", "instructions", "system-reminder"),
     *_tags("claude-code", "notice", "total_tokens", stays=True),
-    Wrapper("claude-code", "Base directory for this skill: ", "", "instructions"),
+    Wrapper("claude-code", "Base directory for this skill: ", "", "notice"),
     *_tags("claude-code", "command", "command-name command-message command-args command-contents"),
     *_tags("claude-code", "output", "local-command-stdout local-command-stderr bash-stdout bash-stderr bash-input"),
     *_tags(
@@ -94,9 +97,9 @@ WRAPPERS = (
     Wrapper("codex", "Another language model started to solve this problem and produced a summary", "", "summary"),
     *_tags("codex", "instructions", "user_instructions skills_instructions permissions collaboration_mode", stays=True),
     *_tags("codex", "instructions", "personality_spec apps_instructions plugins_instructions", stays=True),
-    *_tags("codex", "instructions", "INSTRUCTIONS skill"),
+    *_tags("codex", "instructions", "INSTRUCTIONS"),
     Wrapper("codex", "<environment_context", "</environment_context>", "environment", stays=True, items=_FIELDS),
-    *_tags("codex", "notice", "turn_aborted subagent_notification user_action"),
+    *_tags("codex", "notice", "turn_aborted subagent_notification user_action skill"),
     *_tags("codex", "output", "user_shell_command"),
     *_tags("gemini-cli", "environment", "session_context", stays=True),
     *_tags("gemini-cli", "summary", "state_snapshot"),
@@ -179,7 +182,8 @@ def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]
 
     Before the first answer that stands before the user's words; later, only in texts that hold nothing else.
     """
-    if role == "system" and (row := next((row for row in _BY_BEGINNING if text.startswith(row.begins)), None)):
+    begun = (row for row in _BY_BEGINNING if row.stays and text.startswith(row.begins))
+    if role == "system" and (row := next(begun, None)):
         return (Block(row._replace(items=row.items or _BULLETS), text, text),)
     end = len(text.rstrip())
     blocks: list[Block] = []
@@ -237,6 +241,16 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
 @lru_cache(maxsize=256)
 def _asks(tool: str) -> bool:
     return "".join(filter(str.isalnum, tool.lower())) in QUESTION_TOOLS
+
+
+def without_reminders(result: str) -> str:
+    """A result without what a client put behind it for its model."""
+    end = len(result)
+    while result.endswith(REMINDER_ENDS, 0, end) and (start := result.rfind(REMINDER, 0, end)) >= 0:
+        end = start
+        while end and result[end - 1].isspace():
+            end -= 1
+    return result[:end]
 
 
 def replies(messages: Iterable[Message]) -> Iterator[str]:

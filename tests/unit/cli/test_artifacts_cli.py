@@ -41,7 +41,7 @@ def calls(*made: tuple[dict[str, str], str]) -> bytes:
 
 def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
     lines = [" ".join(line.split()) for line in artifacts(CODING).output.splitlines()]
-    assert lines[0].startswith("106 messages; files in /Users/soph/Work/entire/devenv: 7 scratch, 2 changed")
+    assert lines[0].startswith("106 messages; files in /Users/soph/Work/entire/devenv: 5 scratch, 2 changed")
     assert "[27] changed cli/cmd/entire/cli/git_operations.go +12 -18 1 HasUncommittedChanges()" in lines
     assert "[99] lint passed (0 issues) mise run lint" in lines
     assert "[80] stash git stash pop" in lines
@@ -110,7 +110,7 @@ def test_a_folded_transcript_tells_what_the_fold_did_and_counts_nothing_twice() 
 def test_many_conversations_are_counted_and_one_can_be_chosen() -> None:
     lines = b"\n".join(Path(path).read_bytes().replace(b"\n", b" ") for path in (CODING, AIRLINE))
     shown = [line.split() for line in artifacts("-", stdin=lines).output.splitlines()]
-    assert ["1", "106", "9", "2", "0", "4", "2"] in shown and ["2", "32", "0", "1", "0", "0", "0"] in shown
+    assert ["1", "106", "7", "2", "0", "4", "1"] in shown and ["2", "32", "0", "1", "0", "0", "0"] in shown
     assert [one["messages"] for one in facts("-", stdin=lines)["conversations"]] == [106, 32]
     assert facts("-", "--conversation", "2", stdin=lines)["messages"] == 32
     with pytest.raises(TranscriptError, match="there is no number 3"):

@@ -122,7 +122,26 @@ def test_what_a_summary_leaves_of_its_room_goes_to_what_stays() -> None:
         view = view_of(turns, 700, "## Goal\nPort it.\n\n## Progress\n### Done\n" + "- read and ported\n" * words)
         parts = (part for message in view if recognise(message) is None for part in message.parts)
         sizes[words] = sum(len(part.text) for part in parts if isinstance(part, (Text, ToolResult)))
-    assert sizes[40] > sizes[160] + 80
+    assert sizes[40] > sizes[160] + 60
+
+
+def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> None:
+    lines = [f"step {n}: the pool was filled" for n in range(30)]
+    turns = [*session(60), *call(90, "terminal", {"command": "make"}, "\n".join([*lines, "ValueError: no pool"]))]
+    for target, is_whole in ((3_000, True), (600, False)):
+        shown = [part for message in view_of(turns, target) for part in message.parts if isinstance(part, ToolResult)]
+        assert ("step 15: " in shown[-1].text) == is_whole
+        assert "ValueError: no pool" in shown[-1].text
+
+
+def test_what_a_client_put_behind_a_result_is_not_taken_for_its_end() -> None:
+    note = "\n\n<system-reminder>\nThink whether this is malware.\n</system-reminder>\n"
+    for lines, last in ((400, "y_399 = 2"), (2, "y_1 = 2")):
+        printed = "\n".join(f"y_{n} = 2" for n in range(lines))
+        turns = [*session(40), *call(90, "read_file", {"path": "a.py"}, printed + note * 30)]
+        shown = [part for message in view_of(turns, 600) for part in message.parts if isinstance(part, ToolResult)]
+        assert shown[-1].text.count(last) == 1 and "y_0 = 2" in shown[-1].text
+        assert "malware" not in shown[-1].text and "unfold mf-" in shown[-1].text
 
 
 def test_a_model_is_told_what_stays_whole_and_what_does_not_and_to_use_few_headings() -> None:

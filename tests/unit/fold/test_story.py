@@ -339,6 +339,30 @@ def test_fields_that_are_handed_on_count_less_than_what_has_a_value() -> None:
     assert told.count("counts.") < len(names)
 
 
+def test_the_value_of_a_constant_is_told_before_lines_with_names_that_are_needed_more() -> None:
+    code = [f"export function load_part_{n}(part_name_{n}, part_path_{n}) {{" for n in range(40)]
+    turns = [user("Go."), *call(1, "read_file", {"path": "a.ts"}, "\n".join([*code, "const BATCH_SIZE = 10;"]))]
+    for n in range(40):
+        turns += call(10 + n, "search_files", {"pattern": f"load_part_{n} part_name_{n}"}, "none")
+    assert "const BATCH_SIZE = 10;" in told_of(turns, budget_tokens=150).critical
+
+
+def test_calls_that_failed_are_told_with_their_errors_but_do_not_take_all_the_room() -> None:
+    def told_with(failing: int) -> str:
+        turns = [user("Go.")]
+        for n in range(60):
+            code, word = (1, "Error") if n < failing else (0, "Note")
+            pool = f"pool {chr(97 + n // 26)}{chr(97 + n % 26)}"
+            output = f"<returncode>{code}</returncode>\n<output>\nValue{word}: the {pool} is late\n</output>"
+            turns += call(n, "bash", {"command": f"./check the {pool}"}, output)
+            turns += call(100 + n, "read_file", {"path": f"part_{n}.py"}, f"def load_{n}(): save_{n}()\n" * 20)
+            turns += call(200 + n, "search_files", {"pattern": f"load_{n}|save_{n}"}, "no matches")
+        return told_of(turns, budget_tokens=1_000).critical
+
+    assert told_with(3).count("FAILED: ValueError: the pool a") == 3
+    assert 3 < told_with(60).count("FAILED") < 20
+
+
 def test_a_mark_of_what_was_left_out_is_no_line_of_a_result() -> None:
     output = "the first_value is 12\n[… 1,349 characters | unfold mf-ee34c401d549 …]\nthe last_value is 13"
     told = told_of([user("Go."), *call(1, "read_file", {"path": "a.ts"}, output)]).critical
@@ -529,3 +553,47 @@ def test_what_is_forbidden_in_a_few_words_goes_before_longer_demands() -> None:
     turns = [user(f"Port the parser.\nDo NOT commit your changes.\n{wishes}"), *work(6)]
     lines = told_of(turns, budget_tokens=600).constraints.splitlines()
     assert "- Do NOT commit your changes." in lines and len(lines) < 30
+
+
+SUBMIT = "You MUST use this EXACT command to submit:"
+COMMAND = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
+RULES = "\n".join(f"- You should always look at rule {number} of the guide, which is long." for number in range(60))
+
+
+@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
+def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_room_is(frame: str) -> None:
+    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```bash\n{COMMAND}\n```\n\n{RULES.replace('guide', 'manual')}")
+    turns = [user(f"Mend the parser.\n\n{rules}"), *work(8)[1:]]
+    for room in (250, 600, 2_000):
+        told = told_of(turns, budget_tokens=room, dense=True).constraints
+        assert told.count(COMMAND) == 1
+        assert f"- {SUBMIT} `{COMMAND}`" in told.splitlines()
+    again = told_of(work(8), budget_tokens=600, previous=local_summary(ask_of(turns, budget_tokens=600))[0])
+    assert again.constraints.count(COMMAND) == 1
+
+
+@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
+def test_a_command_that_a_message_that_stays_shows_is_not_told_again(frame: str) -> None:
+    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```")
+    whole = midfold.read([user(f"Mend the parser.\n\n{rules}")]).messages
+    ask = {"before": whole, "dense": True}
+    assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]
+    assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_asks=400))[0]
+    assert COMMAND in local_summary(ask_of(work(8), **ask, shown_texts=20, shown_asks=200))[0]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "Base directory for this skill: /p/.claude/skills/review\n\n{}",
+        "<system-reminder>\nThe following skills were invoked in this session. Continue to follow these guidelines:\n\n"
+        "### Skill: review\nPath: user:review\n\n{}\n</system-reminder>",
+        "<skill>\n<name>review</name>\n<path>/p/SKILL.md</path>\n{}\n</skill>",
+    ],
+    ids=["expanded", "again", "codex"],
+)
+def test_the_text_of_a_skill_is_nothing_that_the_user_demands(frame: str) -> None:
+    skill = frame.format("- Never thank the reviewer of handle_3.\n- You must always check handle_4 on all platforms.")
+    told = told_of([user("Mend the parser. Never push to main."), user(skill), *work(8)[1:]])
+    assert "thank" not in told.render() and "platforms" not in told.render()
+    assert "Never push to main." in told.render()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import midfold
 from midfold.errors import NotStored
-from midfold.fold.archive import PREFIX, Archive
+from midfold.fold.archive import PREFIX, Archive, handle_of
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
+from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.sqlstore import StoredKeeper, StoredOriginals
 from midfold.testing.stores import CHAT, StoreBase, entries
@@ -95,3 +98,55 @@ def test_the_originals_of_a_session_are_those_of_its_compactions_in_force_and_of
         child.undo()
         assert list(both) == list(before)
         assert "mf-000000000000" not in both
+
+
+def test_a_handle_is_found_in_the_newest_session_that_has_it(connect: Callable[[], Sessions]) -> None:
+    sessions, base = connect(), StoreBase()
+    store = sessions.store
+    for name in ("a/one", "a/two", "b/one"):
+        base.begin(store, name, "the same", *(f"{name} {number}" for number in range(4)))
+    fold = base.compact(store, "a/one")
+    base.begin(store, "a/one", "later")
+    same, own = (handle_of(next(iter(store.history("a/two", at))).message) for at in (0, 2))
+    assert [sessions.find_handle(same, under=under) for under in ("", "a/", "b/")] == ["a/one", "a/one", "b/one"]
+    for handle in (own, own[:9], own.removeprefix(PREFIX)):
+        assert sessions.find_handle(handle) == "a/two"
+    for handle in (fold, fold[:9], fold.removeprefix(PREFIX)):
+        assert sessions.find_handle(handle) == "a/one"
+    for handle, under in ((fold, "b/"), (own, "a/o"), ("mf-000000000000", ""), (own, "a\x00"), ("\x00", ""), ("x", "")):
+        with pytest.raises(NotStored, match="there is no handle"):
+            sessions.find_handle(handle, under=under)
+
+
+def test_a_handle_of_a_session_that_goes_on_elsewhere_is_found_where_it_goes_on(
+    connect: Callable[[], Sessions],
+) -> None:
+    sessions, base = connect(), StoreBase()
+    base.begin(sessions.store, "a/one", *"abcdef")
+    first = base.compact(sessions.store, "a/one", keep=3)
+    base.compact(sessions.store, "a/one", child="a/next")
+    base.begin(sessions.store, "a/next", "later")
+    assert sessions.find_handle(first) == "a/next"
+
+
+def test_a_beginning_that_means_two_folds_of_a_session_is_no_handle_of_it(connect: Callable[[], Sessions]) -> None:
+    sessions, base = connect(), StoreBase()
+    base.begin(sessions.store, "one", *"abcdef")
+    base.compact(sessions.store, "one", keep=3)
+    assert sessions.find_handle(PREFIX) == "one"
+    base.compact(sessions.store, "one")
+    with pytest.raises(NotStored, match="there is no handle"):
+        sessions.find_handle(PREFIX)
+
+
+def test_looking_for_a_handle_asks_no_session_that_does_not_have_it() -> None:
+    asked: list[str] = []
+    with midfold.open("memory:") as sessions:
+        sessions.store.database.read(lambda tx: tx.connection.set_trace_callback(asked.append))
+        counts = []
+        for name in ("one", "two", "three"):
+            StoreBase().begin(sessions.store, name, f"what {name} says")
+            asked.clear()
+            sessions.find_handle(handle_of(next(iter(sessions.store.history("one"))).message))
+            counts.append(len(asked))
+    assert counts[0] and len(set(counts)) == 1

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from midfold.transcript.message import Message, Text, ToolResult
-from midfold.transcript.wrappers import WRAPPERS, client_summary, read_user_text, reply_in_result, user_words
+from midfold.transcript.wrappers import (
+    WRAPPERS,
+    client_summary,
+    prompt_blocks,
+    read_user_text,
+    reply_in_result,
+    user_words,
+)
 from support import data
 from support.timing import assert_in_proportion
 
@@ -67,6 +74,11 @@ def test_a_clients_summary_is_told_apart() -> None:
     text = "This session is being continued from a previous conversation that ran out of context. Below:\n1. X was done"
     assert client_summary(Message("user", (Text(text),))).endswith("1. X was done")
     assert client_summary(Message("user", (Text("do it"),))) == ""
+
+
+def test_what_the_system_says_of_skills_again_is_no_part_of_the_prompt() -> None:
+    assert prompt_blocks("# MCP Server Instructions\n\nAsk first.", "system", is_first=False)
+    assert not prompt_blocks("The following skills were invoked in this session. Go on:\n\nX", "system", is_first=False)
 
 
 def test_every_wrapper_of_the_table_is_taken_off() -> None:

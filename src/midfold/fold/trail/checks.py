@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from midfold.fold.digest.outcomes import Body, error_line, traceback_end
-from midfold.fold.trail.commands import Step
+from midfold.fold.digest.outcomes import NOTHING_RECORDED, Body, error_line, traceback_end
+from midfold.fold.trail.commands import WRAPPERS, Step
 from midfold.fold.trail.edits import PROSE
 from midfold.fold.trail.entries import CheckKind, CheckRun, TrackedFile, Trail, WorldAct
 
@@ -33,6 +34,7 @@ _CHECKERS: dict[str, CheckKind] = {
             "gotestsum",
             "bats",
             "runtests.py",
+            "nosetests",
         ],
         "test",
     ),
@@ -63,6 +65,7 @@ _CHECKING: dict[str, dict[str, CheckKind]] = {
     "deno": {"test": "test", "lint": "lint", "check": "typecheck"},
     "dotnet": {"test": "test", "build": "build"},
     "mvn": {"test": "test", "package": "build", "verify": "test", "compile": "build", "install": "build"},
+    "mvnw": {"test": "test", "package": "build", "verify": "test", "compile": "build", "install": "build"},
     "gradle": {"test": "test", "build": "build", "check": "test"},
     "gradlew": {"test": "test", "build": "build", "check": "test"},
     "ruff": {"check": "lint", "format": "lint"},
@@ -73,10 +76,16 @@ _CHECKING: dict[str, dict[str, CheckKind]] = {
     "swift": {"test": "test", "build": "build"},
     "mix": {"test": "test"},
     "docker": {"build": "build"},
+    "rails": {"test": "test"},
+    "pre-commit": {"run": "lint"},
+    "manage.py": {"test": "test"},
 }
 _TASKS = frozenset(
-    {"npm", "pnpm", "yarn", "bun", "mise", "make", "just", "task", "rake", "composer", "hatch", "nx", "turbo"}
+    {"npm", "pnpm", "yarn", "bun", "mise", "make", "just", "task", "rake", "composer", "hatch", "nx", "turbo", "deno"}
 )
+_PACKAGERS = frozenset({"npm", "bun", "pnpm", "yarn", "composer", "mise", "deno"})
+"""Those whose first word is no task unless it is one of a few."""
+_SHELLS = frozenset({"bash", "sh", "zsh", "node"})
 _TASK = re.compile(
     r"(?P<typecheck>type-?checks?|tsc|types|mypy)|(?P<test>tests?|e2e|spec|integration|unit|verify|check-all|ci)"
     r"|(?P<lint>lint|vet|check|fmt:check|format:check)|(?P<build>build|compile|bundle)",
@@ -84,36 +93,88 @@ _TASK = re.compile(
 )
 
 
+_VALUED = frozenset(
+    {
+        "-C",
+        "-F",
+        "-j",
+        "-w",
+        "-pl",
+        "-f",
+        "--cwd",
+        "--dir",
+        "--filter",
+        "--prefix",
+        "--workspace",
+        "--project",
+        "--directory",
+    }
+)
+"""Options of runners whose value is the next word."""
+_PASSING = frozenset({"exec", "x", "dlx"})
+"""Words behind which a runner is given a program."""
+
+
 def check_of(step: Step) -> CheckKind | None:
     """Whether a command tests, builds or lints."""
-    words = step.words
-    program = step.program
+    return _check_in(step.words)
+
+
+def _check_in(words: list[str]) -> CheckKind | None:
+    program = words[0].rpartition("/")[2]
     known = _CHECKERS.get(program)
     if known is not None:
         return None if words[1:2] in (["--version"], ["--help"], ["-h"]) else known
     if program.startswith("python") and len(words) > 1:
         return _python_check(words)
-    rest = [word for word in words[1:] if not word.startswith("-")]
-    first = rest[0] if rest else ""
-    named = _CHECKING.get(program, {}).get(first)
-    if named is not None and not (program == "ruff" and first == "format" and "--check" not in words):
-        return named
-    if program in _TASKS:
-        return _task_check(program, rest)
+    if program in _SHELLS or program.endswith((".sh", ".bash")):
+        return _script_check(program, words)
     if program in ("prettier", "black", "gofmt", "isort"):
         return (
             "lint" if any(word in ("--check", "-c", "-l", "-d", "--diff", "--check-only") for word in words) else None
         )
-    return None
+    if program in ("test", "lint", "typecheck") and ("/" in words[0] or len(words) == 1):
+        return "test" if program == "test" else "lint" if program == "lint" else "typecheck"
+    rest = _without_options(words) if program in _CHECKING or program in _TASKS else []
+    first = rest[0] if rest else ""
+    named = _CHECKING.get(program, {}).get(first.rpartition(":")[2])
+    if named is not None and not (program == "ruff" and first == "format" and "--check" not in words):
+        return named
+    if program in _TASKS and rest:
+        if first in _PASSING and len(rest) > 1:
+            return _check_in(rest[1:])
+        return _task_check(program, rest[2:] if first == "workspace" else rest)
+    return "build" if program == "make" else None
+
+
+def _without_options(words: list[str]) -> list[str]:
+    found = []
+    for before, word in pairwise(words):
+        if before not in _VALUED and word[0:1] not in ("-", "+", ""):
+            found.append(word)
+    return found
+
+
+def _script_check(program: str, words: list[str]) -> CheckKind | None:
+    """A shell script by its name; `bash -n` looks at how it is written."""
+    if words[1:2] in (["-n"], ["--check"]):
+        return "lint"
+    path = program if program not in _SHELLS else next((word for word in words[1:] if word[:1] != "-"), "")
+    found = _TASK.match(path.rpartition("/")[2].removeprefix("run").lstrip("-_")) if path.endswith("sh") else None
+    return found.lastgroup if found else None  # type: ignore[return-value]
 
 
 def _python_check(words: list[str]) -> CheckKind | None:
+    while words[1] in ("-W", "-X") and len(words) > 3:
+        words = [words[0], *words[3:]]
     if words[1] == "-m" and len(words) > 2:
         module = words[2]
         if module in ("django",):
             return "test" if "test" in words[3:5] else None
         if module in ("unittest", "nose", "doctest", "compileall", "py_compile", "build"):
             return "build" if module in ("compileall", "py_compile", "build") else "test"
+        if module.rpartition(".")[2].startswith("test_") or module.endswith(".tests"):
+            return "test"
         return _CHECKERS.get(module) or ("lint" if module in ("ruff", "black") and "check" in str(words) else None)
     script = words[1].rpartition("/")[2]
     if script in ("runtests.py", "manage.py", "setup.py"):
@@ -122,22 +183,15 @@ def _python_check(words: list[str]) -> CheckKind | None:
 
 
 def _task_check(program: str, rest: list[str]) -> CheckKind | None:
-    task = rest[1] if rest[:1] in (["run"], ["run-script"]) and len(rest) > 1 else rest[0] if rest else ""
-    if (
-        program in ("npm", "bun", "pnpm", "composer", "mise")
-        and rest[:1] not in (["run"], ["run-script"])
-        and task not in ("test", "lint", "build", "typecheck")
-    ):
-        return None
-    if not task:
-        return "build" if program == "make" else None
+    runs = rest[:1] in (["run"], ["run-script"], ["task"]) and len(rest) > 1
+    task = rest[1] if runs else rest[0] if rest else ""
+    if not runs and program in _PACKAGERS and task not in ("test", "lint", "build", "typecheck"):
+        return _CHECKERS.get(task) or _CHECKING.get(task, {}).get(rest[1] if len(rest) > 1 else "")
     found = _TASK.search(task)
-    if found is None:
-        return None
-    return found.lastgroup  # type: ignore[return-value]
+    return found.lastgroup if found else None  # type: ignore[return-value]
 
 
-_COUNTS = (
+_TALLIES = (
     re.compile(
         r"^[=\s]{0,90}((?:\d{1,7} (?:failed|passed|skipped|errors?|warnings?|x\w{5,6}|deselected)(?:, )?){1,7})"
         r" in [\d.]{1,12}",
@@ -147,9 +201,12 @@ _COUNTS = (
     re.compile(r"^test result: \w{1,8}\. ((?:\d{1,7} [a-z ]{1,14}; ?){1,5})", re.M),
     re.compile(r"^(Ran \d{1,7} tests? in [\d.]{1,12}s\s{1,4}(?:OK|FAILED)(?: ?\([^)\n]{1,80}\))?)", re.M),
     re.compile(r"^ {0,4}(\d{1,7} pass\s{1,4}(?:\d{1,7} skip\s{1,4})?\d{1,7} fail)\b", re.M),
+    re.compile(r"^(Ran \d{1,7} tests? across \d{1,6} files?)", re.M),
     re.compile(r"^ {0,4}(\d{1,7} passing[^\n]{0,20}(?:\n {0,4}\d{1,7} failing)?)", re.M),
+)
+_FINDINGS = (
     re.compile(r"((?:Found )?\d{1,6} errors?(?: in \d{1,6} files?)?[^\n]{0,40})$", re.M),
-    re.compile(r"^(\d{1,6} issues?)\b", re.M),
+    re.compile(r"^(?:\[[\w:.-]{1,40}\] )?(\d{1,6} issues?)\b", re.M),
     re.compile(r"(\d{1,6} problems? \([^)\n]{1,60}\))"),
     re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M),
     re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M),
@@ -160,6 +217,7 @@ _FAILURE = re.compile(
     r"|[ \t]{0,8}[✗×✕] ([^\n]{1,160})|(?:ERROR|FAIL): (\w{1,80} \([^)\n]{1,120}\))"
     r"|(\S{1,160}\(\d{1,6},\d{1,6}\): error [^\n]{1,160})"
     r"|(\S{1,160}:\d{1,6}(?::\d{1,6})?: (?:error|Error|undefined|[A-Z]\d{3,4} )[^\n]{1,160})"
+    r"|([\w./-]{1,160}\.go:\d{1,6}:\d{1,6}: [^\n]{1,160})"
     r"|(\w{1,60}(?:Error|Exception): [^\n]{1,160}))",
     re.MULTILINE,
 )
@@ -169,7 +227,8 @@ _GOOD = re.compile(
     re.M,
 )
 _BAD = re.compile(
-    r"^FAIL\b|^FAILED\b|^--- FAIL|\b[1-9]\d{0,6} (?:failed|failing|fail|errors?)\b|^[1-9]\d{0,5} issues?\b"
+    r"^FAIL\b|^FAILED\b|^--- FAIL|\b[1-9]\d{0,6} (?:failed|failing|fail|errors?)\b"
+    r"|^(?:\[[\w:.-]{1,40}\] )?[1-9]\d{0,5} issues?\b|^[\w./-]{1,200}\.(?:go|rs|c|cc|cpp):\d{1,6}:\d{1,6}: "
     r"|^Traceback \(most|error TS\d|^(?:error|fatal|panic|ERROR)[:\[ ]|No module named|command not found"
     r"|: No such file or directory$|^BUILD FAIL|task failed|FAILED \(",
     re.M,
@@ -177,7 +236,9 @@ _BAD = re.compile(
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
 TALLY_REACH = 400
 """Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
-_NONE_RAN = re.compile(r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found", re.M | re.I)
+_NONE_RAN = re.compile(
+    r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found|^no packages to test", re.M | re.I
+)
 _MISSING = re.compile(r"(?:No module named|Cannot find (?:module|package)) ['\"]?([\w@./-]{1,120})")
 _GO_PACKAGE = re.compile(r"^(ok|FAIL|\?) {0,3}\t", re.M)
 _GO_TEST = re.compile(r"^[ \t]{0,12}--- (PASS|FAIL|SKIP): ", re.M)
@@ -189,23 +250,56 @@ class Verdict(NamedTuple):
     fails: tuple[str, ...]
 
 
-def verdict_of(output: str, *, failed: bool | None) -> Verdict:
-    """What a check's output says: passed or not, how many, and what fails."""
-    text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
-    tally = next((found[1] for rule in _COUNTS if (found := rule.search(text))), "")
-    counts = " ".join(tally.split()).rstrip(";, ") or _go_counts(text)
+def went_on(output: str, kind: str, then: str) -> bool:
+    """Whether the output counts what another check counts, `then`, that runs only if this one passes."""
+    rules = _FINDINGS if then in ("lint", "typecheck") else _TALLIES if then == "test" else ()
+    text = _ends(output) if rules and then != kind else ""
+    return bool(_first(rules, text) or (then == "test" and _go_counts(text)))
+
+
+def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: str = "") -> Verdict:
+    """What a check's output says: passed or not, how many, and what fails; `then` as in `went_on`."""
+    if output.startswith(NOTHING_RECORDED):
+        return Verdict(None, "", ())
+    text = _ends(output)
+    tally = _tally(text, kind)
+    counts = " ".join(tally.split()).rstrip(";, ")
+    if went_on(text, kind, then):
+        return Verdict(True, counts, ())
     bad, good = _BAD.search(text), _GOOD.search(text)
     is_last = bool(tally) and tally in text[-TALLY_REACH:]
     ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
     ends_badly = is_last and _FAILED.search(tally)
     ok = not (failed or ends_badly or (bad and not ends_well and not (good and failed is False)))
-    if ok and not good and _NONE_RAN.search(text):
+    if ok and (_NONE_RAN.search(text) if not good else _is_empty_go_run(text)):
         return Verdict(None, "no tests ran", ())
     fails: list[str] = []
     if ok is not True:
         for groups in _FAILURE.findall(text):
             fails.append(" ".join(next(filter(None, groups), "").split()))
     return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MOST_FAILURES])
+
+
+def _ends(output: str) -> str:
+    return output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
+
+
+def _tally(text: str, kind: str) -> str:
+    """What the output counts of one kind of check."""
+    if kind in ("lint", "typecheck"):
+        return _first(_FINDINGS, text)
+    return _first(_TALLIES, text) or _go_counts(text) or _first(_FINDINGS[:1], text)
+
+
+def _first(rules: Iterable[re.Pattern[str]], text: str) -> str:
+    return next((found[1] for rule in rules if (found := rule.search(text))), "")
+
+
+def _is_empty_go_run(text: str) -> bool:
+    """Whether no package had a test to run."""
+    return "[no tests to run]" in text and text.count("[no tests to run]") == text.count("\nok ") + text.startswith(
+        "ok "
+    )
 
 
 def _go_counts(text: str) -> str:
@@ -225,15 +319,18 @@ class CheckBook:
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
-        self._bodies: dict[CheckRun, tuple[Callable[[], Body], bool]] = {}
+        self._bodies: dict[CheckRun, tuple[Callable[[], Body], str, bool]] = {}
         self._early: set[CheckRun] = set()
 
-    def add(self, run: CheckRun, body: Callable[[], Body], *, is_piped: bool, is_early: bool) -> None:
-        """A run and its output; the exit code of a pipe is not its own. Early is what ran before there was any work."""
+    def add(self, run: CheckRun, body: Callable[[], Body], then: str, *, is_piped: bool, is_early: bool) -> None:
+        """A run, its output, and the kind of the check that runs only if it passes.
+
+        The exit code of a pipe is not its own. Early is what ran before there was any work.
+        """
         identity = _identity(run)
         self._runs.pop(identity, None)
         self._runs[identity] = run
-        self._bodies[run] = body, is_piped
+        self._bodies[run] = body, then, is_piped
         self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
@@ -251,10 +348,10 @@ class CheckBook:
         """A check with what its output says."""
         if run not in self._bodies:
             return run
-        read, is_piped = self._bodies[run]
+        read, then, is_piped = self._bodies[run]
         body = read()
         code = None if is_piped else body.exit_code
-        told = verdict_of(body.text, failed=not run.ok or (None if code is None else code != 0))
+        told = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
         fails = told.fails
         if told.ok is False and not fails:
             reason = traceback_end(body) or error_line(body)
@@ -334,5 +431,5 @@ def _chosen_words(command: str) -> frozenset[str]:
     return frozenset(
         word
         for word in words or command.split()
-        if not word.startswith("-") and not word.isdigit() and word.strip("./")
+        if not word.startswith("-") and not word.isdigit() and word.strip("./") and word not in WRAPPERS
     )

@@ -30,7 +30,7 @@ _MARKS = frozenset(" \t\r\n;&|()<>#'\"\\0123456789")
 """What a piece begins with that may be more than a part of a word."""
 _REDIRECTS = frozenset({">", ">>", "1>", "1>>", "2>", "2>>", "&>", "&>>", ">|", "<", "0<"})
 _KEYWORDS = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "}", "fi", "done", "time"})
-_WRAPPERS = frozenset({"sudo", "nohup", "command", "exec", "env", "rtk", "npx", "bunx", "pnpx", "stdbuf", "nice"})
+WRAPPERS = frozenset({"sudo", "nohup", "command", "exec", "env", "rtk", "npx", "bunx", "pnpx", "stdbuf", "nice"})
 _RUNNERS = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "rye"})
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,60}=")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60})\}?")
@@ -50,6 +50,8 @@ class Step(msgspec.Struct, gc=False):
     """Where it runs, as far as the command says so."""
     document: str | None = None
     """Its here-document."""
+    wrapper: str = ""
+    """The program that it was given to, to be run: `rtk`, `npx`, `sudo`."""
 
     @property
     def program(self) -> str:
@@ -74,6 +76,8 @@ def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
         if "$" in command:
             words = [item for word in words for item in _expand(word, variables)]
             step.writes = [(item, end) for path, end in step.writes for item in _expand(path, variables)]
+        if words[-1] is not step.words[0] and step.words[0] in WRAPPERS:
+            step.wrapper = step.words[0]
         if words[0] == "cd":
             folder = join(folder, words[1]) if len(words) > 1 else folder
             continue
@@ -206,7 +210,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
             name, _, value = word.partition("=")
             variables[name] = [value]
             at += 1
-        elif word in _WRAPPERS and at + 1 < len(words):
+        elif word in WRAPPERS and at + 1 < len(words):
             at += 1
             while at < len(words) - 1 and (words[at].startswith("-") or words[at] == "proxy"):
                 at += 1
@@ -214,6 +218,8 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
             at += 2
             while at < len(words) - 1 and words[at].startswith("-"):
                 at += 1
+        elif word == "bundle" and words[at + 1 : at + 2] == ["exec"] and at + 2 < len(words):
+            at += 2
         elif word == "timeout" and at + 2 < len(words):
             at += 1
             while at < len(words) - 1 and (words[at].startswith("-") or words[at][:1].isdigit()):

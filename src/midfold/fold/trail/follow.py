@@ -39,7 +39,17 @@ from midfold.fold.trail.entries import (
     newest_files,
 )
 from midfold.fold.trail.record_book import RecordBook
-from midfold.fold.trail.shell_effects import Effect, Fate, digest_failed, effects_of, fates, script_changes
+from midfold.fold.trail.shell_effects import (
+    Effect,
+    Fate,
+    digest_failed,
+    effects_in,
+    fates,
+    handles_files,
+    left_behind,
+    script_changes,
+    script_of,
+)
 from midfold.transcript.laws import Place, pair
 from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
 
@@ -296,9 +306,13 @@ class _Walk:
             return
         steps, effects = self._effects(command, folder)
         self._learn_root(steps, folder)
-        if not any(effects):
-            return
-        if all(effect.kind == "read" for items in effects for effect in items):
+        if any(effects):
+            self._take_all(at, steps, effects, answer)
+        if self.book.untried:
+            self._try_out(steps, effects)
+
+    def _take_all(self, at: int, steps: list[Step], effects: list[list[Effect]], answer: CallAnswer) -> None:
+        if all(effect.kind in ("read", "see") for items in effects for effect in items):
             found: list[Fate] | None = [Fate(not _misses(answer.result))] * len(steps)
         else:
             found = fates(steps, effects, answer.body)
@@ -310,12 +324,21 @@ class _Walk:
                 if effect not in aside:
                     self._take(at, step, effect, fate, answer)
 
+    def _try_out(self, steps: list[Step], effects: list[list[Effect]]) -> None:
+        """Files that were made to try something, given to a program that does more than handle or check files."""
+        for step, items in zip(steps, effects, strict=True):
+            if handles_files(step) or any(effect.kind == "check" for effect in items):
+                continue
+            for word in (*step.words[1:], *step.reads):
+                if word.rpartition("/")[2] in self.book.untried:
+                    self.book.run(self.book.places.key(word, step.folder), ())
+
     def _effects(self, command: str, folder: str) -> tuple[list[Step], list[list[Effect]]]:
         """The programs of a command and what each does; many are given more than once."""
         found = self.commands.get((command, folder))
         if found is None:
             steps = steps_of(command, folder)
-            found = self.commands[command, folder] = steps, [effects_of(step) for step in steps]
+            found = self.commands[command, folder] = steps, effects_in(steps)
         return found
 
     def _learn_root(self, steps: list[Step], folder: str) -> None:
@@ -345,32 +368,41 @@ class _Walk:
             self._act(at, step, effect, fate, answer)
         elif kind == "check":
             self._check(at, step, effect, fate, answer)
-        elif kind == "script" and effect.path and (fate.done or fate.reason):
-            self._run(at, step.folder, effect, fate)
+        elif kind == "script":
+            if fate.done or fate.reason:
+                self._run(at, step, effect, fate, answer)
         elif not fate.done:
             return
         elif kind == "read":
             self.book.read(self.book.places.key(effect.path, step.folder), effect.target, at)
+        elif kind == "see":
+            self.book.places.add(self.book.places.key(effect.path, step.folder))
         elif kind == "start":
             self._start_process(at, effect, answer)
         elif kind == "stop":
             self._stop_process(effect.path)
-        elif kind == "script":
-            self._run(at, step.folder, effect, fate)
         elif kind == "branch":
             self._learn_branch(step.folder, branch_of(answer.body.text))
         else:
             self._change(at, step.folder, effect)
 
-    def _run(self, at: int, folder: str, effect: Effect, fate: Fate) -> None:
-        """A script: what it does to files if it ends well, and that it is one."""
-        changes = script_changes(self._text(effect, folder)) if fate.done else []
+    def _run(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        """A script: what it does to files if it ends well, that it is one, and what it tried out."""
+        folder, book = step.folder, self.book
+        script = self._text(effect, folder)
+        changes = script_changes(script) if fate.done else []
+        key = book.places.key(effect.path, folder) if effect.path else ""
+        changed = [book.places.key(inner.path, folder) for inner in changes if inner.kind != "delete"]
+        tries = book.is_trial(key, script) and not any(map(book.is_work, changed))
         for inner in changes:
             self._change(at, folder, inner)
-        if effect.path:
-            key = self.book.places.key
-            changed = [key(inner.path, folder) for inner in changes if inner.kind in ("write", "append", "change")]
-            self.book.run(key(effect.path, folder), changed)
+        if key:
+            book.run(key, changed)
+        for path in left_behind(script, answer.body, is_ended=fate.done):
+            book.write(path, at, FileEdit(path, "add"))
+        if tries:
+            document = " <<EOF" if step.document is not None else ""
+            self._check(at, step, Effect("check", "test", " ".join(step.words) + document), fate, answer)
 
     def _learn_branch(self, folder: str, branch: str) -> None:
         """Where the repository of a folder stands."""
@@ -392,6 +424,8 @@ class _Walk:
             book.write(key, at, FileEdit(key, "update", last=effect.target), is_new=False)
         elif kind == "delete":
             book.delete(key, at)
+        elif kind == "make":
+            book.make_folder(key, at)
         elif kind in ("move", "copy"):
             (book.move if kind == "move" else book.copy)(key, book.places.key(effect.target, folder), at)
         elif kind == "revert":
@@ -426,18 +460,18 @@ class _Walk:
     def _check(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason:
             return
+        is_refused = step.wrapper and f"Usage: {step.wrapper} " in answer.body.head
+        command = f"{step.wrapper} {effect.target}" if is_refused else effect.target
         kind: CheckKind = effect.path  # type: ignore[assignment]
-        run = CheckRun(
-            kind=kind, command=effect.target, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at
-        )
+        run = CheckRun(kind=kind, command=command, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at)
         is_piped, is_early = step.joiner == "|", not self.book.has_work
-        self.checks.add(run, lambda: answer.body, is_piped=is_piped, is_early=is_early)
+        self.checks.add(run, lambda: answer.body, effect.text, is_piped=is_piped, is_early=is_early)
 
     def _is_own_script(self, command: str) -> bool:
         """Whether what ran is a file that was made to try something."""
-        words = command.split(" ")
-        record = self.book.files.get(self.book.places.key(words[1])) if words[0].startswith("python") else None
-        return record is not None and record.state in ("created", "scratch")
+        path = script_of(command.split(" "))
+        record = self.book.files.get(self.book.places.key(path)) if path else None
+        return path == "" or (record is not None and record.state in ("created", "scratch"))
 
     def _start_process(self, at: int, effect: Effect, answer: CallAnswer) -> None:
         text = answer.body.text[:2_000]
@@ -495,7 +529,8 @@ def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
     commits = any(
         fate.done and effect.path == "commit" for items, fate in zip(effects, found, strict=True) for effect in items
     )
-    alone = sum(map(len, effects)) == sum(effect.path == "mkdir" for effect in acts)
+    others = sum(effect.kind != "make" for items in effects for effect in items)
+    alone = others == sum(effect.path == "mkdir" for effect in acts)
     return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
 
 

@@ -58,7 +58,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     """Lines by section of the handoff, for at most `room` tokens in all."""
     page = _Page(room)
     for task in reversed(trail.running):
-        page.add(STATE, f"- still running [{_plain(task.id)}]: {_plain(task.what)}")
+        page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
     for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]:
         page.add(STATE, _check_line(check).replace(inside, ""))
@@ -67,7 +67,10 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
     changed.sort(key=lambda file: bool(_TEST.search(file.path)))
     acts = latest_acts(
-        [replace(act, text=_plain(act.text), outcome=act.outcome.replace(inside, "")) for act in trail.acts]
+        [
+            replace(act, text=act.text.replace(" -> ", " → "), outcome=act.outcome.replace(inside, ""))
+            for act in trail.acts
+        ]
     )
     page.fill_open(acts, page.left * OPEN_SHARE)
     if not trail.is_empty and (trail.root or trail.ahead):
@@ -178,7 +181,7 @@ def _check_line(check: CheckRun) -> str:
     counts = f" ({_plain(check.counts)})" if check.counts else ""
     before = f", before the last change of {_plain(check.before)}" if check.before else ""
     fails = f"; failing: {' | '.join(map(_plain, check.fails))}" if check.fails else ""
-    return f"- last {check.kind}: `{_plain(check.command)}` {verdict}{counts}{before}{fails}"
+    return f"- last {check.kind}: {_quote(check.command)} {verdict}{counts}{before}{fails}"
 
 
 def _git_line(git: GitState) -> str:
@@ -237,7 +240,7 @@ _FOLDER = re.compile(r"([^\n]{1,400})/ \((\d{1,9}) files\)")
 _ACT_LINE = re.compile(r"- \[(done|FAILED|outcome not shown)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
 _RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ?([^\n]{0,400})")
 _CHECK_LINE = re.compile(
-    r"- last (test|build|lint|typecheck|script): `([^`\n]{0,400})` "
+    r"- last (test|build|lint|typecheck|script): (?:`([^`\n]{0,400})`|``{1,3} ([^\n]{1,400}?) ``{1,3}) "
     rf"({'|'.join(_VERDICTS.values())}|{_ENDED})"
     r"(?: \(([^\n]{1,200}?)\))?(?:, before the last change of ([^\n]{1,400}?))?(?:; failing: ([^\n]{1,4000}))?"
 )
@@ -295,11 +298,11 @@ class _Found:
         return True
 
     def _check(self, found: re.Match[str]) -> None:
-        kind, command, verdict, counts, before, fails = found.groups()
+        kind, command, quoted, verdict, counts, before, fails = found.groups()
         self.checks.append(
             CheckRun(
                 kind=kind,  # type: ignore[arg-type]
-                command=command,
+                command=command or quoted or "",
                 ok={_VERDICTS[False]: False, _VERDICTS[None]: None}.get(verdict, True),
                 counts=counts or "",
                 fails=tuple(fails.split(" | ")) if fails else (),

@@ -5,9 +5,9 @@ Rules of this file:
    that is known already decides.
 2. What was created stays created however often it is edited, what was changed stays changed however often it is read.
    Created and removed again is scratch; put back as it was is reverted.
-3. Scratch, too, is what lies in a temporary folder, a new file that is named like a backup, and a new script that was
-   run, is named like an attempt and lies in the root of a project whose files lie in folders. A folder that goes takes
-   along what is known to be in it; one that is written into again is there.
+3. Scratch, too, is what lies in a temporary folder, a new file that is named like a backup, and a new file that was
+   run or given to a program, is named like an attempt and lies in the root of a project whose files lie in folders, or
+   outside it. A folder that goes takes along what is known to be in it; one that is written into again is there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MOST_LOOKS = 6
 DEEP_ENOUGH = 3
 """Folders above: `/home/me/project` is one that files share, `/home` is not."""
 LONGEST_PATH = 300
+PATTERN = "*?["
 _ONE_WORD = re.compile(r"[^\s;]{1,80}")
 """A name that a line of a handoff can tell."""
 _WORD, _BACKUP = re.compile(r"[a-z]+"), re.compile(r"\.(?:bak|backup|orig|old)\d{0,3}$")
@@ -34,10 +35,19 @@ _ATTEMPTS = frozenset(
     {
         "test", "tests", "repro", "reproduce", "reproducer", "debug", "fix", "check", "verify", "validate", "try",
         "tmp", "temp", "scratch", "demo", "apply", "patch", "update", "trace", "simple", "minimal", "quick", "inspect",
-        "explore", "final", "issue", "analyze", "analyse", "fixes", "run", "show", "manual",
+        "explore", "final", "issue", "analyze", "analyse", "fixes", "run", "show", "manual", "edit", "modify",
     }
 )  # fmt: skip
 """Words in the name of a script that somebody made to try something."""
+_NO_TRIALS = frozenset(
+    {
+        "fix", "fixes", "apply", "patch", "update", "edit", "modify", "trace", "debug", "inspect", "explore",
+        "analyze", "analyse", "show",
+    }
+)  # fmt: skip
+"""Those that, where they come first, say that the script changes files or looks around."""
+_IMPORT = re.compile(r"(?:from[ ]([\w.]{1,200})[ ])?import[ ]([\w., ]{1,200})")
+LONGEST_SCRIPT = 4_000
 
 
 class Places:
@@ -62,7 +72,8 @@ class Places:
             path = word.removeprefix("./").rstrip("/.")
             if "/" in path and path[0] not in "/~-$" and len(path) < LONGEST_PATH:
                 inside = f"/{path}/"
-                found = next((known for known in self._known if known[0] == "/" and inside in f"{known}/"), None)
+                works = (known for known in self._known if known[0] == "/" and not is_temporary(known))
+                found = next((known for known in works if inside in f"{known}/"), None)
                 if found is not None:
                     self.root = found[: f"{found}/".index(inside)]
                     return
@@ -100,7 +111,7 @@ class Places:
             ends = [known for known in found if not known.startswith("/") and path.endswith(f"/{known}")]
         else:
             ends = [known for known in found if known.startswith("/") and known.endswith(f"/{path}")]
-            if len(ends) == 1 and not self.root:
+            if len(ends) == 1 and not self.root and not is_temporary(ends[0]):
                 self.root = ends[0][: -len(path) - 1]
         return ends[0] if len(ends) == 1 else ""
 
@@ -130,6 +141,26 @@ def _is_attempt(name: str) -> bool:
     return not _ATTEMPTS.isdisjoint(_WORD.findall(name.lower()))
 
 
+def _tries_out(key: str) -> bool:
+    """Whether a script of one's own is named like one that shows whether something works."""
+    found = [word for word in _WORD.findall(posixpath.basename(key).lower()) if word in _ATTEMPTS]
+    return found[0] not in _NO_TRIALS if found else is_temporary(key)
+
+
+def _module(path: str) -> str:
+    """The end of the name under which a file is imported: its folder and what it is called there."""
+    parts = path.partition(".py")[0].removesuffix("/__init__").rsplit("/", 2)
+    return ".".join(parts[-2:])
+
+
+def _imports(script: str) -> Iterator[str]:
+    """The ends of the names that a script imports."""
+    for source, names in _IMPORT.findall(script[:LONGEST_SCRIPT]):
+        for name in names.split(","):
+            whole = f"{source}.{name.strip()}" if source else name.strip()
+            yield from (".".join(one.split(".")[-2:]) for one in (whole, source) if one)
+
+
 def folders_above(path: str) -> Iterator[str]:
     """The folders that a path lies in, the innermost first."""
     place = path.rfind("/")
@@ -146,12 +177,16 @@ class RecordBook:
         self.files: dict[str, TrackedFile] = {}
         """By their keys; what a record says of its path is not kept up to date."""
         self.reads: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.untried: set[str] = set()
+        """The names of new files that are called like attempts and were given to no program."""
         self._copies: dict[str, tuple[str, TrackedFile | None]] = {}
         self._stash: dict[str, TrackedFile] = {}
         for file in trail.files:
             self.files[self._add(file.path)] = file
         self.has_work = any(file.state != "scratch" for file in trail.files)
-        """Whether more was written than attempts."""
+        """Whether more was written than attempts and copies to fall back on."""
+        self._modules = {_module(file.path) for file in trail.files if file.state != "scratch"}
+        """How the files of the work are imported."""
         for read in trail.reads:
             self.reads[self._add(read.path)] = (read.at, read.looked)
         last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
@@ -180,10 +215,17 @@ class RecordBook:
         elif record.state == "scratch" and record.gone:
             record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
-        is_attempt = record.state == "created" and _is_attempt(posixpath.basename(key))
-        self.has_work = self.has_work or not (is_attempt or record.state == "scratch")
+        is_aside = is_temporary(key) or _is_attempt(posixpath.basename(key)) or _BACKUP.search(key)
+        if record.state not in ("created", "scratch") or not is_aside:
+            self.has_work = True
+            self._modules.add(_module(key))
+        elif not record.is_run:
+            self.untried.add(posixpath.basename(key))
         for folder in folders_above(key):
-            if folder in self.files and not self.files[folder].below:
+            above = self.files.get(folder)
+            if above is not None and above.state == "scratch" and not above.gone:
+                self.files[folder] = replace(above, at=at)
+            elif above is not None and not above.below:
                 del self.files[folder]
         self.files[key] = replace(
             record,
@@ -194,13 +236,28 @@ class RecordBook:
             added=record.added + change.added,
             removed=record.removed + change.removed,
             names=merge_names((*change.names, *record.names)),
-            last=change.last or record.last,
+            last=change.last,
             by="",
         )
 
+    def make_folder(self, key: str, at: int) -> None:
+        """A temporary folder is made: it is told, and not what is put into it."""
+        if is_temporary(key) and not self._is_inside(key):
+            self.files[key] = TrackedFile(path=key, state="scratch", at=at)
+            self.places.add(key)
+
+    def _is_inside(self, key: str) -> bool:
+        """Whether a path lies in a temporary folder that was made."""
+        above = (self.files.get(folder) for folder in folders_above(key)) if is_temporary(key) else ()
+        return any(record is not None and record.state == "scratch" and not record.gone for record in above)
+
     def delete(self, pattern: str, at: int) -> None:
-        """A file, or all that is known of a folder, is removed."""
-        for key in self._matching(pattern):
+        """A file, or all that is known of a folder, is removed; a temporary folder is told as one."""
+        inside = self._matching(pattern)
+        is_one = is_temporary(pattern) and not any(character in pattern for character in PATTERN)
+        for key in inside if is_one else ():
+            self.files.pop(key, None)
+        for key in [pattern] if is_one else inside:
             record = self.files.pop(key, None)
             is_scratch = is_temporary(key) if record is None else record.state in ("created", "scratch")
             source = "" if record is None or is_scratch else record.source
@@ -208,16 +265,31 @@ class RecordBook:
             self.files[key] = TrackedFile(path=key, state=state, at=at, source=source, gone=is_scratch)
 
     def _matching(self, pattern: str) -> list[str]:
-        if any(character in pattern for character in "*?["):
+        if any(character in pattern for character in PATTERN):
             return [key for key in self.files if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")]
         inside = [key for key in self.files if key.startswith(f"{pattern}/")]
         return inside or [pattern]
+
+    def is_work(self, key: str) -> bool:
+        """Whether a file is of the project, and no attempt."""
+        record = self.files.get(key)
+        if record is None:
+            return self.places.knows(key)
+        return record.state != "scratch" and not (record.state == "created" and _is_attempt(posixpath.basename(key)))
+
+    def is_trial(self, key: str, script: str) -> bool:
+        """Whether a script tries out what was made: a file made for that, or one that uses what was changed."""
+        if key:
+            record = self.files.get(key)
+            return record is not None and record.state in ("created", "scratch") and _tries_out(key)
+        return self.has_work and not self._modules.isdisjoint(_imports(script))
 
     def run(self, key: str, changed: Iterable[str]) -> None:
         """A file is run as a script, and has changed these."""
         record = self.files.get(key)
         if record is not None:
             self.files[key] = replace(record, is_run=True)
+            self.untried.discard(posixpath.basename(key))
         name = posixpath.basename(key)
         for other in changed:
             if other in self.files and _ONE_WORD.fullmatch(name):
@@ -292,9 +364,12 @@ class RecordBook:
         """The files, the newest change last."""
         top = self._top()
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
+            if self._is_inside(key):
+                continue
             source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
             path = self.places.spelling(key)
-            is_attempt = item.is_run and posixpath.dirname(path) == top and _is_attempt(posixpath.basename(path))
+            is_beside = posixpath.dirname(path) == top or (top is not None and path[0] == "/")
+            is_attempt = item.is_run and is_beside and _is_attempt(posixpath.basename(path))
             is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
             yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
 

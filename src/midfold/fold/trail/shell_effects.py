@@ -17,14 +17,14 @@ import msgspec
 
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.outcomes import Body, ending, error_line, stated_outcome
-from midfold.fold.trail.checks import check_of
+from midfold.fold.trail.checks import check_of, went_on
 from midfold.fold.trail.commands import Step
 from midfold.fold.trail.deeds import GIT_ERROR, act_of, commit_title
 from midfold.fold.trail.edits import accesses, is_path, names_in
 
 Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
-    "check", "script", "start", "stop", "branch",
+    "check", "script", "start", "stop", "branch", "see", "make",
 ]  # fmt: skip
 LONGEST_LOOK = 60
 SHOWS_MUCH = 20
@@ -32,9 +32,32 @@ SHOWS_MUCH = 20
 
 
 _SED_IN_PLACE, _PERL_IN_PLACE = re.compile(r"-[nErs]*i\S*"), re.compile(r"-\w{0,4}i\S{0,8}")
+_SUBSTITUTED = re.compile(r"[0-9,$ ]{0,20}s([/|#@!])(?:\\.|(?!\1)[^\\])*\1((?:\\.|(?!\1)[^\\])*)\1[gIip0-9]{0,4}", re.S)
+_INSERTED = re.compile(r"[0-9,$ ]{0,20}[aic](?:\\\n?| )[ \t]*(.*)", re.S)
 _PRINTED_LINES = re.compile(r"(\d{1,7})(?:,(\d{1,7}))?p")
 _LINES_AROUND = re.compile(r"(?:^| )-[ABC] ?(\d{1,5})")
 _EXTENSION = re.compile(r"\.\w{1,8}$")
+_COUNT, _BETWEEN = re.compile(r"(?:^|[ n])-{0,2}(?:n|lines)?[ =]?(\+?\d{1,7})(?= |$)"), re.compile(r"[(),;`]")
+_VALUED = frozenset(
+    {
+        "-A",
+        "-B",
+        "-C",
+        "-m",
+        "-f",
+        "-t",
+        "-T",
+        "-g",
+        "--glob",
+        "--type",
+        "--include",
+        "--exclude",
+        "--max-count",
+        "--context",
+    }
+)
+"""Options of searches whose value is the next word."""
+_SEARCHING, _COUNTING = frozenset({"grep", "egrep", "rg"}), frozenset({"wc", "md5sum", "shasum", "sha256sum", "cksum"})
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +67,23 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     target: str = ""
     """Where it goes; what was looked at; what was done, in words."""
     text: str = ""
-    """The content, patch or script."""
+    """The content, patch or script; of a check, the kind of the next one, which runs only if it passes."""
+
+
+def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
+    """What each program of a command does if it succeeds."""
+    found = [effects_of(step) for step in steps]
+    then = ""
+    for at in range(len(steps) - 1, -1, -1):
+        joiner = steps[at].joiner
+        then = then if joiner == "&&" else ""
+        if joiner == "|" and at + 1 < len(steps) and any(effect.kind == "read" for effect in found[at]):
+            found[at] = _narrow(found[at], steps[at + 1])
+        for number, effect in enumerate(found[at]):
+            if effect.kind == "check":
+                found[at][number] = Effect("check", effect.path, effect.target, then)
+                then = effect.path
+    return found
 
 
 def effects_of(step: Step) -> list[Effect]:
@@ -54,8 +93,8 @@ def effects_of(step: Step) -> list[Effect]:
     rule = _RULES.get(program)
     if rule is not None:
         found += rule(step)
-    elif program.startswith("python"):
-        found += _python(step)
+    elif program.startswith("python") or program in _INTERPRETERS or program.endswith(_SCRIPTS):
+        found += _script(step)
     for path, at_end in step.writes:
         if is_path(path):
             text = step.document if step.document is not None else ""
@@ -77,6 +116,11 @@ def effects_of(step: Step) -> list[Effect]:
     return found
 
 
+def handles_files(step: Step) -> bool:
+    """Whether a program shows, moves or formats files, whatever is in them."""
+    return step.program in _HANDLING or (step.program == "git" and step.words[1:2] != ["apply"])
+
+
 def _plain(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith("-")]
 
@@ -95,30 +139,88 @@ def _sed_effects(step: Step) -> list[Effect]:
         expression, rest = (rest[0], rest[1:]) if rest else ("", [])
     paths = [path for path in rest if is_path(path)]
     if in_place:
-        return [Effect("change", path, expression) for path in paths]
+        return [Effect("change", path, _sed_line(expression)) for path in paths]
+    return [Effect("read", path, _sed_lines(expression)) for path in paths]
+
+
+def _sed_line(expression: str) -> str:
+    """What stands in a file after `sed` changed it: the first line that it put there, where that is written out."""
+    found = _SUBSTITUTED.fullmatch(expression) or _INSERTED.fullmatch(expression)
+    put = found[found.lastindex or 0] if found else ""
+    if re.search(r"&|\\[0-9]", put):
+        return ""
+    lines = put.replace("\\n", "\n").replace("\\t", " ").split("\n")
+    return next((line for line in (re.sub(r"\\(.)|\\$", r"\1", line).strip() for line in lines) if line), "")
+
+
+def _sed_lines(expression: str) -> str:
     lines = _PRINTED_LINES.fullmatch(expression)
-    looked = f"{lines[1]}-{lines[2] or lines[1]}" if lines else ""
-    return [Effect("read", path, looked) for path in paths]
+    if lines:
+        return f"{lines[1]}-{lines[2] or lines[1]}"
+    return _look(expression.removesuffix("p")) if expression[:1] == "/" and expression[-1:] == "p" else ""
+
+
+def _look(text: str) -> str:
+    """What was looked for, without the marks that a line of a handoff has between such."""
+    return " ".join(_BETWEEN.sub(" ", text[: 4 * LONGEST_LOOK]).split())[:LONGEST_LOOK].rstrip()
 
 
 def _show(step: Step) -> list[Effect]:
     if step.document is not None:
         return []
     words = step.words[1:]
+    looked = ""
     if step.program in ("head", "tail"):
+        looked = _ends(step)
         words = [word for at, word in enumerate(words) if at == 0 or words[at - 1] not in ("-n", "-c")]
     paths = [path for path in _plain(words) if is_path(path) and not path.lstrip("+").isdigit()]
-    return [Effect("read", path) for path in (*paths, *filter(is_path, step.reads))]
+    return [Effect("read", path, looked) for path in (*paths, *filter(is_path, step.reads))]
+
+
+def _ends(step: Step) -> str:
+    """The lines that `head` and `tail` show."""
+    found = _COUNT.search(" ".join(step.words[1:4]))
+    count = found[1] if found else "10"
+    if "-c" in step.words[1:3]:
+        return ""
+    if step.program == "head":
+        return "" if count[0] == "+" else f"1-{count}"
+    return f"{count[1:]}-" if count[0] == "+" else f"last {count}"
+
+
+def _pattern_and_files(words: Sequence[str]) -> list[str]:
+    """The pattern of a search and its files."""
+    return [
+        word
+        for before, word in pairwise(words)
+        if before in ("-e", "--regexp") or not (word[:1] == "-" or before in _VALUED)
+    ]
 
 
 def _search(step: Step) -> list[Effect]:
-    plain = _plain(step.words[1:])
-    if not plain or _context(step.words) < SHOWS_MUCH:
-        return []
+    plain = _pattern_and_files(step.words)
+    kind: Kind = "see" if _context(step.words) < SHOWS_MUCH else "read"
     return [
-        Effect("read", path, f"search {plain[0][:LONGEST_LOOK]}")
+        Effect(kind, path, f"search {_look(plain[0])}")
         for path in plain[1:]
         if is_path(path) and _EXTENSION.search(path)
+    ]
+
+
+def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
+    """What is left of files that are shown where the output goes through another program."""
+    kind: Kind = "read"
+    looked = ""
+    if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < SHOWS_MUCH):
+        kind = "see"
+    elif step.program in _SEARCHING:
+        looked = f"search {_look(next(iter(_pattern_and_files(step.words)), ''))}"
+    elif step.program in ("head", "tail"):
+        looked = _ends(step)
+    elif step.program == "sed" and "-n" in step.words[1:-1]:
+        looked = _sed_lines(step.words[-1])
+    return [
+        Effect(kind, effect.path, effect.target or looked) if effect.kind == "read" else effect for effect in effects
     ]
 
 
@@ -157,6 +259,10 @@ def _write_all(step: Step) -> list[Effect]:
     return [Effect(kind, path, text=step.document or "") for path in _plain(step.words[1:]) if is_path(path)]
 
 
+def _make_folders(step: Step) -> list[Effect]:
+    return [Effect("make", path) for path in _plain(step.words[1:]) if is_path(path)]
+
+
 def _download(step: Step) -> list[Effect]:
     words = step.words
     return [
@@ -182,19 +288,26 @@ def _patch_file(step: Step) -> list[Effect]:
     return [Effect("patch", path) for path in (*step.reads, *_plain(step.words[1:])) if is_path(path)]
 
 
-def _python(step: Step) -> list[Effect]:
+def script_of(words: Sequence[str]) -> str | None:
+    """The file that an interpreter is told to run; empty where the script stands in the command."""
+    program = words[0].rpartition("/")[2]
+    if not (program.startswith("python") or program in _INTERPRETERS):
+        return words[0] if words[0].endswith(_SCRIPTS) else None
+    if "-m" in words[1:3] or words[1:2] in (["-n"], ["--check"]):
+        return None
+    if "-c" in words[1:3] or "-e" in words[1:3]:
+        return ""
+    plain = (word for before, word in pairwise(words) if word[:1] != "-" and before not in ("-W", "-X"))
+    return next((word for word in plain if word != "<<EOF"), "")
+
+
+def _script(step: Step) -> list[Effect]:
     words = step.words
-    plain = _plain(words[1:])
-    if "-c" in words[1:3]:
-        at = words.index("-c")
-        script = words[at + 1] if len(words) > at + 1 else ""
-    elif step.document is not None:
-        script = step.document
-    elif "-m" in words[1:3]:
-        return []
-    else:
-        return [Effect("script", plain[0])] if plain and is_path(plain[0]) else []
-    return [Effect("script", text=script)] if script else []
+    path = script_of(words)
+    if path:
+        return [Effect("script", path)] if is_path(path) else []
+    inline = next((text for option, text in pairwise(words[:4]) if option in ("-c", "-e")), step.document)
+    return [Effect("script", text=inline)] if path == "" and inline else []
 
 
 def _git(step: Step) -> list[Effect]:
@@ -233,6 +346,9 @@ def _git_revert(command: str, rest: list[str], plain: list[str]) -> list[Effect]
         return []
     if "--" in rest:
         paths = rest[rest.index("--") + 1 :]
+        other = next((word for word in plain if word not in paths), "HEAD")
+        if command == "checkout" and other != "HEAD":
+            return [Effect("change", path, f"as in {other}") for path in paths if is_path(path)]
     elif command == "restore":
         paths = plain
     else:
@@ -258,19 +374,27 @@ _QUIET = frozenset(
     {"cat", "head", "tail", "grep", "rg", "sed", "ls", "echo", "printf", "wc", "awk", "sort", "jq", "cut"}
 )
 """Programs that neither act nor check."""
+_HANDLING = _QUIET | {
+    "rm", "cp", "mv", "ln", "chmod", "chown", "touch", "mkdir", "tee", "test", "[", "diff", "file", "stat", "less",
+    "more", "nl", "bat", "find", "black", "isort", "ruff", "prettier", "gofmt", "eslint", "biome", "rustfmt",
+}  # fmt: skip
+"""Programs that files are given to as files."""
+_INTERPRETERS = frozenset({"node", "bash", "sh", "zsh", "ruby", "php", "tsx", "ts-node"})
+_SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
     "sed": _sed_effects, "gsed": _sed_effects, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
     "cp": _relocate("copy"), "tee": _write_all, "touch": _write_all, "curl": _download, "wget": _download,
     "patch": _patch_file, "ln": _relocate("copy"), "git": _git, "kill": _stop, "pkill": _stop,
-    "killall": _stop, "docker": _docker,
-    "node": _python,
+    "killall": _stop, "docker": _docker, "mkdir": _make_folders,
     **dict.fromkeys(("cat", "head", "tail", "nl", "less", "more", "bat", "batcat"), _show),
-    **dict.fromkeys(("grep", "egrep", "rg"), _search),
+    **dict.fromkeys(_SEARCHING, _search),
 }  # fmt: skip
 
 
 # Which programs of a command took place.
+
+LAST_WORDS = 2_000
 
 
 class Fate(NamedTuple):
@@ -279,7 +403,7 @@ class Fate(NamedTuple):
 
 
 CHANGES = frozenset(
-    {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act"}
+    {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act", "make"}
 )
 _OWN = re.compile(r"^(?:/[\w/]{1,40}/)?([\w.-]{1,30}): [^\n]{1,300}", re.MULTILINE)
 _OWN_PROGRAMS = frozenset(
@@ -293,13 +417,20 @@ def digest_failed(text: str) -> bool:
     return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
 
 
+_NO_COMMAND = re.compile(
+    r"(?:(?:/bin/)?\w{0,3}sh: (?:-c: )?(?:line \d{1,6}: )?|\(eval\):\d{1,6}: )"
+    r"(?:syntax error|unexpected EOF|parse error)"
+)
+"""What a shell says of a command that it does not understand."""
+
+
 def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
     """For each program whether it took place, and why not; None where the whole command was refused."""
     if body.text[:1] == "[" and is_digest(body.text):
         told = body.text.partition(" -> ")[2]
         return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), told)
     told_state = stated_outcome(body, content=True, opening=not _shows(steps[0]))
-    if told_state.failed and told_state.aside:
+    if (told_state.failed and told_state.aside) or _NO_COMMAND.match(body.text):
         return None
     failed = bool(told_state.failed)
     if told_state.failed is None:
@@ -314,7 +445,7 @@ def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fa
     if not failed:
         return [Fate(True)] * len(steps)
     reason = error_line(body) or told_state.reason or f"exit {body.exit_code}"
-    return _break_at(steps, _suspect(steps, effects), reason)
+    return _break_at(steps, _suspect(steps, effects, body.text), reason)
 
 
 def _shows(step: Step) -> bool:
@@ -345,16 +476,37 @@ def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
     return found
 
 
-def _suspect(steps: list[Step], effects: list[list[Effect]]) -> int:
-    """The program that failed, where none says so: the first that runs something and does not change files.
+_BLAMED = re.compile(
+    r"\[([\w.-]{1,60})[\w:.-]{0,60}\] ERROR task failed|script \"([\w:.-]{1,60})\" exited"
+    r"|^make: \*\*\* \[(?:[^\]\n]{1,80}: )?([\w.-]{1,60})\]",
+    re.MULTILINE,
+)
+"""The task that a runner says has failed."""
+
+
+def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
+    """The program that failed, where none says so itself: the task that its runner names, else the first check after
+    which no other ran, else the first that runs something and does not change files.
 
     Of those that do nothing else it is the last; what only shows things does not fail.
     """
+    window = output[-LAST_WORDS:]
+    told = {name for groups in _BLAMED.findall(window) for name in groups if name} if "ed" in window else set()
+    running: list[int] = []
+    checking: list[int] = []
     for number, step in enumerate(steps):
-        kinds = {effect.kind for effect in effects[number]}
-        if not kinds & CHANGES and not _shows(step) and step.program not in (":", "mkdir", "export", "source", "set"):
+        if not told.isdisjoint(step.words[1:]):
             return number
-    return next((number for number in range(len(steps) - 1, -1, -1) if not _shows(steps[number])), len(steps) - 1)
+        kinds = {effect.kind for effect in effects[number]}
+        checks = [effect for effect in effects[number] if effect.kind == "check"]
+        if any(went_on(output, check.path, check.text) for check in checks):
+            continue
+        if checks:
+            checking.append(number)
+        if not kinds & CHANGES and not _shows(step) and step.program not in (":", "mkdir", "export", "source", "set"):
+            running.append(number)
+    last = next((number for number in range(len(steps) - 1, -1, -1) if not _shows(steps[number])), len(steps) - 1)
+    return next(iter((*checking, *running)), last)
 
 
 def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
@@ -391,3 +543,14 @@ def script_changes(script: str) -> list[Effect]:
         elif access.how in ("move", "copy"):
             found.append(Effect("move" if access.how == "move" else "copy", access.path, access.target))
     return found
+
+
+_TEMPORARY = re.compile(r"/tmp/tmp[a-z0-9_]{8}(?![a-z0-9_])")
+_LEAVING, _CLEARING = ("mkdtemp(", "mkstemp(", "delete=False"), ("rmtree(", "os.remove(", "os.unlink(", ".unlink(")
+
+
+def left_behind(script: str, body: Body, *, is_ended: bool) -> list[str]:
+    """Temporary files that a Python script made, by the names that it printed, and did not get to remove."""
+    if not any(word in script for word in _LEAVING) or (is_ended and any(word in script for word in _CLEARING)):
+        return []
+    return list(dict.fromkeys(_TEMPORARY.findall(body.head)))

@@ -241,6 +241,18 @@ SELECT handle, max(seq) FROM handles
 WHERE session = :session AND handle >= :low AND handle < :high AND seq <= :seq
 GROUP BY handle ORDER BY handle LIMIT 2
 
+-- name: sessions_with_handle
+WITH RECURSIVE owners (id) AS (
+    SELECT session FROM handles WHERE handle >= :low AND handle < :high
+    UNION
+    SELECT m.session FROM bodies b CROSS JOIN messages m WHERE m.body = b.id AND b.digest >= :first AND b.digest < :last
+    UNION
+    SELECT s.id FROM owners o CROSS JOIN sessions s WHERE s.parent = o.id AND s.kind = 'continuation'
+)
+SELECT s.name FROM owners o CROSS JOIN sessions s
+WHERE s.id = o.id AND s.name {bytewise} >= :under AND s.name {bytewise} < :beyond
+ORDER BY s.updated DESC, s.id DESC
+
 -- name: handles
 SELECT handle, seq, place, first, count, body FROM handles WHERE session = :session AND seq = :seq
 ORDER BY handle, place
