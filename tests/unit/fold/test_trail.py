@@ -460,6 +460,8 @@ def test_of_two_checks_in_one_command_each_has_its_own_outcome_and_counts() -> N
     assert [(one.kind, one.ok) for one in failed.checks] == [("lint", True), ("test", False)]
     refused = 'Exit code 1\n$ biome check\n  × Some errors were emitted.\nFound 4 errors.\nerror: script "lint" exited'
     assert checks(followed(bash(both, refused))) == [("lint", "bun run lint", False, "Found 4 errors.")]
+    blamed = "Exit code 2\ngo vet ./...\nmake: *** [Makefile:3: test] Error 1"
+    assert checks(followed(bash("make lint && make test", blamed)))[-1] == ("test", "make test", False, "")
 
 
 def test_a_check_behind_a_formatter_is_told_whichever_of_them_failed() -> None:

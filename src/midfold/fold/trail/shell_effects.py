@@ -482,6 +482,8 @@ _BLAMED = re.compile(
     re.MULTILINE,
 )
 """The task that a runner says has failed."""
+_BLAMING = ("ERROR task failed", '" exited', "make: *** [")
+"""One of these stands where it finds something."""
 
 
 def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
@@ -491,7 +493,8 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
     Of those that do nothing else it is the last; what only shows things does not fail.
     """
     window = output[-LAST_WORDS:]
-    told = {name for groups in _BLAMED.findall(window) for name in groups if name} if "ed" in window else set()
+    blamed = _BLAMED.findall(window) if any(map(window.__contains__, _BLAMING)) else ()
+    told = {name for groups in blamed for name in groups if name}
     running: list[int] = []
     checking: list[int] = []
     for number, step in enumerate(steps):
