@@ -574,13 +574,11 @@ class _Lengths:
 
     def __init__(self, messages: Transcript) -> None:
         newest = len(messages) - len(messages) // NEWEST_SHARE
-        texts: tuple[list[int], list[int]] = ([], [])
-        others: tuple[list[int], list[int]] = ([], [])
-        for age, turns in enumerate((messages[:newest], messages[newest:])):
-            for message in turns:
-                for part in message.parts:
-                    (texts if isinstance(part, Text) else others)[age].append(_length(part))
-        self._lengths = [sorted(lengths) for lengths in (*texts, *others)]
+        found: tuple[list[int], ...] = ([], [], [], [])
+        for index, message in enumerate(messages):
+            for part in message.parts:
+                found[2 * (not isinstance(part, Text)) + (index >= newest)].append(_length(part))
+        self._lengths = [sorted(lengths) for lengths in found]
         self._before = [list(accumulate(lengths, initial=0)) for lengths in self._lengths]
 
     def total(self, room: TextRoom) -> int:
