@@ -155,6 +155,7 @@ BENIGN = [
     "- The agent should retry on 429 (decided in design.md).",
     "- The middleware ignores messages without a body.",
     "- `git check-ignore -v` showed the rule: `/home/a/.config/git/ignore:1:**/settings.local.json`",
+    "- Phantom File Remapping (ignore suggested paths for new files), 9 similar instructions",
     "- groupByCheckpointID: no edit made, not in the commit message, never mentioned to the user",
 ]
 

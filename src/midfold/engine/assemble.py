@@ -205,7 +205,7 @@ def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spi
     for ends in ladder_for(job.limit):
         work = Spill(job, messages, view)
         job.notices = list(notices)
-        work.shrink(job.limit, min(ends.results, SHORT))
+        work.shrink(job.limit, ends.results)
         squeeze(work, job.limit, ends)
         if work.total <= job.limit or ends == least:
             break

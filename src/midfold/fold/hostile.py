@@ -275,7 +275,7 @@ _IN_A_NAME = r"(?<=\w[./-]ignore)\s?[-:/`'\")\],]"
 """A file (`git/ignore:1`) or a command (`check-ignore -v`), and nothing that is said."""
 _NEW = r"new (?:system )?(?:instructions?|prompt|directives?|orders?)"
 _CERTAIN = (
-    rf"(?:ignore|disregard|forget|override|bypass)\b(?!{_IN_A_NAME})[^.\n]{{0,60}}\b{_RULES}",
+    rf"(?:ignore|disregard|forget|override|bypass)\b(?!{_IN_A_NAME})(?:[^.\n()]|\([^.\n()]{{0,40}}\)){{0,60}}\b{_RULES}",
     r"ignorier\w{0,4} [^.\n]{0,40}(?:anweisung|vorgabe|regel)",
     r"ignor(?:a|ez|er|e) [^.\n]{0,40}(?:instruc|consigne|regla)",
     rf"{_NEW}\s?:",

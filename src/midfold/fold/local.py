@@ -41,6 +41,8 @@ FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
+NEXT, ON_RECORD = 2, ("commit", "commits", "stage", "staging", "push")
+"""How much more a word of what comes next says about an instruction than one of what was last done."""
 LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
 """Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
@@ -343,14 +345,19 @@ class WorkState:
     def _instructions(self, notes: Iterable[StoryStep]) -> list[str]:
         """Lines of instructions around the user's words: those last, and kept first, that are about what is being done
         now."""
-        recent = self.reading.recent
+        recent, next_up = self.reading.recent, self._next_words()
         ranked: list[tuple[float, str]] = []
-        for line in (line for step in notes for line in step.rows):
+        for line in (line for step in notes for line in _unwrap(step.rows)):
             words = set(subwords(line))
             if len(words) > 3 and is_statement(line):
-                about = len(words & recent) / len(words) ** 0.5
+                about = (len(words & recent) + NEXT * len(words & next_up)) / len(words) ** 0.7
                 ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), _item(line)))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
+
+    def _next_words(self) -> set[str]:
+        """Words of what comes next: of the newest ask, and of how changes are put on record where some are not."""
+        asks = [text for step in self.reading.steps if step.kind is Kind.USER for text in step.texts]
+        return {*subwords(asks[-1] if asks else ""), *(ON_RECORD if self.reading.ask.trail.git.is_dirty else ())}
 
     def _plan(self) -> str:
         """The steps of the newest plan, unless a message that stays shows it; done ones are counted where all are."""
@@ -408,6 +415,17 @@ class WorkState:
 def _is_worth_its_size(line: str) -> bool:
     """Whether a demand forbids something in a few words, or gives the very command: hardly anything is worth more."""
     return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
+
+
+def _unwrap(rows: Iterable[str]) -> list[str]:
+    """Lines of a text, those together over which a sentence goes on."""
+    lines: list[str] = []
+    for row in rows:
+        if lines and row[:1].islower() and lines[-1][-1:] not in ".:!?":
+            lines[-1] += f" {row}"
+        else:
+            lines.append(row)
+    return lines
 
 
 def _item(line: str) -> str:

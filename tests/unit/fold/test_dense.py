@@ -11,6 +11,7 @@ from midfold.engine.planner import ANSWER_FOLDED
 from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_results
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.fold.local import GOES_ON
+from midfold.fold.request import SummaryAsk
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
@@ -132,6 +133,24 @@ def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> No
         shown = [part for message in view_of(turns, target) for part in message.parts if isinstance(part, ToolResult)]
         assert ("step 15: " in shown[-1].text) == is_whole
         assert "ValueError: no pool" in shown[-1].text
+
+
+@pytest.mark.parametrize("target", [1_500, 2_500, 4_000])
+def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_model_writes(target: int) -> None:
+    lines = "\n".join(f"step {n}: the pool was filled and the queue is empty" for n in range(12))
+    ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 200
+    turns = [*session(60), user(ask), *call(90, "terminal", {"command": "make " + "x " * 900}, lines)]
+    told: list[bool] = []
+
+    def write(asked: SummaryAsk) -> str:
+        told.append(asked.shows_result(lines))
+        words = "- read a module and ported it to the new place of the parser\n" * 500
+        return f"## Goal\nPort it.\n\n## Progress\n### Done\n{words}"[: int(asked.budget_tokens * 3.9)]
+
+    result = midfold.compact(turns, target_tokens=target, force=True, summarizer=free(write))
+    parts = (part for message in midfold.read(result.messages).messages for part in message.parts)
+    assert told == [True]
+    assert [part.text for part in parts if isinstance(part, ToolResult)][-1] == lines
 
 
 def test_what_a_client_put_behind_a_result_is_not_taken_for_its_end() -> None:

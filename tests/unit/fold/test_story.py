@@ -19,6 +19,7 @@ from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
 from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.trail import follow
 from midfold.fold.trail.checks import verdict_of
 from midfold.fold.trail.entries import FileRead, Trail
 from midfold.transcript.message import ToolCall, ToolResult
@@ -546,6 +547,22 @@ def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() ->
     assert "- Never push the parser to main." in lines
     assert not any("docs-only" in line and "focused review" not in line for line in lines)
     assert not any(line.startswith("- bun run") for line in lines)
+
+
+def test_of_instructions_those_on_what_comes_next_are_told_over_the_ends_of_their_lines() -> None:
+    rules = [
+        f"Always keep the table number {n} of the design pages in order, whoever may read them." for n in range(30)
+    ]
+    staging = "When working in the primary checkout,\nstage explicit paths only."
+    note = "# AGENTS.md instructions for /p\n\n<INSTRUCTIONS>\n" + "\n".join([staging, *rules]) + "\n</INSTRUCTIONS>"
+    turns = [user(note), user("Tidy the design pages."), assistant("I keep the table of the pages in order.")]
+    for ask, is_told in (("Now push it.", False), ("Stage it.", True)):
+        told = told_of([*turns, user(ask)], budget_tokens=500)
+        assert ("When working in the primary checkout, stage explicit paths only." in told.constraints) == is_told
+    changed = [user(note), user("Go on."), *call(1, "write_file", {"path": "/p/a.md", "content": "x"}, "ok")]
+    for trail, is_told in ((Trail(), False), (follow(Trail(), midfold.read(changed).messages, redact), True)):
+        told = told_of(changed, budget_tokens=500, trail=trail)
+        assert ("stage explicit paths only." in told.constraints) == is_told
 
 
 def test_what_is_forbidden_in_a_few_words_goes_before_longer_demands() -> None:
