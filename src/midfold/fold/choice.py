@@ -6,7 +6,8 @@ Rules of this file:
 2. Under one step stand few lines, more only where nothing else is left to tell.
 3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
    is only handed on less.
-4. The value of a constant, and how a call failed, are told before other lines: nobody can guess them.
+4. The value of a constant, how a call failed, and what an edit put there are told before other lines: nobody can guess
+   them.
 5. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
 6. The same fold and budget give the same lines.
 """
@@ -57,8 +58,10 @@ HEADS = {
     "web": 0.06,
 }
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 5.0, 0.04, 0.02
+EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
-"""What a token of a line on a call that failed is worth, and how much of the budget such lines may take for that."""
+"""What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
+budget they may take for that."""
 ON_TOPIC = 10.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -76,7 +79,11 @@ _INTENT = re.compile(
     r"(?<=next, )(?:add|update|create|write|run|fix|check|verify))\b"
 )
 _DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z")
-_EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}")
+_EMPTY = re.compile(
+    r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait|no response requested)\W{0,3}|"
+    r"(?:(?:now|good|great|perfect)\W{1,2})?i (?:now )?(?:have|understand) [^.]{0,40}\b"
+    r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}"
+)
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
     r"fail(?:s|ed|ing)?|already|instead|decid\w+|chose|need(?:s|ed)?|does(?:n't| not)|did(?:n't| not)|is(?:n't| not)|"
@@ -146,6 +153,7 @@ class Choice:
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
         failures = _newest_failures(steps, budget * FAILED_SHARE)
+        _limit_edits(steps, budget * EDITED_SHARE)
         for number, step in enumerate(steps):
             oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
             step.age = oldest + (newest - oldest) * number / last
@@ -356,13 +364,21 @@ def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
     return found
 
 
+def _limit_edits(steps: list[StoryStep], room: float) -> None:
+    """Of older edits nothing counts as telling: there is no room for all of them."""
+    for step in reversed(steps):
+        room -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.telling)
+        if room < 0:
+            step.telling = frozenset()
+
+
 def _most_per_token(line: Line, text: str) -> float:
     """What a token of a line is worth beside its names, at most: what can be told without a search."""
     step = line.step
     if step.kind in SPEECH:
         return PER_TOKEN["ask" if step.kind is Kind.USER else "finding"]
     if text.startswith("+ "):
-        return ADDED
+        return EDITED if line.first in step.telling else ADDED
     if "_" in text and _DEFINES.search(text):
         return DEFINES
     if step.action is not None and step.action.outcome == "failed":
@@ -393,6 +409,8 @@ def _base(line: Line) -> float:
         is_finding = _FINDING.search(low) is not None
         return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
+        if line.first in step.telling:
+            return EDITED * tokens
         is_patch = step.action is not None and step.action.family == "patch"
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):

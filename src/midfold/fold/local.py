@@ -23,7 +23,7 @@ from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
-from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.summary import FENCE, StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
 from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
@@ -421,7 +421,7 @@ def _unwrap(rows: Iterable[str]) -> list[str]:
     """Lines of a text, those together over which a sentence goes on."""
     lines: list[str] = []
     for row in rows:
-        if lines and row[:1].islower() and lines[-1][-1:] not in ".:!?":
+        if lines and row[:1].islower() and lines[-1][-1:] not in ".:!?" and not lines[-1].startswith(FENCE):
             lines[-1] += f" {row}"
         else:
             lines.append(row)

@@ -18,19 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import accumulate, chain
-from typing import Any
+from itertools import accumulate, chain, islice
 
-from midfold.fold.digest.actions import (
-    CONTENT_KEYS,
-    NEW_KEYS,
-    OLD_KEYS,
-    editor,
-    patch,
-    patch_text,
-    telling_part,
-    write,
-)
+from midfold.fold.digest.actions import changes, editor, patch, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
@@ -40,6 +30,8 @@ from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, s
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
+from midfold.fold.trail.checks import check_of
+from midfold.fold.trail.commands import steps_of as commands_of
 from midfold.fold.trail.entries import Trail
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
@@ -71,10 +63,15 @@ _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
+_RUN = re.compile(r"\b(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b")
+_RECORDS = (["git", "commit"], ["git", "push"])
+_FRAME = re.compile(
+    r"\+ (?:[\])}>,;]|(?:else|try|pass|continue|break)\b|print\b|console\.|(?:import|from)\s|return;?$|#|//|/?\*|"
+    r"if err != nil|\w+,$|expect\(|assert)"
+)
+"""An added line that stands around what was changed."""
+MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
-_EDITS_KEYS = ("edits", "operations", "blocks")
-_EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
-"""Arguments of calls that write: one of these is there."""
 
 
 class Kind(IntEnum):
@@ -117,7 +114,8 @@ class StoryStep:
 
     __slots__ = (
         "action", "again", "again_cost", "age", "at", "call", "file", "has_reply", "head", "head_base", "head_cost",
-        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "result", "rows", "texts",
+        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "result", "rows", "telling",
+        "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -137,6 +135,8 @@ class StoryStep:
         """Everything that can be told of it, in order."""
         self.lines: list[Line] = []
         """What of that is worth considering."""
+        self.telling: frozenset[int] = frozenset()
+        """The places of the lines that say most of an edit."""
         self.texts: list[str] = []
         self.call: ToolCall | None = None
         self.result: ToolResult | None = None
@@ -183,7 +183,7 @@ class FoldReading:
         self.files = FileNames(self.root, _paths(ask.trail, described))
         for step in self.steps:
             self._read(step)
-        _drop_superseded(self.steps)
+        _drop_stale(self.steps)
 
     def _with_credentials(self) -> set[StoryStep]:
         """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
@@ -247,7 +247,8 @@ class FoldReading:
         if step.at in self.fold and step.look is not None and not self._only_names:
             added = changes(step.look)[0]
             for line in rows(self.files.inside(self.safe(step, "\n".join(added)))) if added else ():
-                self.add(step, f"+ {line}", self.names(line))
+                is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
+                self.add(step, f"+ {line}", self.names(line), keep=is_telling)
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
@@ -459,46 +460,29 @@ def _ends_of_path(path: str) -> Iterator[str]:
     yield path
 
 
-def changes(look: Look) -> tuple[list[str], list[str]]:
-    """The lines that a call added to files, and those that it took out."""
-    patch = patch_text(look)
-    if patch:
-        lines = patch.split("\n")
-        added = [line[1:] for line in lines if line[:1] == "+" and not line.startswith("+++")]
-        return added, [line[1:] for line in lines if line[:1] == "-" and not line.startswith("---")]
-    command = look.text("command", "cmd")
-    if "<<" in command.partition("\n")[0]:
-        return command.split("\n")[1:-1], []
-    if look.arguments.keys().isdisjoint(_EDITING):
-        return [], []
-    edits = look.get(*_EDITS_KEYS)
-    pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
-    pairs = pairs or [
-        (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
-    ]
-    added, removed = [], []
-    for old, new in pairs:
-        before, after = old.split("\n"), new.split("\n")
-        was, stays = set(before), set(after)
-        added += [line for line in after if line not in was]
-        removed += [line for line in before if line not in stays]
-    return added, removed
-
-
-def _pair(edit: dict[str, Any]) -> tuple[str, str]:
-    squashed = {key.lower().replace("_", ""): value for key, value in edit.items() if isinstance(value, str)}
-    old = next((squashed[key] for key in OLD_KEYS if key in squashed), "")
-    return old, next((squashed[key] for key in NEW_KEYS if key in squashed), "")
-
-
-def _drop_superseded(steps: list[StoryStep]) -> None:
-    """Lines that a later edit took out again are not told."""
+def _drop_stale(steps: list[StoryStep]) -> None:
+    """Leaves out what a later edit took out again, and what a check or a commit that went well printed."""
     gone: set[str] = set()
     for step in reversed(steps):
-        if step.look is None or step.action is None or not step.action.wrote:
+        action, look = step.action, step.look
+        if look is None or action is None:
             continue
-        step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
-        gone.update(line.strip() for line in changes(step.look)[1])
+        if action.family == "shell" and action.outcome != "failed" and _is_told_by_its_end(look.command):
+            step.lines = []
+        if action.family == "read" and gone:
+            step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
+        if action.wrote:
+            step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
+            gone.update(line.strip() for line in changes(look)[1])
+            places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
+            step.telling = frozenset(islice(places, MOST_TELLING))
+
+
+def _is_told_by_its_end(command: str) -> bool:
+    """Whether all that counts of a command is how it ended: tests, builds, linters, commits."""
+    if not _RUN.search(command):
+        return False
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(command) if step.words)
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -164,6 +164,9 @@ def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
 PATCH_KEYS = ("patch", "diff", "input", "patchtext", "unifieddiff", "changes")
 OLD_KEYS = ("oldstring", "oldstr", "oldtext", "search", "target", "original")
 NEW_KEYS = ("newstring", "newstr", "newtext", "replace", "replacement", "newsource", "insert", "inserttext", "codeedit")
+_EDITS_KEYS = ("edits", "operations", "blocks")
+_EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
+"""Arguments of calls that write: one of these is there."""
 
 _NAMED = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\n\t]{1,1000})", re.MULTILINE)
 _READ_BY_PATCH = 200_000
@@ -197,6 +200,38 @@ def editor(look: Look) -> Action:
 def patch_text(look: Look) -> str:
     named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments]
     return next((value for value in (*named, look.command, look.raw) if is_patch(value)), "")
+
+
+def changes(look: Look) -> tuple[list[str], list[str]]:
+    """The lines that a call added to files, and those that it took out."""
+    patch = patch_text(look)
+    if patch:
+        lines = patch.split("\n")
+        added = [line[1:] for line in lines if line[:1] == "+" and not line.startswith("+++")]
+        return added, [line[1:] for line in lines if line[:1] == "-" and not line.startswith("---")]
+    command = look.text("command", "cmd")
+    if "<<" in command.partition("\n")[0]:
+        return command.split("\n")[1:-1], []
+    if look.arguments.keys().isdisjoint(_EDITING):
+        return [], []
+    edits = look.get(*_EDITS_KEYS)
+    pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
+    pairs = pairs or [
+        (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
+    ]
+    added, removed = [], []
+    for old, new in pairs:
+        before, after = old.split("\n"), new.split("\n")
+        was, stays = set(before), set(after)
+        added += [line for line in after if line not in was]
+        removed += [line for line in before if line not in stays]
+    return added, removed
+
+
+def _pair(edit: dict[str, Any]) -> tuple[str, str]:
+    squashed = {key.lower().replace("_", ""): value for key, value in edit.items() if isinstance(value, str)}
+    old = next((squashed[key] for key in OLD_KEYS if key in squashed), "")
+    return old, next((squashed[key] for key in NEW_KEYS if key in squashed), "")
 
 
 def is_patch(value: Any) -> bool:
