@@ -296,7 +296,8 @@ def test_the_threshold_is_inclusive(kind: type[Way], begin: Begin) -> None:
     assert begin(kind, 2 * SIZE).attempt(), "a size that has reached the threshold is folded"
     below = begin(kind, 2 * SIZE + 2)
     assert not below.attempt()
-    assert (below.view, below.writer.asked) == (TALK, 0)
+    assert below.view == TALK
+    assert below.writer.asked == 0 or isinstance(below, Managed), "only the gateway prepares a fold beside a request"
 
 
 @ways

@@ -48,6 +48,8 @@ LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls that do something they are looked for."""
+BARE_HEADING = 30
+"""Characters; a shorter last line that is no sentence announces what is left out."""
 SHORT_HEAD = 40
 """Characters of an act that stand in the line of its call."""
 LOOKING = ("read", "search", "list", "plan")
@@ -67,6 +69,7 @@ _COMMAND = re.compile(
 )
 """A line that speaks of a command, and the command in a fence of its own below it."""
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
+_QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
@@ -307,6 +310,8 @@ class WorkState:
         for line in step.rows:
             left -= estimate_text(line) + 1
             if left < 0 and kept:
+                while len(kept) > 1 and not is_statement(kept[-1]) and len(kept[-1]) < BARE_HEADING:
+                    kept.pop()
                 break
             kept.append(line.lstrip("#").strip())
         return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
@@ -400,16 +405,17 @@ class WorkState:
         for step in reversed(doing[-BLOCKED_BY:]):
             keys = _targets(step)
             is_failure = step.action is not None and step.action.outcome == "failed"
-            if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_act(step):
+            if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_tracked(step):
                 found.append(f"- {step.head}")
             mended |= keys
         return list(reversed(found[:MOST_BLOCKERS]))
 
-    def _is_act(self, step: StoryStep) -> bool:
-        """Whether the trail tells of it, as an act that failed."""
-        acts = self.reading.ask.trail.acts
-        root = self.reading.root or chr(0)
-        return any(not act.ok and act.text and act.text.replace(root, "")[:SHORT_HEAD] in step.head for act in acts)
+    def _is_tracked(self, step: StoryStep) -> bool:
+        """Whether the trail tells of it: as an act that failed, or as a check, with what came of it last."""
+        trail, root = self.reading.ask.trail, self.reading.root or chr(0)
+        told = [*(act.text for act in trail.acts if not act.ok), *(check.command for check in trail.checks)]
+        head = _QUOTES.sub("", step.head)
+        return any(text and _QUOTES.sub("", text.replace(root, ""))[:SHORT_HEAD] in head for text in told)
 
 
 def _is_worth_its_size(line: str) -> bool:

@@ -282,6 +282,23 @@ def test_a_failure_that_a_message_that_stays_mends_does_not_block() -> None:
     assert "lint" not in told_of(broken, after=failed).blocked
 
 
+def test_a_check_that_the_trail_tells_of_is_not_told_again_as_blocking() -> None:
+    output = "=== RUN   TestLoad\n    load_test.go:52: load() returned error: no pool\n--- FAIL: TestLoad (0.02s)\nFAIL"
+    result = f"<returncode>1</returncode>\n<output>\n{output}\n</output>"
+    turns = [user("Go."), *call(1, "bash", {"command": 'go test -v -run "TestLoad" ./load/ 2>&1'}, result)]
+    trail = follow(Trail(), midfold.read(turns).messages, redact)
+    assert "TestLoad" in told_of(turns).blocked
+    told = told_of(turns, trail=trail)
+    assert not told.blocked
+    assert "--- FAIL: TestLoad (0.02s): load_test.go:52: load() returned error: no pool" in told.critical
+
+
+def test_an_ask_that_is_cut_does_not_end_with_what_announces_the_rest() -> None:
+    rest = f"Change {'the part of the parser, ' * 20}as the list says. " * 20
+    turns = [user(f"Port the parser to the new place.\n\nChanges\n\n{rest}"), assistant("Ok."), user("And?")]
+    assert told_of(turns, budget_tokens=300).goal == "Port the parser to the new place."
+
+
 def test_a_command_whose_output_says_it_failed_failed() -> None:
     output = "<returncode>0</returncode>\n<output>\nTraceback (most recent call last):\n  x\nValueError: no\n</output>"
     turns = [user("Run."), *call(1, "bash", {"command": "python a.py | tail -5"}, output)]

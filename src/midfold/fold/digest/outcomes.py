@@ -258,6 +258,7 @@ _STRONG = re.compile(
     r"|--- FAIL: |FAILED \S"
     r"|(?:bash|sh|zsh|/bin/sh|/bin/bash|make|go|gh|git|rg|grep|cat|ls|sed|find|python\d?|node|npm|bun|cd|cp|mv|rm): "
 )
+_GO_ASSERTION = re.compile(r"[\w.-]{1,80}_test\.go:\d{1,6}: \S")
 _WEAK = re.compile(
     r"error|exception|fail|fatal|panic|denied|not found|no such|cannot|could not|unable|conflict|abort"
     r"|timed out|killed|✗|×|undefined",
@@ -394,11 +395,20 @@ def error_line(body: Body) -> str:
     windows = (last_lines(body), body.head.splitlines() if len(body.text) > TAIL else [])
     for rule in (_is_strong, _is_weak, _EPILOGUE.match):
         for lines in windows:
-            for line in reversed(lines):
-                short = line.strip()[:400]
+            for place in range(len(lines) - 1, -1, -1):
+                short = lines[place].strip()[:400]
                 if short and rule(short):
-                    return short
+                    return _with_reason(short, lines, place)
     return ""
+
+
+def _with_reason(line: str, lines: list[str], place: int) -> str:
+    """A failed test of Go's with what its assertion says, which stands before or behind it."""
+    if not line.startswith("--- FAIL: "):
+        return line
+    near = (lines[at].strip() for at in (place + 1, place - 1) if 0 <= at < len(lines))
+    reason = next((text for text in near if _GO_ASSERTION.match(text)), "")
+    return f"{line}: {reason}"[:400] if reason else line
 
 
 def _is_strong(line: str) -> bool:
