@@ -3,7 +3,8 @@
 Rules of this file:
 1. A wrapper is looked for where clients put it: in a text of a user's message, at its beginning or its end, beside
    other wrappers. What stands inside a sentence, a tool result or an answer is never one. In results a user speaks
-   only where the client says so: when they refuse a call, and in answer to a tool that asks them.
+   only where the client says so: when they refuse a call, and in answer to a tool that asks them. Reminders that a
+   client puts behind a result are known by where they stand.
 2. A wrapper that the table does not know is taken off a user's words only if words are left without it.
 3. What a client sends as part of its prompt (`stays`) is told from what it says by the way. Newer clients send the same
    in system messages, without a tag. The text of a skill is a notice: nothing that the user demands.
