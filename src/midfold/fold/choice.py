@@ -82,7 +82,10 @@ _DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z")
 _EMPTY = re.compile(
     r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait|no response requested)\W{0,3}|"
     r"(?:(?:now|good|great|perfect)\W{1,2})?i (?:now )?(?:have|understand) [^.]{0,40}\b"
-    r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}"
+    r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}|"
+    r"(?:(?:now|good|great|perfect|so)\W{1,2})?(?:i (?:can |now )?see (?:the|what the) (?:issue|problem)|i need to|"
+    r"that (?:should work|works)|options|something like|would you like me to|"
+    r"here(?:'s| is) (?:a|the) summary[^.:]{0,40})\W{0,3}"
 )
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"

@@ -62,13 +62,16 @@ PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
-SHORT_BAN = 90
+SHORT_BAN, LONGEST_LIST = 90, 320
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _COMMAND = re.compile(
     r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE
 )
 """A line that speaks of a command, and the command in a fence of its own below it."""
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
+_EXAMPLE = re.compile(
+    r"[-*\s]{0,8}(?:\||//|/\*|\*{0,2}(?:bad|good|wrong|right|example|e\.g\.|before|after)\b\*{0,2}:)", re.I
+)
 _QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
@@ -247,7 +250,7 @@ class WorkState:
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
-            constraints=self._constraints(),
+            constraints=self._constraints({*task.split("\n"), *goal.split("\n")} if self.reading.ask.dense else set()),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state=self._section("active_state", trail),
@@ -316,25 +319,25 @@ class WorkState:
             kept.append(line.lstrip("#").strip())
         return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
 
-    def _constraints(self) -> str:
-        """What the user demands, and what instructions around their words do: each line once."""
+    def _constraints(self, told: set[str]) -> str:
+        """What the user demands, and what instructions around their words do: each line once, and none that is told."""
         notes = [step for step in self.reading.steps if step.kind is Kind.NOTE]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         instructions = [*self._instructions(notes), *commands]
         parts = (
-            self._fit(self._demands(), DEMANDS_SHARE, _is_worth_its_size),
+            self._fit(self._demands(told), DEMANDS_SHARE, _is_worth_its_size),
             self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),
         )
         return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
 
-    def _demands(self) -> list[str]:
+    def _demands(self, told: set[str]) -> list[str]:
         """What is demanded in messages that are too long to be told whole, earlier ones first."""
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
             if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
                 commands = self._commands(step)
-                demands = (commands.get(line, line) for line in step.rows if DEMAND.search(line))
+                demands = (commands.get(line, line) for line in step.rows if _is_demand(line) and line not in told)
                 found += map(_item, demands)
         return found
 
@@ -354,9 +357,10 @@ class WorkState:
         ranked: list[tuple[float, str]] = []
         for line in (line for step in notes for line in _unwrap(step.rows)):
             words = set(subwords(line))
-            if len(words) > 3 and is_statement(line):
+            if len(words) > 4 and is_statement(line):
                 about = (len(words & recent) + NEXT * len(words & next_up)) / len(words) ** 0.7
-                ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), _item(line)))
+                weight = 2.0 if _BAN.search(line) else 1.5 if DEMAND.search(line) else 1.0
+                ranked.append((about * weight, _item(line)))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
     def _next_words(self) -> set[str]:
@@ -423,11 +427,21 @@ def _is_worth_its_size(line: str) -> bool:
     return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
 
 
+def _is_demand(line: str) -> bool:
+    """Whether a line of what the user said demands something, and shows no example or table."""
+    return DEMAND.search(line) is not None and _EXAMPLE.match(line) is None
+
+
 def _unwrap(rows: Iterable[str]) -> list[str]:
-    """Lines of a text, those together over which a sentence goes on."""
+    """Lines of a text, those together over which a sentence goes on, or a demand and what it lists."""
     lines: list[str] = []
+    is_list = False
     for row in rows:
-        if lines and row[:1].islower() and lines[-1][-1:] not in ".:!?" and not lines[-1].startswith(FENCE):
+        last = lines[-1] if lines else ""
+        is_list = row.startswith("- ") and (is_list or (last.endswith(":") and DEMAND.search(last) is not None))
+        if is_list and len(last) + len(row) <= LONGEST_LIST:
+            lines[-1] = f"{_item(last)}{'' if last.endswith(':') else ';'} {row[2:]}"
+        elif last and row[:1].islower() and last[-1:] not in ".:!?" and not last.startswith(FENCE):
             lines[-1] += f" {row}"
         else:
             lines.append(row)

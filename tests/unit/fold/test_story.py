@@ -310,6 +310,31 @@ def test_a_command_whose_output_says_it_failed_failed() -> None:
     assert "FAILED" not in told_of(quiet).render()
 
 
+def test_examples_and_tables_in_an_ask_are_no_demands() -> None:
+    shown = ["- Bad: `always note that you must run it`", "| ≤5 | DO NOT REPORT |", "// only once per file"]
+    ask = "\n".join(["Add the check.", *shown, "Never touch the cache.", *["It is a long story."] * 40])
+    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=400)
+    assert "Never touch the cache." in told.constraints
+    assert not [line for line in ("must run it", "DO NOT REPORT", "once per file") if line in told.constraints]
+
+
+def test_a_size_asked_for_is_not_spent_on_a_demand_that_the_task_tells() -> None:
+    ask = f"Never touch the cache. {'It is a long story. ' * 60}"
+    turns = [user(ask), *work(3)[1:]]
+    told = told_of(turns, dense=True)
+    assert "Never touch the cache." in told.task_snapshot and "Never touch" not in told.constraints
+    assert "Never touch the cache." in told_of(turns).constraints
+
+
+def test_instructions_are_told_with_what_they_list() -> None:
+    note = "\n".join(
+        ["Do not submit any of these files:", "", "- tests and scripts", "- compiled files", "", "Be brief."]
+    )
+    wrapped = f"<system-reminder>\n{note}\n</system-reminder>\nSubmit the files."
+    told = told_of([user(wrapped), *work(1)[1:], user("Go on.")])
+    assert "- Do not submit any of these files: tests and scripts; compiled files" in told.constraints.split("\n")
+
+
 def test_demands_are_the_users_own() -> None:
     code = "# never call this twice\n" * 5
     turns = [
@@ -403,8 +428,43 @@ def test_of_a_check_or_commit_that_went_well_only_its_end_is_told() -> None:
     assert "is in load_" in told_after("cat tests/notes.md", 0)
 
 
+IDLE = [
+    "=== RUN   TestParse/too_long",
+    "--- PASS: TestParse/too_short (0.00s)",
+    "ok  \texample.org/cli/strategy\t5.240s [no tests to run]",
+    "?   \texample.org/cli/cmd\t[no test files]",
+    "tests/test_parse.py::test_short_ids PASSED",
+    "1023      │ - if (options.cloudMode)",
+    "1007 1007 │   // Enforce the size limit",
+    '"followers_url":"https://example.org/users/kim_9/followers",',
+    "For more information, try 'tool_x --help'.",
+]
+
+
+def test_lines_that_tell_of_nothing_are_left_out_of_a_run_that_failed() -> None:
+    output = "\n".join([*IDLE, "--- FAIL: TestParse/too_long (0.00s)", "parse_test.go:313: found = true, want false"])
+    result = f"<returncode>1</returncode>\n<output>\n{output}\n</output>"
+    told = told_of([user("Go."), *call(1, "bash", {"command": "go test ./... -v"}, result)]).critical
+    assert not [line for line in IDLE if line in told]
+    assert "parse_test.go:313: found = true, want false" in told
+
+
+def test_what_a_plan_tool_answers_is_not_told() -> None:
+    turns = [user("Go."), *call(1, "TaskUpdate", {"taskId": "1", "status": "done"}, "Updated task #1 status")]
+    assert "Updated task" not in told_of([*turns, assistant("On to task #2.")]).critical
+
+
+def test_rules_drawn_behind_a_heading_are_not_told() -> None:
+    result = (
+        f"<returncode>1</returncode>\n<output>\nat src/load_rows.ts format {'━' * 40}\nformatter would have\n</output>"
+    )
+    told = told_of([user("Go."), *call(1, "bash", {"command": "bun run lint"}, result)]).critical
+    assert "at src/load_rows.ts format" in told and "━" not in told
+
+
 def test_sentences_that_say_nothing_are_not_told() -> None:
     empty = ["No response requested.", "Now I have a good understanding of the codebase.", "I understand both issues."]
+    empty += ["I can see the issue!", "That should work.", "Would you like me to:", "Here's a summary of all changes:"]
     turns = [user("Go."), *(assistant(text) for text in (*empty, "I understand that the cache is not cleared."))]
     told = told_of([*turns, user("And?")]).critical
     assert not any(text in told for text in empty)

@@ -609,3 +609,15 @@ def test_a_temporary_folder_is_never_taken_for_the_root() -> None:
 def test_what_an_edit_by_sed_put_there_is_told_and_not_its_expression(expression: str, line: str) -> None:
     file = followed(edit("/p/src/a.py"), bash(f"sed -i '{expression}' /p/src/a.py")).files[0]
     assert (file.edits, file.last) == (2, line)
+
+
+def test_of_a_record_that_was_made_its_own_page_is_told() -> None:
+    record = {
+        "url": "https://api.example.org/comments/27",
+        "user": {"avatar_url": "https://avatars.example.org/u/3", "html_url": "https://example.org/kim"},
+        "html_url": "https://example.org/a/pull/112#discussion_r27",
+    }
+    trail = followed(bash("gh api repos/a/b/pulls/112/comments/9/replies -f body=Fixed", json.dumps(record)))
+    assert [act.outcome for act in trail.acts] == ["https://example.org/a/pull/112#discussion_r27"]
+    plain = followed(bash("gh pr create --fill", "https://example.org/a/pull/7"))
+    assert [act.outcome for act in plain.acts] == ["https://example.org/a/pull/7"]

@@ -230,6 +230,8 @@ _BRANCH = re.compile(
     re.M,
 )
 _ADDRESS = re.compile(r"https?://[^\s\"'<>)]{4,200}")
+_PAGE = re.compile(r"\"html_url\": ?\"(https?://[^\s\"]{4,200})\"")
+"""The pages of what a record is about, that of the record itself the longest."""
 _NUMBERED = re.compile(r"#\d{1,7}\b")
 _INSTALL_ERROR = re.compile(
     r"^(?:ERROR: (?:Could not|No matching|Failed|Cannot)|error: (?:subprocess|externally)|npm (?:ERR!|error)|ERR_PNPM"
@@ -343,9 +345,10 @@ def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool 
 
 
 def told_ids(text: str) -> str:
-    """The addresses and numbers that an answer gives to what was made."""
-    found = [*_ADDRESS.findall(text)[:2], *_NUMBERED.findall(text[:2_000])[:2]]
-    return " ".join(dict.fromkeys(found))
+    """The addresses and numbers that an answer gives to what was made; of a record, the address of its page."""
+    pages = _PAGE.findall(text)
+    found = [max(pages, key=len)] if pages else _ADDRESS.findall(text)[:2]
+    return " ".join(dict.fromkeys([*found, *_NUMBERED.findall(text[:2_000])[:2]]))
 
 
 _ID_KEYS = ("id", "number", "code", "key", "sha", "url", "hash", "status")
