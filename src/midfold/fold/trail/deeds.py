@@ -276,7 +276,8 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
         thing = (act.what, "" if act.what in _ONE_AT_A_TIME else ", ".join(act.text.split(", ", 2)[:2]))
         same = (act.what, act.text, act.outcome)
         is_mended = thing in known or (("commit",) in known and act.what in _ENDED_BY_COMMIT)
-        if (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):
+        is_gone = act.what == "stage" and ("commit",) in known
+        if is_gone or (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):
             continue
         found.append(act)
         known |= {thing, same, (act.what,)} if act.ok else {thing}
