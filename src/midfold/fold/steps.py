@@ -20,7 +20,7 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
-from midfold.fold.digest.actions import changes, editor, patch, telling_part, write
+from midfold.fold.digest.actions import changes, editor, few_hits, patch, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
@@ -389,6 +389,8 @@ def head_of(step: StoryStep, files: FileNames) -> str:
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
         closing = _short_output(look) or closing
+    elif action.family == "search":
+        closing = few_hits(look) or closing
     return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
 
 

@@ -335,6 +335,45 @@ def test_instructions_are_told_with_what_they_list() -> None:
     assert "- Do not submit any of these files: tests and scripts; compiled files" in told.constraints.split("\n")
 
 
+def test_what_a_plan_says_must_hold_is_told_by_its_heading() -> None:
+    plan = ["# Plan: group the table", "## Changes", *["Group the rows by their kind and label each group."] * 30]
+    plan += ["### What stays unchanged", "- `build_rows()`, its contract", "- the badges"]
+    plan += ["## Verification", "1. `make test` passes", "2. look at the page", "## Files", "- table.py"]
+    told = told_of([user("\n".join(plan)), *work(2)[1:], user("Go on.")])
+    assert told.constraints.split("\n") == [
+        "- What stays unchanged: `build_rows()`, its contract; the badges",
+        "- Verification: 1. `make test` passes; 2. look at the page",
+    ]
+
+
+def test_a_demand_in_bold_keeps_its_marks() -> None:
+    ask = "\n".join(["**Always** sort the rows.", "- *Never* drop one.", *["It is a long story."] * 40])
+    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=1_000)
+    assert told.constraints.split("\n") == ["- **Always** sort the rows.", "- *Never* drop one."]
+
+
+def test_instructions_that_have_little_to_do_with_what_comes_next_are_left_out() -> None:
+    note = [
+        "- Stage explicit paths only when you commit.",
+        "- The logo lives in a folder of the designers.",
+        "# Commits",
+    ]
+    wrapped = "<system-reminder>\n" + "\n".join(note) + "\n</system-reminder>\nMake it."
+    told = told_of([user(wrapped), *work(3)[1:], user("commit the paths")])
+    assert told.constraints.split("\n") == ["- Stage explicit paths only when you commit."]
+
+
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_the_hits_of_a_search_are_told_where_they_are_few(hits: int) -> None:
+    found = [f"src/part_{n}.py:{n + 40}:MAX_DEPTH = {n}" for n in range(hits)]
+    around = [f"src/part_0.py-{n + 41}-the line behind it" for n in range(9)]
+    turns = call(1, "grep", {"pattern": "MAX_DEPTH", "path": "src", "context": 3}, "\n".join([*found, *around]))
+    told = told_of([user("Go."), *turns, assistant("There it is.")]).critical
+    few = f"- searched for 'MAX_DEPTH' in src → {' / '.join(found)}"
+    assert (few in told) == (hits < 3)
+    assert ("→ 3 matches in 3 files" in told) == (hits == 3)
+
+
 def test_demands_are_the_users_own() -> None:
     code = "# never call this twice\n" * 5
     turns = [
@@ -663,7 +702,7 @@ def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() ->
         "current with `origin/main` or can be fast-forwarded cleanly; the change to the parser is narrow (docs-only, a "
         "small fix of one file, or a focused review), and the paths are not dirty. Never push the parser to main."
     )
-    code = "Run the same checks of the parser here:\n```bash\nbun run validate:parser --port 8123\n```"
+    code = "Run the same checks of the parser here:\n```bash\nbun run parser only 8123\n```"
     turns = [user(f"<INSTRUCTIONS>\n{rule}\n\n{code}\n</INSTRUCTIONS>"), *work(6)]
     told = told_of([{**turns[0], "content": f"# AGENTS.md instructions for /p\n\n{turns[0]['content']}"}, *turns[1:]])
     lines = told.constraints.splitlines()
