@@ -469,11 +469,12 @@ def _ends_of_path(path: str) -> Iterator[str]:
 
 def _drop_stale(steps: list[StoryStep]) -> None:
     """Leaves out what a later edit took out again, and what a check or a commit that went well printed."""
-    gone: set[str] = set()
+    gone_of: dict[str, set[str]] = {}
     for step in reversed(steps):
         action, look = step.action, step.look
         if look is None or action is None:
             continue
+        gone = gone_of.setdefault(action.paths[0] if action.paths else "", set())
         if _is_told_by_its_head(action, look):
             step.lines = []
         if action.family == "read" and gone:

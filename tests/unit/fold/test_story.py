@@ -431,14 +431,16 @@ def test_the_value_of_a_constant_is_told_before_lines_with_names_that_are_needed
 
 def test_what_an_edit_put_there_is_told_before_what_was_read() -> None:
     code = "\n".join(f"def load_part_{n}(part_name_{n}): return read_part_{n}(part_name_{n})" for n in range(40))
-    old, new = "    return load(path)", "    # as before\n    log(path)\n    return load(path, limit=3)"
+    old, new = "    return read_all_rows(path)", "    # as before\n    log(path)\n    return load_rows(path, limit=3)"
     turns = [user("Go."), *call(1, "read_file", {"path": "src/a.py"}, f"{code}\n{old}")]
-    turns += call(2, "edit_file", {"path": "src/b.py", "old_string": old, "new_string": new}, "ok")
+    turns += call(2, "edit_file", {"path": "src/a.py", "old_string": old, "new_string": new}, "ok")
     told = told_of(turns, budget_tokens=250).critical
-    assert "+ return load(path, limit=3)" in told and "+ log(path)" in told
+    assert "+ return load_rows(path, limit=3)" in told and "+ log(path)" in told
     assert "as before" not in told
     assert told.count("def load_part_") < 40
-    assert "\n  return load(path)\n" not in told_of(turns, budget_tokens=4_000).critical
+    assert "return read_all_rows(path)" not in told_of(turns, budget_tokens=4_000).critical
+    other = call(3, "read_file", {"path": "src/c.py"}, f"{old}\n")
+    assert "return read_all_rows(path)" in told_of([turns[0], *other, *turns[1:]], budget_tokens=4_000).critical
 
 
 def test_what_the_newest_edits_put_there_counts_and_old_edits_leave_room_for_other_lines() -> None:
