@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.choice import CONSTANT, WISH
+from midfold.fold.choice import ANY_CONSTANT, CONSTANT, WISH
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, is_suspicious, quote_orders
 from midfold.fold.local import Book, count_names
@@ -344,8 +344,8 @@ def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
     found = dict(CONSTANT.findall(before))
     for message in ask.messages:
         for part in message.parts:
-            if isinstance(part, ToolResult) and "_" in part.text:
-                found.update(CONSTANT.findall(part.text[:LONGEST_READ]))
+            if isinstance(part, ToolResult) and ANY_CONSTANT.search(text := part.text[:LONGEST_READ]):
+                found.update(CONSTANT.findall(text))
     absent = [f"{name} = {value}" for name, value in found.items() if name not in told]
     safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))
     kept = list(safe)[-MOST_CONSTANTS:]
