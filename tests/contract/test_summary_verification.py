@@ -593,6 +593,8 @@ def test_values_of_constants_that_a_model_left_out_are_added_and_carried_on() ->
     changed = call(2, "read_file", {"path": "a.ts"}, "export const BATCH_SIZE = 20;")
     later = ask_of([user("And now?"), *changed, *work(20, 2)], previous=first)
     assert "read: BATCH_SIZE = 20, RETRY_DELAY = 2.5" in audit_summary(later, "## Goal\nGo on.").text
+    told = ask_of([user("And now?"), *work(20, 2)], previous="## Critical Context\n- a.ts: `BATCH_SIZE = 10`; 4 parts")
+    assert "- Constants that were read: BATCH_SIZE = 10" in audit_summary(told, "## Goal\nGo on.").text.split("\n")
     assert "RETRY_DELAY" not in audit_summary(ask_of(turns, budget_tokens=300), "## Goal\n" + "Go on. " * 300).text
 
 

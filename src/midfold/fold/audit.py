@@ -336,12 +336,11 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
 
 
 def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
-    """Values of constants in what was read, those of earlier folds among them, that a text lacks: the newest that fit.
+    """Values of constants in what was read or told before that a text lacks: the newest that fit.
 
     Nobody can guess them, and they take a few words each.
     """
-    before = next((line for line in ask.previous.split("\n") if line.startswith(CONSTANTS)), "")
-    found = dict(CONSTANT.findall(before))
+    found = dict(CONSTANT.findall(ask.previous))
     for message in ask.messages:
         for part in message.parts:
             if isinstance(part, ToolResult) and ANY_CONSTANT.search(text := part.text[:LONGEST_READ]):

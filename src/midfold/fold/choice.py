@@ -103,7 +103,7 @@ _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]
 """A constant and its value."""
 CONSTANT = re.compile(
     r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
-    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)\s]|$)"
+    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
 )
 """The same with its name and its value apart, where all of it is in sight."""
 ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'`0-9-]")
