@@ -24,10 +24,11 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.choice import ANY_CONSTANT, CONSTANT, WISH
+from midfold.fold.choice import WISH
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, is_suspicious, quote_orders
 from midfold.fold.local import Book, count_names
+from midfold.fold.names import constants
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
     CHARACTERS_PER_TOKEN,
@@ -340,11 +341,11 @@ def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
 
     Nobody can guess them, and they take a few words each.
     """
-    found = dict(CONSTANT.findall(ask.previous))
+    found = constants(ask.previous)
     for message in ask.messages:
         for part in message.parts:
-            if isinstance(part, ToolResult) and ANY_CONSTANT.search(text := part.text[:LONGEST_READ]):
-                found.update(CONSTANT.findall(text))
+            if isinstance(part, ToolResult):
+                found.update(constants(part.text[:LONGEST_READ]))
     absent = [f"{name} = {value}" for name, value in found.items() if name not in told]
     safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))
     kept = list(safe)[-MOST_CONSTANTS:]

@@ -46,7 +46,7 @@ SHORT_ASK = 600
 LONGEST_CALL = 120
 """Characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0, "words": 0.3}
+PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
@@ -101,13 +101,6 @@ _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unabl
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
-CONSTANT = re.compile(
-    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
-    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
-)
-"""The same with its name and its value apart, where all of it is in sight."""
-ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'`0-9-]")
-"""What a text has that has one: to look for it costs a tenth."""
 _REFUSES = re.compile(
     r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
 )
@@ -410,7 +403,7 @@ def _base(line: Line) -> float:
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind is Kind.USER:
-        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "words"
+        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
         return PER_TOKEN[key] * tokens
     if step.kind is Kind.SAID:
         low = text.lower()

@@ -109,6 +109,20 @@ _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
 """A file with the number of a line behind it, as searches print the lines around a hit."""
 
 
+_VALUED = re.compile(
+    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
+    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
+)
+"""A constant and its value, apart, where all of it is in sight."""
+_ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'`0-9-]")
+"""What a text has that has one: to look for it costs a tenth."""
+
+
+def constants(text: str) -> dict[str, str]:
+    """The constants that a text gives a value, and the last value of each."""
+    return dict(_VALUED.findall(text)) if _ANY_CONSTANT.search(text) else {}
+
+
 def names(text: str) -> Iterator[tuple[str, int]]:
     """Every name of a text with the place where its chunk begins."""
     for match in CHUNK.finditer(text):

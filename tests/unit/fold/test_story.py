@@ -488,13 +488,6 @@ def test_what_repeats_the_names_of_a_sentence_that_is_told_gives_way() -> None:
     assert 0 < sum(text in told for text in said) < 20
 
 
-def test_the_words_of_a_long_ask_come_before_what_was_read() -> None:
-    ask = [f"The loader reads every {part} and shows it beside its name." for part in map(chr, range(97, 111))]
-    code = "\n".join(f"const value_{n} = load_value_{n}(path_{n}, name_{n});" for n in range(200))
-    told = told_of([user("\n".join(ask)), *call(1, "read_file", {"path": "a.ts"}, code), user("Go on.")])
-    assert all(line in told.render() for line in ask)
-
-
 IDLE = [
     "=== RUN   TestParse/too_long",
     "--- PASS: TestParse/too_short (0.00s)",

@@ -8,6 +8,10 @@ from typing import Any
 from midfold.fold.digest import outcomes as failure
 from midfold.fold.digest.look import Action, Look, Outcome, act, judge_action, plural, scalar
 from midfold.fold.digest.outcomes import count_lines, last_line
+from midfold.fold.names import constants
+
+COUNTED_AT_MOST, MOST_VALUES = 65_536, 3
+"""Characters of a result that are looked through, and constants of a file that are told."""
 
 
 def read(look: Look) -> Action:
@@ -19,7 +23,13 @@ def read(look: Look) -> Action:
     detail = look.size()
     if look.body.media:
         detail = plural(look.body.media, "media part")
-    return judge_action(look, "read", did, detail, paths=paths)
+    return judge_action(look, "read", did, "; ".join([detail, *_values(look)]), paths=paths)
+
+
+def _values(look: Look) -> list[str]:
+    """Constants of a file with their values, if these are words or numbers."""
+    found = constants(look.body.text[:COUNTED_AT_MOST])
+    return [f"{name} = {value}" for name, value in found.items() if " " not in value][:MOST_VALUES]
 
 
 def _range(look: Look) -> str:
@@ -291,7 +301,6 @@ def _entries(look: Look) -> str:
 
 
 PATTERN_KEYS = ("pattern", "regex", "query", "searchterm", "searchpattern", "keyword", "q", "term", "text", "search")
-COUNTED_AT_MOST = 65_536
 
 _FOUND = re.compile(
     r"Found (\d{1,9}) (?:total )?(matches|match|files|file|occurrences|occurrence|results|result)\b"
