@@ -92,7 +92,8 @@ class Source:
                 elif isinstance(part, ToolCall):
                     said += (part.name, part.arguments)
         said += texts
-        self._text = b"\n".join([_bytes(text.replace("\\/", "/") if "\\" in text else text) for text in said]).lower()
+        plain = (text.replace("\\/", "/") if "\\" in text else text for text in said)
+        self._text = b"\n".join([_bytes(text).lower() for text in plain])
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""
