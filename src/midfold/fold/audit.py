@@ -252,7 +252,7 @@ def _omissions(ask: SummaryAsk, told: str) -> str:
     words = set(_WORDS.findall(told.lower()))
     said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
     kept: set[int] = set()
-    for place in sorted(range(len(said)), key=lambda place: (not WISH.search(said[place]), -place)):
+    for place in sorted(range(len(said)), key=lambda place: (not WISH.search(said[place].lower()), -place)):
         cost = estimate_text(said[place]) + 1
         if cost <= room and not _is_told(said[place].removeprefix(QUOTE), words):
             kept.add(place)
@@ -306,7 +306,7 @@ def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
             yield " ".join(text.split())
             continue
         pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(text))
-        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and WISH.search(piece))
+        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and WISH.search(piece.lower()))
 
 
 def _said_before(ask: SummaryAsk) -> list[str]:
