@@ -63,7 +63,9 @@ _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
-_RUN = re.compile(r"\b(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b")
+_RUN = re.compile(
+    r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
+)
 _RECORDS = (["git", "commit"], ["git", "push"])
 _FRAME = re.compile(
     r"\+ (?:[\])}>,;]|(?:else|try|pass|continue|break)\b|print\b|console\.|(?:import|from)\s|return;?$|#|//|/?\*|"
@@ -258,13 +260,13 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
+        seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_seen = shown is not text and unit in shown and (who != USER or self.ask.shown_asks > 0)
-            if is_told and not is_seen and unit not in step.head:
+            if is_told and unit not in seen and unit not in step.head:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -467,7 +469,7 @@ def _drop_stale(steps: list[StoryStep]) -> None:
         action, look = step.action, step.look
         if look is None or action is None:
             continue
-        if action.family == "shell" and action.outcome != "failed" and _is_told_by_its_end(look.command):
+        if step.lines and action.family == "shell" and action.outcome != "failed" and _is_told_by_its_end(look.command):
             step.lines = []
         if action.family == "read" and gone:
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
