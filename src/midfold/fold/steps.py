@@ -254,7 +254,7 @@ class FoldReading:
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
-        if self._only_names and who == RESULT and GAP not in text and not _has_long_line(text):
+        if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
@@ -521,8 +521,10 @@ def rows(text: str) -> Iterator[str]:
             yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 
 
-def _has_long_line(text: str) -> bool:
-    return len(text) > LONGEST_LINE and max(map(len, text.split("\n"))) > LONGEST_LINE
+def _is_cut_into_pieces(text: str, who: int) -> bool:
+    """Whether not all of a text is told, cut into lines or sentences: it may have more names than they."""
+    mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
+    return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
 
 
 def _holds_order(line: str) -> bool:
