@@ -24,9 +24,9 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.choice import WISH
+from midfold.fold.choice import ANY_CONSTANT, CONSTANT, WISH
 from midfold.fold.handoff import bare_summary
-from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
+from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, is_suspicious, quote_orders
 from midfold.fold.local import Book, count_names
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
@@ -224,6 +224,7 @@ def _names(line: str) -> set[str]:
 
 ADDED = "## Word for Word"
 QUOTE = '- The user said: "'
+CONSTANTS, MOST_CONSTANTS = "- Constants that were read: ", 12
 MOST_ADDED = 0.15
 """Of the budget, where the text leaves room."""
 LONGEST_SAID, PASTED = 300, 2_000
@@ -261,7 +262,10 @@ def _omissions(ask: SummaryAsk, told: str) -> str:
     names = _open_names(ask, told)
     while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
         names.pop()
-    return "\n".join([ADDED, *lines, *([line] if names else [])]) if lines or names else ""
+    lines += [line] if names else []
+    room -= estimate_text(line) if names else 0
+    lines += _constants_line(ask, told, room)
+    return "\n".join([ADDED, *lines]) if lines else ""
 
 
 def _without_added(text: str) -> str:
@@ -329,6 +333,25 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
     root = f"{ask.trail.root}/"
     absent = [name for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known]
     return [f"`{name}`" for name in absent[-MOST_NAMES:]]
+
+
+def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
+    """Values of constants in what was read, those of earlier folds among them, that a text lacks: the newest that fit.
+
+    Nobody can guess them, and they take a few words each.
+    """
+    before = next((line for line in ask.previous.split("\n") if line.startswith(CONSTANTS)), "")
+    found = dict(CONSTANT.findall(before))
+    for message in ask.messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult) and ANY_CONSTANT.search(text := part.text[:LONGEST_READ]):
+                found.update(CONSTANT.findall(text))
+    absent = [f"{name} = {value}" for name, value in found.items() if name not in told]
+    safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))
+    kept = list(safe)[-MOST_CONSTANTS:]
+    while kept and estimate_text(line := f"{CONSTANTS}{', '.join(kept)}") > room:
+        kept.pop(0)
+    return [line] if kept else []
 
 
 def _is_telling(item: Identifier) -> bool:

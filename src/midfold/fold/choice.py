@@ -82,7 +82,10 @@ _DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z")
 _EMPTY = re.compile(
     r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait|no response requested)\W{0,3}|"
     r"(?:(?:now|good|great|perfect)\W{1,2})?i (?:now )?(?:have|understand) [^.]{0,40}\b"
-    r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}"
+    r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}|"
+    r"(?:(?:now|good|great|perfect|so)\W{1,2})?(?:i (?:can |now )?see (?:the|what the) (?:issue|problem)|i need to|"
+    r"that (?:should work|works)|options|something like|would you like me to|"
+    r"here(?:'s| is) (?:a|the) summary[^.:]{0,40})\W{0,3}"
 )
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
@@ -95,6 +98,13 @@ _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unabl
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
+CONSTANT = re.compile(
+    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
+    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)\s]|$)"
+)
+"""The same with its name and its value apart, where all of it is in sight."""
+ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'`0-9-]")
+"""What a text has that has one: to look for it costs a tenth."""
 _REFUSES = re.compile(
     r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
 )

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
-from midfold.fold.names import SAID, USER, subwords
+from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import FENCE, StructuredSummary, parse_summary
@@ -41,7 +41,7 @@ FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
-NEXT, ON_RECORD = 2, ("commit", "commits", "stage", "staging", "push")
+NEXT, LEAST_ABOUT, ON_RECORD = 4, 0.45, ("commit", "commits", "stage", "staging", "push")
 """How much more a word of what comes next says about an instruction than one of what was last done."""
 LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
 """Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
@@ -62,13 +62,21 @@ PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
-SHORT_BAN = 90
+SHORT_BAN, LONGEST_LIST = 90, 400
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _COMMAND = re.compile(
     r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE
 )
 """A line that speaks of a command, and the command in a fence of its own below it."""
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
+_EXAMPLE = re.compile(
+    r"[-*\s]{0,8}(?:\||//|/\*|\*{0,2}(?:bad|good|wrong|right|example|e\.g\.|before|after)\b\*{0,2}:)", re.I
+)
+_DEMANDING = re.compile(
+    r"(?i)\b(?:verif\w{1,8}|unchanged|out of scope|non-goals?|acceptance|criteria|constraints?|requirements?)\b"
+)
+"""A heading of what must hold, whatever is done."""
+_MARKS = re.compile(r"\A(?:[-*+#]{1,6} )+")
 _QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
@@ -247,7 +255,7 @@ class WorkState:
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
-            constraints=self._constraints(),
+            constraints=self._constraints({*task.split("\n"), *goal.split("\n")} if self.reading.ask.dense else set()),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state=self._section("active_state", trail),
@@ -316,26 +324,27 @@ class WorkState:
             kept.append(line.lstrip("#").strip())
         return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
 
-    def _constraints(self) -> str:
-        """What the user demands, and what instructions around their words do: each line once."""
+    def _constraints(self, told: set[str]) -> str:
+        """What the user demands, and what instructions around their words do: each line once, and none that is told."""
         notes = [step for step in self.reading.steps if step.kind is Kind.NOTE]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         instructions = [*self._instructions(notes), *commands]
         parts = (
-            self._fit(self._demands(), DEMANDS_SHARE, _is_worth_its_size),
+            self._fit(self._demands(told), DEMANDS_SHARE, _is_worth_its_size),
             self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),
         )
         return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
 
-    def _demands(self) -> list[str]:
+    def _demands(self, told: set[str]) -> list[str]:
         """What is demanded in messages that are too long to be told whole, earlier ones first."""
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
             if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
                 commands = self._commands(step)
-                demands = (commands.get(line, line) for line in step.rows if DEMAND.search(line))
-                found += map(_item, demands)
+                listed, rest = _sections(step.rows)
+                demands = (commands.get(line, line) for line in rest if _is_demand(line) and line not in told)
+                found += map(_item, (*demands, *listed))
         return found
 
     def _commands(self, step: StoryStep) -> dict[str, str]:
@@ -354,10 +363,13 @@ class WorkState:
         ranked: list[tuple[float, str]] = []
         for line in (line for step in notes for line in _unwrap(step.rows)):
             words = set(subwords(line))
-            if len(words) > 3 and is_statement(line):
-                about = (len(words & recent) + NEXT * len(words & next_up)) / len(words) ** 0.7
-                ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), _item(line)))
-        return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
+            if len(words) > 3 and is_statement(line) and not line.startswith(("#", "--")):
+                told = words - STOP
+                about = (len(told & recent) + NEXT * len(told & next_up)) / len(words)
+                weight = 3.0 if _is_worth_its_size(line) else 1.5 if DEMAND.search(line) else 0.7
+                ranked.append((about * weight, _item(line)))
+        least = max(ranked, default=(0.0, ""))[0] * LEAST_ABOUT
+        return [line for about, line in sorted(ranked, key=lambda pair: pair[0]) if about > least]
 
     def _next_words(self) -> set[str]:
         """Words of what comes next: of the newest ask, and of how changes are put on record where some are not."""
@@ -423,11 +435,37 @@ def _is_worth_its_size(line: str) -> bool:
     return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
 
 
-def _unwrap(rows: Iterable[str]) -> list[str]:
-    """Lines of a text, those together over which a sentence goes on."""
-    lines: list[str] = []
+def _is_demand(line: str) -> bool:
+    """Whether a line of what the user said demands something, and shows no example or table."""
+    return DEMAND.search(line) is not None and _EXAMPLE.match(line) is None
+
+
+def _sections(rows: Iterable[str]) -> tuple[list[str], list[str]]:
+    """What an ask demands under headings of its own, a line for each, and its other lines."""
+    sections: list[str] = []
+    rest: list[str] = []
+    is_inside = False
     for row in rows:
-        if lines and row[:1].islower() and lines[-1][-1:] not in ".:!?" and not lines[-1].startswith(FENCE):
+        if row.startswith("#"):
+            is_inside = _DEMANDING.search(row) is not None
+            sections += [f"{row.lstrip('# ')}:"] if is_inside else []
+        elif is_inside and len(sections[-1]) + len(row) <= LONGEST_LIST:
+            sections[-1] += f"{'' if sections[-1].endswith(':') else ';'} {row.lstrip('-* ')}"
+        else:
+            rest.append(row)
+    return [line for line in sections if not line.endswith(":")], rest
+
+
+def _unwrap(rows: Iterable[str]) -> list[str]:
+    """Lines of a text, those together over which a sentence goes on, or a demand and what it lists."""
+    lines: list[str] = []
+    is_list = False
+    for row in rows:
+        last = lines[-1] if lines else ""
+        is_list = row.startswith("- ") and (is_list or (last.endswith(":") and DEMAND.search(last) is not None))
+        if is_list and len(last) + len(row) <= LONGEST_LIST:
+            lines[-1] = f"{_item(last)}{'' if last.endswith(':') else ';'} {row[2:]}"
+        elif last and row[:1].islower() and last[-1:] not in ".:!?" and not last.startswith(FENCE):
             lines[-1] += f" {row}"
         else:
             lines.append(row)
@@ -435,7 +473,7 @@ def _unwrap(rows: Iterable[str]) -> list[str]:
 
 
 def _item(line: str) -> str:
-    return f"- {line.lstrip('-*# ')}"
+    return f"- {_MARKS.sub('', line)}"
 
 
 def _old_tasks(text: str) -> dict[str, list[str]]:

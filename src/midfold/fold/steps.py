@@ -20,7 +20,7 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
-from midfold.fold.digest.actions import changes, editor, patch, telling_part, write
+from midfold.fold.digest.actions import changes, editor, few_hits, patch, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
@@ -72,6 +72,11 @@ _FRAME = re.compile(
     r"if err != nil|\w+,$|expect\(|assert)"
 )
 """An added line that stands around what was changed."""
+_IDLE = re.compile(
+    r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
+    r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information"
+)
+"""A line that tells of nothing: a test that passed, the text around what a linter complains of, a link of a record."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -266,7 +271,8 @@ class FoldReading:
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            if is_told and unit not in seen and unit not in step.head:
+            is_new = is_told and unit not in seen and unit not in step.head
+            if is_new and not (who == RESULT and _IDLE.match(unit)):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -386,6 +392,8 @@ def head_of(step: StoryStep, files: FileNames) -> str:
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
         closing = _short_output(look) or closing
+    elif action.family == "search":
+        closing = few_hits(look) or closing
     return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
 
 
@@ -464,12 +472,13 @@ def _ends_of_path(path: str) -> Iterator[str]:
 
 def _drop_stale(steps: list[StoryStep]) -> None:
     """Leaves out what a later edit took out again, and what a check or a commit that went well printed."""
-    gone: set[str] = set()
+    gone_of: dict[str, set[str]] = {}
     for step in reversed(steps):
         action, look = step.action, step.look
         if look is None or action is None:
             continue
-        if step.lines and action.family == "shell" and action.outcome != "failed" and _is_told_by_its_end(look.command):
+        gone = gone_of.setdefault(action.paths[0] if action.paths else "", set())
+        if step.lines and _is_told_by_its_head(action, look):
             step.lines = []
         if action.family == "read" and gone:
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
@@ -480,11 +489,13 @@ def _drop_stale(steps: list[StoryStep]) -> None:
             step.telling = frozenset(islice(places, MOST_TELLING))
 
 
-def _is_told_by_its_end(command: str) -> bool:
-    """Whether all that counts of a command is how it ended: tests, builds, linters, commits."""
-    if not _RUN.search(command):
+def _is_told_by_its_head(action: Action, look: Look) -> bool:
+    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
+    if action.family == "plan":
+        return True
+    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
         return False
-    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(command) if step.words)
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -511,7 +522,7 @@ def is_statement(line: str) -> bool:
 def rows(text: str) -> Iterator[str]:
     """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
     for raw in text.split("\n"):
-        line = raw.strip()
+        line = raw.strip().rstrip("━─═ ")
         if line.startswith(GAP) or len(line) <= 2:
             continue
         if len(line) <= LONGEST_LINE:

@@ -22,8 +22,8 @@ from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
 
 HISTORICAL = " (historical)"
-CHARACTERS_PER_TOKEN, LITTLE_ROOM = 3.9, 800
-"""Of summaries, by the estimate (42 recorded ones: 3.5 to 4.2); and tokens of one in which every heading counts."""
+CHARACTERS_PER_TOKEN, LITTLE_ROOM = 3.8, 800
+"""Of summaries, by the estimate (112 recorded ones: 3.4 to 4.2); and tokens of one in which every heading counts."""
 
 
 class Section(NamedTuple):

@@ -258,13 +258,18 @@ class ViewMaker:
         """The fullest view within the budget that a few sizes asked for bring; the smallest where none is within."""
         budget = budget or self.budget
         tried: list[Fitting] = []
+        low, high = 0, 0
         for _ in range(MOST_FITTINGS):
             done = compact(self.probe.past, target_tokens=target, force=True, summarizer=summarizer)
             view = read(done.messages).messages
             tried.append(Fitting(target, tokens(view), view))
-            if ENOUGH <= tried[-1].size / budget <= 1:
+            share = tried[-1].size / budget
+            if ENOUGH <= share <= 1:
                 break
-            target = int(target * budget / tried[-1].size * (1 if tried[-1].size < budget else ENOUGH))
+            low, high = (max(low, target), high) if share < 1 else (low, min(high or target, target))
+            target = int(target / share)
+            if high and not low < target < high:
+                target = (low + high) // 2 if low else int(high * ENOUGH)
         within = [fitting for fitting in tried if fitting.size <= budget]
         return max(within, key=lambda fitting: fitting.size) if within else min(tried, key=lambda fitting: fitting.size)
 

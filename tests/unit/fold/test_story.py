@@ -310,6 +310,70 @@ def test_a_command_whose_output_says_it_failed_failed() -> None:
     assert "FAILED" not in told_of(quiet).render()
 
 
+def test_examples_and_tables_in_an_ask_are_no_demands() -> None:
+    shown = ["- Bad: `always note that you must run it`", "| ≤5 | DO NOT REPORT |", "// only once per file"]
+    ask = "\n".join(["Add the check.", *shown, "Never touch the cache.", *["It is a long story."] * 40])
+    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=400)
+    assert "Never touch the cache." in told.constraints
+    assert not [line for line in ("must run it", "DO NOT REPORT", "once per file") if line in told.constraints]
+
+
+def test_a_size_asked_for_is_not_spent_on_a_demand_that_the_task_tells() -> None:
+    ask = f"Never touch the cache. {'It is a long story. ' * 60}"
+    turns = [user(ask), *work(3)[1:]]
+    told = told_of(turns, dense=True)
+    assert "Never touch the cache." in told.task_snapshot and "Never touch" not in told.constraints
+    assert "Never touch the cache." in told_of(turns).constraints
+
+
+def test_instructions_are_told_with_what_they_list() -> None:
+    note = "\n".join(
+        ["Do not submit any of these files:", "", "- tests and scripts", "- compiled files", "", "Be brief."]
+    )
+    wrapped = f"<system-reminder>\n{note}\n</system-reminder>\nSubmit the files."
+    told = told_of([user(wrapped), *work(1)[1:], user("Go on.")])
+    assert "- Do not submit any of these files: tests and scripts; compiled files" in told.constraints.split("\n")
+
+
+def test_what_a_plan_says_must_hold_is_told_by_its_heading() -> None:
+    plan = ["# Plan: group the table", "## Changes", *["Group the rows by their kind and label each group."] * 30]
+    plan += ["### What stays unchanged", "- `build_rows()`, its contract", "- the badges"]
+    plan += ["## Verification", "1. `make test` passes", "2. look at the page", "## Files", "- table.py"]
+    told = told_of([user("\n".join(plan)), *work(2)[1:], user("Go on.")])
+    assert told.constraints.split("\n") == [
+        "- What stays unchanged: `build_rows()`, its contract; the badges",
+        "- Verification: 1. `make test` passes; 2. look at the page",
+    ]
+
+
+def test_a_demand_in_bold_keeps_its_marks() -> None:
+    ask = "\n".join(["**Always** sort the rows.", "- *Never* drop one.", *["It is a long story."] * 40])
+    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=1_000)
+    assert told.constraints.split("\n") == ["- **Always** sort the rows.", "- *Never* drop one."]
+
+
+def test_instructions_that_have_little_to_do_with_what_comes_next_are_left_out() -> None:
+    note = [
+        "- Stage explicit paths only when you commit.",
+        "- The logo lives in a folder of the designers.",
+        "# Commits",
+    ]
+    wrapped = "<system-reminder>\n" + "\n".join(note) + "\n</system-reminder>\nMake it."
+    told = told_of([user(wrapped), *work(3)[1:], user("commit the paths")])
+    assert told.constraints.split("\n") == ["- Stage explicit paths only when you commit."]
+
+
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_the_hits_of_a_search_are_told_where_they_are_few(hits: int) -> None:
+    found = [f"src/part_{n}.py:{n + 40}:MAX_DEPTH = {n}" for n in range(hits)]
+    around = [f"src/part_0.py-{n + 41}-the line behind it" for n in range(9)]
+    turns = call(1, "grep", {"pattern": "MAX_DEPTH", "path": "src", "context": 3}, "\n".join([*found, *around]))
+    told = told_of([user("Go."), *turns, assistant("There it is.")]).critical
+    few = f"- searched for 'MAX_DEPTH' in src → {' / '.join(found)}"
+    assert (few in told) == (hits < 3)
+    assert ("→ 3 matches in 3 files" in told) == (hits == 3)
+
+
 def test_demands_are_the_users_own() -> None:
     code = "# never call this twice\n" * 5
     turns = [
@@ -367,14 +431,16 @@ def test_the_value_of_a_constant_is_told_before_lines_with_names_that_are_needed
 
 def test_what_an_edit_put_there_is_told_before_what_was_read() -> None:
     code = "\n".join(f"def load_part_{n}(part_name_{n}): return read_part_{n}(part_name_{n})" for n in range(40))
-    old, new = "    return load(path)", "    # as before\n    log(path)\n    return load(path, limit=3)"
+    old, new = "    return read_all_rows(path)", "    # as before\n    log(path)\n    return load_rows(path, limit=3)"
     turns = [user("Go."), *call(1, "read_file", {"path": "src/a.py"}, f"{code}\n{old}")]
-    turns += call(2, "edit_file", {"path": "src/b.py", "old_string": old, "new_string": new}, "ok")
+    turns += call(2, "edit_file", {"path": "src/a.py", "old_string": old, "new_string": new}, "ok")
     told = told_of(turns, budget_tokens=250).critical
-    assert "+ return load(path, limit=3)" in told and "+ log(path)" in told
+    assert "+ return load_rows(path, limit=3)" in told and "+ log(path)" in told
     assert "as before" not in told
     assert told.count("def load_part_") < 40
-    assert "\n  return load(path)\n" not in told_of(turns, budget_tokens=4_000).critical
+    assert "return read_all_rows(path)" not in told_of(turns, budget_tokens=4_000).critical
+    other = call(3, "read_file", {"path": "src/c.py"}, f"{old}\n")
+    assert "return read_all_rows(path)" in told_of([turns[0], *other, *turns[1:]], budget_tokens=4_000).critical
 
 
 def test_what_the_newest_edits_put_there_counts_and_old_edits_leave_room_for_other_lines() -> None:
@@ -403,8 +469,43 @@ def test_of_a_check_or_commit_that_went_well_only_its_end_is_told() -> None:
     assert "is in load_" in told_after("cat tests/notes.md", 0)
 
 
+IDLE = [
+    "=== RUN   TestParse/too_long",
+    "--- PASS: TestParse/too_short (0.00s)",
+    "ok  \texample.org/cli/strategy\t5.240s [no tests to run]",
+    "?   \texample.org/cli/cmd\t[no test files]",
+    "tests/test_parse.py::test_short_ids PASSED",
+    "1023      │ - if (options.cloudMode)",
+    "1007 1007 │   // Enforce the size limit",
+    '"followers_url":"https://example.org/users/kim_9/followers",',
+    "For more information, try 'tool_x --help'.",
+]
+
+
+def test_lines_that_tell_of_nothing_are_left_out_of_a_run_that_failed() -> None:
+    output = "\n".join([*IDLE, "--- FAIL: TestParse/too_long (0.00s)", "parse_test.go:313: found = true, want false"])
+    result = f"<returncode>1</returncode>\n<output>\n{output}\n</output>"
+    told = told_of([user("Go."), *call(1, "bash", {"command": "go test ./... -v"}, result)]).critical
+    assert not [line for line in IDLE if line in told]
+    assert "parse_test.go:313: found = true, want false" in told
+
+
+def test_what_a_plan_tool_answers_is_not_told() -> None:
+    turns = [user("Go."), *call(1, "TaskUpdate", {"taskId": "1", "status": "done"}, "Updated task #1 status")]
+    assert "Updated task" not in told_of([*turns, assistant("On to task #2.")]).critical
+
+
+def test_rules_drawn_behind_a_heading_are_not_told() -> None:
+    result = (
+        f"<returncode>1</returncode>\n<output>\nat src/load_rows.ts format {'━' * 40}\nformatter would have\n</output>"
+    )
+    told = told_of([user("Go."), *call(1, "bash", {"command": "bun run lint"}, result)]).critical
+    assert "at src/load_rows.ts format" in told and "━" not in told
+
+
 def test_sentences_that_say_nothing_are_not_told() -> None:
     empty = ["No response requested.", "Now I have a good understanding of the codebase.", "I understand both issues."]
+    empty += ["I can see the issue!", "That should work.", "Would you like me to:", "Here's a summary of all changes:"]
     turns = [user("Go."), *(assistant(text) for text in (*empty, "I understand that the cache is not cleared."))]
     told = told_of([*turns, user("And?")]).critical
     assert not any(text in told for text in empty)
@@ -603,7 +704,7 @@ def test_instructions_are_told_by_sentences_and_items_not_by_pieces_of_them() ->
         "current with `origin/main` or can be fast-forwarded cleanly; the change to the parser is narrow (docs-only, a "
         "small fix of one file, or a focused review), and the paths are not dirty. Never push the parser to main."
     )
-    code = "Run the same checks of the parser here:\n```bash\nbun run validate:parser --port 8123\n```"
+    code = "Run the same checks of the parser here:\n```bash\nbun run parser only 8123\n```"
     turns = [user(f"<INSTRUCTIONS>\n{rule}\n\n{code}\n</INSTRUCTIONS>"), *work(6)]
     told = told_of([{**turns[0], "content": f"# AGENTS.md instructions for /p\n\n{turns[0]['content']}"}, *turns[1:]])
     lines = told.constraints.splitlines()

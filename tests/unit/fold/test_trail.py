@@ -260,7 +260,7 @@ def test_a_commit_is_done_where_git_shows_it_and_not_where_a_hook_may_have_stopp
 def test_the_last_outcome_of_an_act_is_told_and_what_failed_is_not_told_as_done() -> None:
     failed, done = "Exit code 1\nerror: hook failed", "[main 1a2b3c4] Fix it"
     retried = render(followed(bash("git commit -m 'Fix it'", failed), bash("git commit -m 'Fix it'", done)), 2_000)
-    assert retried["done"] == ["- [done] commit: Fix it -> 1a2b3c4 on main: Fix it"] and "blocked" not in retried
+    assert retried["done"] == ["- [done] commit: Fix it -> 1a2b3c4 on main"] and "blocked" not in retried
     again = render(followed(bash("git commit -m one", done), *[bash("git commit -m two", failed)] * 2), 2_000)
     assert again["done"] == ["- [done] commit: one -> 1a2b3c4 on main: Fix it"]
     assert again["blocked"] == ["- [FAILED] commit: two -> error: hook failed"]
@@ -609,3 +609,27 @@ def test_a_temporary_folder_is_never_taken_for_the_root() -> None:
 def test_what_an_edit_by_sed_put_there_is_told_and_not_its_expression(expression: str, line: str) -> None:
     file = followed(edit("/p/src/a.py"), bash(f"sed -i '{expression}' /p/src/a.py")).files[0]
     assert (file.edits, file.last) == (2, line)
+
+
+def test_of_a_record_that_was_made_its_own_page_is_told() -> None:
+    record = {
+        "url": "https://api.example.org/comments/27",
+        "user": {"avatar_url": "https://avatars.example.org/u/3", "html_url": "https://example.org/kim"},
+        "html_url": "https://example.org/a/pull/112#discussion_r27",
+    }
+    trail = followed(bash("gh api repos/a/b/pulls/112/comments/9/replies -f body=Fixed", json.dumps(record)))
+    assert [act.outcome for act in trail.acts] == ["https://example.org/a/pull/112#discussion_r27"]
+    plain = followed(bash("gh pr create --fill", "https://example.org/a/pull/7"))
+    assert [act.outcome for act in plain.acts] == ["https://example.org/a/pull/7"]
+
+
+def test_the_title_of_a_commit_is_told_once() -> None:
+    made = bash("git commit -m 'Fix the parser'", "[main 0ac166e] Fix the parser\n 1 file changed")
+    told = render(followed(made), 400)["done"]
+    assert told == ["- [done] commit: Fix the parser -> 0ac166e on main"]
+
+
+def test_what_was_staged_is_not_told_beside_the_commit_it_went_into() -> None:
+    staged, made = bash("git add -A"), bash("git commit -m 'Fix it'", "[main 0ac166e] Fix it")
+    assert render(followed(staged, made), 400)["done"] == ["- [done] commit: Fix it -> 0ac166e on main"]
+    assert "- [done] stage: git add -A" in render(followed(made, staged), 400)["done"]

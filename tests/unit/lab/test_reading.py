@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,18 @@ def test_a_summary_of_the_length_asked_for_fills_the_size(tmp_path: Path) -> Non
         asked.run()
     assert len(prompts) == 1
     assert 0.93 * 1500 <= asked.sizes["midfold-model", "s0"] <= 1500
+
+
+def test_who_summarises_for_a_larger_context_may_write_more(tmp_path: Path) -> None:
+    done = "\n".join(f"{n}. The part {n} was made in src/part_{n}.py, because the old one was wrong." for n in range(9))
+    turns = [*past(), {"role": "assistant", "content": done}, {"role": "user", "content": "commit"}]
+    lengths = []
+    for size in range(600, 800, 25):
+        asked = ReadingRun([Probe("s0", turns, ())], ("midfold-model",), tmp_path / str(size), floor=size)
+        asked.run()
+        prompt = next((tmp_path / str(size)).rglob("*.prompt.txt")).read_text()
+        lengths.append(int(re.findall(r"about ([0-9,]+) characters", prompt)[-1].replace(",", "")))
+    assert all(after > 0.97 * before for before, after in pairwise(lengths))
 
 
 def test_a_plain_summary_is_all_there_is_beside_the_last_ask(tmp_path: Path) -> None:

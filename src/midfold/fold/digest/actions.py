@@ -297,6 +297,7 @@ _FOUND = re.compile(
     r"Found (\d{1,9}) (?:total )?(matches|match|files|file|occurrences|occurrence|results|result)\b"
     r"(?:.{0,40}? (?:across|in) (\d{1,9}) files?)?"
 )
+MOST_HITS, LONGEST_HIT = 2, 120
 _NO_HITS = re.compile(r"(?:No (?:matches|files|results|occurrences|match|entries)\b|Found 0 |0 (?:matches|results))")
 _HIT = re.compile(r"(?:(.{1,500}?):)?\d{1,9}:")
 _PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
@@ -344,6 +345,13 @@ def _count_hits(look: Look) -> str:
         count = len(lines)
         files = {hit[1] for line in lines if (hit := _PLAIN_HIT.match(line))}
     return plural(count, "match") + (f" in {plural(len(files), 'file')}" if files else "")
+
+
+def few_hits(look: Look) -> str:
+    """The hits of a search, where they are few."""
+    lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
+    hits = [line for line in lines if _HIT.match(line)]
+    return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 
 def _match_count(look: Look) -> str:

@@ -230,6 +230,8 @@ _BRANCH = re.compile(
     re.M,
 )
 _ADDRESS = re.compile(r"https?://[^\s\"'<>)]{4,200}")
+_PAGE = re.compile(r"\"html_url\": ?\"(https?://[^\s\"]{4,200})\"")
+"""The pages of what a record is about, that of the record itself the longest."""
 _NUMBERED = re.compile(r"#\d{1,7}\b")
 _INSTALL_ERROR = re.compile(
     r"^(?:ERROR: (?:Could not|No matching|Failed|Cannot)|error: (?:subprocess|externally)|npm (?:ERR!|error)|ERR_PNPM"
@@ -274,7 +276,8 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
         thing = (act.what, "" if act.what in _ONE_AT_A_TIME else ", ".join(act.text.split(", ", 2)[:2]))
         same = (act.what, act.text, act.outcome)
         is_mended = thing in known or (("commit",) in known and act.what in _ENDED_BY_COMMIT)
-        if (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):
+        is_gone = act.what == "stage" and ("commit",) in known
+        if is_gone or (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):
             continue
         found.append(act)
         known |= {thing, same, (act.what,)} if act.ok else {thing}
@@ -343,9 +346,10 @@ def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool 
 
 
 def told_ids(text: str) -> str:
-    """The addresses and numbers that an answer gives to what was made."""
-    found = [*_ADDRESS.findall(text)[:2], *_NUMBERED.findall(text[:2_000])[:2]]
-    return " ".join(dict.fromkeys(found))
+    """The addresses and numbers that an answer gives to what was made; of a record, the address of its page."""
+    pages = _PAGE.findall(text)
+    found = [max(pages, key=len)] if pages else _ADDRESS.findall(text)[:2]
+    return " ".join(dict.fromkeys([*found, *_NUMBERED.findall(text[:2_000])[:2]]))
 
 
 _ID_KEYS = ("id", "number", "code", "key", "sha", "url", "hash", "status")

@@ -191,7 +191,8 @@ def _git_line(git: GitState) -> str:
 
 
 def _act_line(act: WorldAct) -> str:
-    outcome = f" -> {act.outcome}" if act.outcome else ""
+    came = act.outcome.removesuffix(f": {act.text}")
+    outcome = f" -> {came}" if came else ""
     return f"- [{_OUTCOMES[act.ok]}] {act.what}: {act.text}{outcome}"
 
 
