@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from midfold.fold.digest import outcomes as failure
@@ -350,7 +351,7 @@ def _count_hits(look: Look) -> str:
 def few_hits(look: Look) -> str:
     """The hits of a search, where they are few."""
     lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
-    hits = [line for line in lines if _HIT.match(line)]
+    hits = list(islice(filter(_HIT.match, lines), MOST_HITS + 1))
     return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 
