@@ -243,10 +243,10 @@ class Choice:
 
     def _names_worth(self, line: Line) -> float:
         """What the names of a line are worth that a reader does not have yet."""
-        covered, named = self.covered, 0.0
+        covered, worths, named = self.covered, self.worths, 0.0
         for entry in line.names:
             if entry not in covered:
-                named += self.worths[entry]
+                named += worths[entry]
         return named
 
     def _gain(self, line: Line) -> float:
@@ -315,7 +315,8 @@ class Choice:
         places = self.chosen.get(line.step, set())
         if rows and places.issuperset(range(line.first, line.last + 1)):
             return
-        often = min((self._told[self._key(line, row)] for row in rows), default=0)
+        keys = [self._key(line, row) for row in rows]
+        often = min(map(self._told.__getitem__, keys), default=0)
         if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
@@ -323,7 +324,8 @@ class Choice:
         self.left -= cost
         if line.step.kind in SPEECH:
             self._speech_left -= cost
-        self._told.update(self._key(line, row) for row in rows)
+        for key in keys:
+            self._told[key] += 1
         self._cover(line.names)
         self._cover(line.step.head_names)
         self._files |= {line.step.file} if line.step.file else set()
