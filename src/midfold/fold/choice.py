@@ -46,7 +46,7 @@ SHORT_ASK = 600
 LONGEST_CALL = 120
 """Characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
+PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0, "words": 0.3}
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
@@ -57,6 +57,8 @@ HEADS = {
     "shell": 0.1,
     "web": 0.06,
 }
+SAID_AGAIN = 0.3
+"""What is left of the worth of a sentence whose names are all told already."""
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 5.0, 0.04, 0.02
 EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
@@ -84,7 +86,8 @@ _EMPTY = re.compile(
     r"(?:(?:now|good|great|perfect)\W{1,2})?i (?:now )?(?:have|understand) [^.]{0,40}\b"
     r"(?:understanding|picture|context|issues?)(?: of [^.]{0,40}| i need)?\W{0,2}|"
     r"(?:(?:now|good|great|perfect|so)\W{1,2})?(?:i (?:can |now )?see (?:the|what the) (?:issue|problem)|i need to|"
-    r"that (?:should work|works)|options|something like|would you like me to|"
+    r"that (?:should work|works)|(?:good|great) (?:question|point|idea|catch|call)|you're right|"
+    r"we already have this|options|something like|would you like me to|"
     r"here(?:'s| is) (?:a|the) summary[^.:]{0,40})\W{0,3}"
 )
 _FINDING = re.compile(
@@ -256,6 +259,8 @@ class Choice:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
         step = line.step
         base = line.base if (has_speech or step.kind is not Kind.SAID) and not self._only_names else 0.0
+        if step.kind is Kind.SAID and line.names and not named and not step.is_answer:
+            base *= SAID_AGAIN
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
         if line.first >= 0 and (is_told or not step.head):
             return gain, cost
@@ -407,7 +412,7 @@ def _base(line: Line) -> float:
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind is Kind.USER:
-        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
+        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "words"
         return PER_TOKEN[key] * tokens
     if step.kind is Kind.SAID:
         low = text.lower()

@@ -54,7 +54,7 @@ SHORT_HEAD = 40
 """Characters of an act that stand in the line of its call."""
 LOOKING = ("read", "search", "list", "plan")
 RUNNERS = ("run", "exec")
-FRESH_PLAN = 10
+FRESH_PLAN = 4
 """Steps after which a plan is told as one that may be out of date."""
 OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"

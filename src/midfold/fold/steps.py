@@ -30,7 +30,7 @@ from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, s
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
-from midfold.fold.trail.checks import check_of
+from midfold.fold.trail.checks import check_of, verdict_of
 from midfold.fold.trail.commands import steps_of as commands_of
 from midfold.fold.trail.entries import Trail
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
@@ -391,7 +391,7 @@ def head_of(step: StoryStep, files: FileNames) -> str:
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
-        closing = _short_output(look) or closing
+        closing = _short_output(look) or _counts(look) or closing
     elif action.family == "search":
         closing = few_hits(look) or closing
     return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
@@ -403,6 +403,14 @@ def _short_output(look: Look) -> str:
     if not text:
         return "no matches" if look.body.exit_code == 1 else "no output"
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+
+
+def _counts(look: Look) -> str:
+    """What a check that passed counts; its last line may be that of any part of it."""
+    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
+    kind = next(filter(None, kinds), None)
+    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
+    return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
 
 
 def _did(action: Action, look: Look, files: FileNames) -> str:

@@ -469,6 +469,32 @@ def test_of_a_check_or_commit_that_went_well_only_its_end_is_told() -> None:
     assert "is in load_" in told_after("cat tests/notes.md", 0)
 
 
+def test_a_check_that_passed_is_told_by_its_counts_not_by_its_last_line() -> None:
+    lines = [f"ok  \texample.org/cli/part_{n}\t1.2s" for n in range(9)]
+    output = "\n".join([*lines, "ok  \texample.org/cli/textutil\t3.4s [no tests to run]"])
+    told = told_of([user("Go."), *call(1, "bash", {"command": "go test ./..."}, output), assistant("Good.")]).critical
+    assert "- $ go test ./... → passed (10 packages ok)" in told
+
+
+def test_what_repeats_the_names_of_a_sentence_that_is_told_gives_way() -> None:
+    said = [f"The loader load_rows calls read_part, so this is way {n} in which it fails." for n in range(30)]
+    facts = [f"It turns out that the {part} is not cleared." for part in ("cache", "queue", "page", "table", "log")]
+    turns = [user("Go.")]
+    for n, text in enumerate([*facts, *said]):
+        asked, answered = call(n, "look", {"at": "it"}, "x")
+        turns += [{**asked, "content": text}, answered]
+    told = told_of(turns, budget_tokens=400).critical
+    assert [fact for fact in facts if fact not in told] == []
+    assert 0 < sum(text in told for text in said) < 20
+
+
+def test_the_words_of_a_long_ask_come_before_what_was_read() -> None:
+    ask = [f"The loader reads every {part} and shows it beside its name." for part in map(chr, range(97, 111))]
+    code = "\n".join(f"const value_{n} = load_value_{n}(path_{n}, name_{n});" for n in range(200))
+    told = told_of([user("\n".join(ask)), *call(1, "read_file", {"path": "a.ts"}, code), user("Go on.")])
+    assert all(line in told.render() for line in ask)
+
+
 IDLE = [
     "=== RUN   TestParse/too_long",
     "--- PASS: TestParse/too_short (0.00s)",

@@ -633,3 +633,13 @@ def test_what_was_staged_is_not_told_beside_the_commit_it_went_into() -> None:
     staged, made = bash("git add -A"), bash("git commit -m 'Fix it'", "[main 0ac166e] Fix it")
     assert render(followed(staged, made), 400)["done"] == ["- [done] commit: Fix it -> 0ac166e on main"]
     assert "- [done] stage: git add -A" in render(followed(made, staged), 400)["done"]
+
+
+def test_that_nothing_was_changed_is_told_and_carried_by_no_other_line() -> None:
+    trail = followed(("Read", {"file_path": "/p/a.py"}, "a = 2"))
+    told = render(trail, 400)
+    assert told["active_state"] == ["- no change of a file was seen so far"]
+    assert without_trail("\n".join(told["active_state"])) == ""
+    assert "active_state" not in render(followed(("Read", {"file_path": "/p/b.py"}, "a"), edit("/p/a.py")), 400) or (
+        "- no change" not in "".join(render(followed(edit("/p/a.py")), 400)["active_state"])
+    )

@@ -51,6 +51,7 @@ _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED = "ran to its end"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
 _NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
+_UNCHANGED = "- no change of a file was seen so far"
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
@@ -64,6 +65,8 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         page.add(STATE, _check_line(check).replace(inside, ""))
     if trail.git != GitState():
         page.add(STATE, _git_line(trail.git))
+    if trail.reads and not (trail.files or trail.git.is_dirty or any(act.what not in SMALL for act in trail.acts)):
+        page.add(STATE, _UNCHANGED)
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
     changed.sort(key=lambda file: bool(_TEST.search(file.path)))
     acts = latest_acts(
@@ -279,6 +282,8 @@ class _Found:
 
     def line(self, line: str) -> bool:
         """Whether the line is one of ours; what it says is kept."""
+        if line == _UNCHANGED:
+            return True
         if frame := _FRAME_LINE.fullmatch(line):
             self.ahead, self.root = int(frame[1] or 0), frame[2] or ""
         elif group := _GROUP_LINE.fullmatch(line):
