@@ -70,9 +70,9 @@ ON_TOPIC = 10.0
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
 """A line of any text that demands something: documents are full of what somebody wants or needs."""
-WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b", re.I)
+# The next six are for text in small letters: to look for both is several times as slow.
+WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
 """A sentence that the user typed and that asks for something, however politely."""
-# The next five are for text in small letters: to look for both is several times as slow.
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
@@ -99,7 +99,7 @@ _FINDING = re.compile(
 )
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
-_DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
+_DEFINES = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
 _REFUSES = re.compile(
     r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
@@ -239,10 +239,10 @@ class Choice:
 
     def _names_worth(self, line: Line) -> float:
         """What the names of a line are worth that a reader does not have yet."""
-        covered, named = self.covered, 0.0
+        covered, worths, named = self.covered, self.worths, 0.0
         for entry in line.names:
             if entry not in covered:
-                named += self.worths[entry]
+                named += worths[entry]
         return named
 
     def _gain(self, line: Line) -> float:
@@ -313,7 +313,8 @@ class Choice:
         places = self.chosen.get(line.step, set())
         if rows and places.issuperset(range(line.first, line.last + 1)):
             return
-        often = min((self._told[self._key(line, row)] for row in rows), default=0)
+        keys = [self._key(line, row) for row in rows]
+        often = min(map(self._told.__getitem__, keys), default=0)
         if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
@@ -321,7 +322,8 @@ class Choice:
         self.left -= cost
         if line.step.kind in SPEECH:
             self._speech_left -= cost
-        self._told.update(self._key(line, row) for row in rows)
+        for key in keys:
+            self._told[key] += 1
         self._cover(line.names)
         self._cover(line.step.head_names)
         self._files |= {line.step.file} if line.step.file else set()

@@ -48,12 +48,13 @@ _PATH = (
     rf"(?<![\w/.~])(?:~|\.{{1,2}})?/(?>(?:[\w.@+-]{{1,120}}/){{0,24}})[\w.@+*-]{{1,120}}+"
     rf"|(?<![\w.@+*/-])(?:(?>(?:[\w.@+*-]{{1,120}}/){{2,24}})[\w.@+*-]{{0,120}}+|(?:[\w.@+-]{{1,120}}/)?{_FILE})"
 )
-_HASH = r"\b(?=[0-9a-f]{0,39}[0-9])(?=[0-9a-f]{0,39}[a-f])[0-9a-f]{7,64}\b"
-_ID = r"\b(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z][A-Za-z0-9]{0,30}(?:[_-][A-Za-z0-9]{1,40}){1,6}\b"
-_VERSION = r"\bv?[0-9]{1,5}(?:\.[0-9]{1,6}){1,3}\b"
-_NUMBER = r"\b[0-9]{1,3}(?:,[0-9]{3}){1,5}\b|\b[0-9]{4,20}\b"
+_HASH = r"(?=[0-9a-f]{0,39}[0-9])(?=[0-9a-f]{0,39}[a-f])[0-9a-f]{7,64}\b"
+_ID = r"(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z][A-Za-z0-9]{0,30}(?:[_-][A-Za-z0-9]{1,40}){1,6}\b"
+_VERSION = r"v?[0-9]{1,5}(?:\.[0-9]{1,6}){1,3}\b"
+_NUMBER = r"[0-9]{1,3}(?:,[0-9]{3}){1,5}\b|[0-9]{4,20}\b"
 _IDENTIFIER = re.compile(
-    f"(?P<url>{_URL})|(?P<path>{_PATH})|(?P<hash>{_HASH})|(?P<id>{_ID})|(?P<version>{_VERSION})|(?P<number>{_NUMBER})"
+    rf"(?P<url>{_URL})|(?<!\w)(?=[\w~./@+*-])(?![A-Za-z]++(?![\w./@+*-]))"
+    f"(?:(?P<path>{_PATH})|(?P<hash>{_HASH})|(?P<id>{_ID})|(?P<version>{_VERSION})|(?P<number>{_NUMBER}))"
 )
 _HARD = frozenset({"url", "path", "hash"})
 _OTHER_WORDS = re.compile(r"[^\W\d_]{3,40}+")
@@ -92,7 +93,8 @@ class Source:
                 elif isinstance(part, ToolCall):
                     said += (part.name, part.arguments)
         said += texts
-        self._text = b"\n".join([_bytes(text.replace("\\/", "/") if "\\" in text else text) for text in said]).lower()
+        plain = (text.replace("\\/", "/") if "\\" in text else text for text in said)
+        self._text = b"\n".join([_bytes(text).lower() for text in plain])
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""

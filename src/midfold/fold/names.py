@@ -110,7 +110,7 @@ _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
 
 
 _VALUED = re.compile(
-    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
+    r"([A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
     r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
 )
 """A constant and its value, apart, where all of it is in sight."""

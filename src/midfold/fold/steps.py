@@ -63,7 +63,9 @@ _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
-_RUN = re.compile(r"\b(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b")
+_RUN = re.compile(
+    r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
+)
 _RECORDS = (["git", "commit"], ["git", "push"])
 _FRAME = re.compile(
     r"\+ (?:[\])}>,;]|(?:else|try|pass|continue|break)\b|print\b|console\.|(?:import|from)\s|return;?$|#|//|/?\*|"
@@ -257,19 +259,20 @@ class FoldReading:
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
-        if self._only_names and who == RESULT and GAP not in text and not _has_long_line(text):
+        if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
+        seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_seen = shown is not text and unit in shown and (who != USER or self.ask.shown_asks > 0)
-            if is_told and not is_seen and unit not in step.head and not (who == RESULT and _IDLE.match(unit)):
+            is_new = is_told and unit not in seen and unit not in step.head
+            if is_new and not (who == RESULT and _IDLE.match(unit)):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -483,7 +486,7 @@ def _drop_stale(steps: list[StoryStep]) -> None:
         if look is None or action is None:
             continue
         gone = gone_of.setdefault(action.paths[0] if action.paths else "", set())
-        if _is_told_by_its_head(action, look):
+        if step.lines and _is_told_by_its_head(action, look):
             step.lines = []
         if action.family == "read" and gone:
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
@@ -537,8 +540,10 @@ def rows(text: str) -> Iterator[str]:
             yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 
 
-def _has_long_line(text: str) -> bool:
-    return len(text) > LONGEST_LINE and max(map(len, text.split("\n"))) > LONGEST_LINE
+def _is_cut_into_pieces(text: str, who: int) -> bool:
+    """Whether not all of a text is told, cut into lines or sentences: it may have more names than they."""
+    mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
+    return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
 
 
 def _holds_order(line: str) -> bool:

@@ -375,7 +375,7 @@ TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", 
 LONGEST_WORD = max(map(len, TROUBLE))
 SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
-_TURN = re.compile(r"^\[(?=(?:SYSTEM|USER|ASSISTANT|TOOL|OTHER|RESULT)\b[^\n\]]{0,200}\])", re.MULTILINE)
+_TURN = re.compile(r"\[(?<![^\n]\[)(?=(?:SYSTEM|USER|ASSISTANT|TOOL|OTHER|RESULT)\b[^\n\]]{0,200}\])")
 BATCH = 256
 """Messages that are searched for credentials in one go."""
 MOST_CHUNKS = 8

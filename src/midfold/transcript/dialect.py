@@ -94,7 +94,7 @@ class Notes(Struct, gc=False):
 
     def items(self, path: str, value: Any) -> list[Any] | tuple[Any, ...]:
         """A list, or an empty one with a note; an absent or null list is simply empty."""
-        if isinstance(value, list | tuple):
+        if isinstance(value, (list, tuple)):
             return value
         if value is not None:
             self.expect(path, "a list", value)

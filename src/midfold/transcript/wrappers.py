@@ -224,13 +224,14 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
 
     A refusal counts only where the client marks the result as none: any command can print such a sentence.
     """
-    text = result.text.lstrip()
+    if not result.is_error and not _asks(tool):
+        return ""
+    text = result.text.strip()
     if text.startswith(REFUSED):
         opening = _HOW_TO_GO_ON.match(text) if result.is_error else None
         return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
-    if result.is_error or not _asks(tool):
+    if result.is_error:
         return ""
-    text = text.rstrip()
     opening = _ANSWERED.match(text)
     if opening is None:
         return "" if text.startswith(_NOT_ANSWERED) else text[:LONGEST_REPLY]

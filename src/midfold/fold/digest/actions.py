@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from midfold.fold.digest import outcomes as failure
@@ -98,16 +99,16 @@ _LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
 """What exits with 1 where it finds nothing."""
 _QUOTED = re.compile(r"'[^']*'")
 _REDIRECTED = re.compile(
-    r"(?<![\d&<>=-])>{1,2}\s{0,9}([^\s;&|<>()'\"$`]{1,300})|\btee (?:-a )?([^\s;&|<>()'\"$`]{1,300})"
+    r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
 )
-_CHANGES = re.compile(
-    r"(?:^|[;&|(]\s{0,9}|\n\s{0,9})(?:sudo )?(?:rm|mv|cp|mkdir|touch|chmod|ln|patch|unlink|truncate|rmdir"
-    r"|sed -i|perl -p?i"
+_CHANGING = (
+    r"(?:sudo )?(?:rm|mv|cp|mkdir|touch|chmod|ln|patch|unlink|truncate|rmdir|sed -i|perl -p?i"
     r"|git (?:-C \S{1,200} )?(?:add|commit|apply|checkout|switch|push|merge|rebase|stash|reset|restore|rm|mv|tag"
     r"|cherry-pick|revert)"
     r"|(?:npm|pnpm|yarn|bun|pip|uv|cargo|go|apt|apt-get|brew) "
     r"(?:install|add|remove|uninstall|get|mod|update|upgrade))\b"
 )
+_CHANGES, _CHANGES_LATER = re.compile(_CHANGING), re.compile(rf"[;&|(\n]\s{{0,9}}{_CHANGING}")
 _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,300})(?:$|[\n;&|])")
 
 
@@ -165,7 +166,7 @@ def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
     paths = [first or second for first, second in _REDIRECTED.findall(bare)] if ">" in bare or "tee " in bare else []
     paths += _IN_PLACE.findall(bare) if "sed -i" in bare else []
     kept = tuple(dict.fromkeys(path for path in paths if not path.startswith(("/dev/", "&")) and not path.isdigit()))
-    return bool(kept) or bool(_CHANGES.search(bare)), kept
+    return bool(kept) or bool(_CHANGES.match(bare) or _CHANGES_LATER.search(bare)), kept
 
 
 # Files edited: which, how many places, and whether the edit was applied.
@@ -359,7 +360,7 @@ def _count_hits(look: Look) -> str:
 def few_hits(look: Look) -> str:
     """The hits of a search, where they are few."""
     lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
-    hits = [line for line in lines if _HIT.match(line)]
+    hits = list(islice(filter(_HIT.match, lines), MOST_HITS + 1))
     return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 

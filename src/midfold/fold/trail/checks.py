@@ -266,11 +266,12 @@ def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: st
     counts = " ".join(tally.split()).rstrip(";, ")
     if went_on(text, kind, then):
         return Verdict(True, counts, ())
-    bad, good = _BAD.search(text), _GOOD.search(text)
+    good = _GOOD.search(text)
     is_last = bool(tally) and tally in text[-TALLY_REACH:]
     ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
     ends_badly = is_last and _FAILED.search(tally)
-    ok = not (failed or ends_badly or (bad and not ends_well and not (good and failed is False)))
+    is_good = ends_well or (good and failed is False)
+    ok = not (failed or ends_badly or (not is_good and _BAD.search(text)))
     if ok and (_NONE_RAN.search(text) if not good else _is_empty_go_run(text)):
         return Verdict(None, "no tests ran", ())
     fails: list[str] = []

@@ -24,7 +24,7 @@ PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 Deed = Literal["add", "update", "delete", "move"]
 
 _NAME = re.compile(
-    r"\n[ \t]{0,40}+"
+    r"\n[ \t]{0,40}+(?=[A-Za-z_$])"
     r"(?>(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4})"
     r"(?:(?:def|class|function\*?|fn|interface|struct|enum|trait|impl|type|func(?:[ \t]\([^)\n]{0,80}\))?)[ \t]"
     r"([A-Za-z_$][\w$]{0,80})"
