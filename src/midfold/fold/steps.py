@@ -391,7 +391,7 @@ def head_of(step: StoryStep, files: FileNames) -> str:
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
-        closing = _short_output(look) or _counts(look) or closing
+        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing
     elif action.family == "search":
         closing = few_hits(look) or closing
     return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
@@ -406,7 +406,7 @@ def _short_output(look: Look) -> str:
 
 
 def _counts(look: Look) -> str:
-    """What a check that passed counts; its last line may be that of any part of it."""
+    """What a check that passed counts, where its last line is that of one of its parts."""
     kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
     kind = next(filter(None, kinds), None)
     verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
