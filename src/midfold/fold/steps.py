@@ -54,8 +54,7 @@ CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
-RECENT, RECENT_CHARACTERS = 12, 2_000
-ORDER_REACH = 500
+RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
 GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 
@@ -76,7 +75,8 @@ _IDLE = re.compile(
     r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
     r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information"
 )
-"""A line that tells of nothing: a test that passed, the text around what a linter complains of, a link of a record."""
+_IDLE_MARKS = ("=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more")
+"""A line that tells of nothing (a test that passed, the text around a linter's complaint, a link), and its marks."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -265,6 +265,7 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
+        may_idle = is_told and who == RESULT and any(mark in text for mark in _IDLE_MARKS)
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
@@ -272,7 +273,7 @@ class FoldReading:
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
             is_new = is_told and unit not in seen and unit not in step.head
-            if is_new and not (who == RESULT and _IDLE.match(unit)):
+            if is_new and not (may_idle and _IDLE.match(unit)):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
