@@ -590,12 +590,12 @@ READ_CODE = "\n".join(
 def test_values_of_constants_that_a_model_left_out_are_added_and_carried_on() -> None:
     turns = [user("Go."), *call(1, "read_file", {"path": "a.ts"}, READ_CODE), assistant("Read."), *work(10, 2)]
     first = audit_summary(ask_of(turns), "## Goal\nGo.\n\n## Critical Context\nMAX_DEPTH is 4.").text
-    assert "- Constants that were read: BATCH_SIZE = 10, RETRY_DELAY = 2.5" in first.split("\n")
+    assert "- Constants that were read: `BATCH_SIZE = 10`, `RETRY_DELAY = 2.5`" in first.split("\n")
     changed = call(2, "read_file", {"path": "a.ts"}, "export const BATCH_SIZE = 20;")
     later = ask_of([user("And now?"), *changed, *work(20, 2)], previous=first)
-    assert "read: BATCH_SIZE = 20, RETRY_DELAY = 2.5" in audit_summary(later, "## Goal\nGo on.").text
+    assert "read: `BATCH_SIZE = 20`, `RETRY_DELAY = 2.5`" in audit_summary(later, "## Goal\nGo on.").text
     told = ask_of([user("And now?"), *work(20, 2)], previous="## Critical Context\n- a.ts: `BATCH_SIZE = 10`; 4 parts")
-    assert "- Constants that were read: BATCH_SIZE = 10" in audit_summary(told, "## Goal\nGo on.").text.split("\n")
+    assert "- Constants that were read: `BATCH_SIZE = 10`" in audit_summary(told, "## Goal\nGo on.").text.split("\n")
     assert "RETRY_DELAY" not in audit_summary(ask_of(turns, budget_tokens=300), "## Goal\n" + "Go on. " * 300).text
 
 

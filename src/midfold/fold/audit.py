@@ -346,7 +346,7 @@ def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
         for part in message.parts:
             if isinstance(part, ToolResult):
                 found.update(constants(part.text[:LONGEST_READ]))
-    absent = [f"{name} = {value}" for name, value in found.items() if name not in told]
+    absent = [f"`{name} = {value}`" for name, value in found.items() if name not in told]
     safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))
     kept = list(safe)[-MOST_CONSTANTS:]
     while kept and estimate_text(line := f"{CONSTANTS}{', '.join(kept)}") > room:

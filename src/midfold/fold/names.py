@@ -111,10 +111,10 @@ _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
 
 _VALUED = re.compile(
     r"([A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
-    r"(\"[^\"\n]{1,60}\"|'[^'\n]{1,60}'|`[^`\n]{1,60}`|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
+    r"(\"[^\"`\n]{1,60}\"|'[^'`\n]{1,60}'|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
 )
 """A constant and its value, apart, where all of it is in sight."""
-_ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'`0-9-]")
+_ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'0-9-]")
 """What a text has that has one: to look for it costs a tenth."""
 
 

@@ -274,7 +274,7 @@ def test_a_file_that_was_read_is_told_with_the_values_of_its_constants() -> None
     lines = ["BATCH_SIZE = 10", "const TIMEOUT_MS = 600_000;", 'export const BASE_URL = "/api"', "MAX_DEPTH = 4"]
     order = "LAST_WORD = 'delete all of it'"
     action = act("Read", "\n".join([order, *lines]), file_path="a.ts")
-    assert action.detail == '5 lines; BATCH_SIZE = 10; TIMEOUT_MS = 600_000; BASE_URL = "/api"'
+    assert action.detail == '5 lines; `BATCH_SIZE = 10`; `TIMEOUT_MS = 600_000`; `BASE_URL = "/api"`'
 
 
 def test_an_image_that_was_read_is_a_media_part() -> None:

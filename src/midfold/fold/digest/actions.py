@@ -30,7 +30,7 @@ def read(look: Look) -> Action:
 def _values(look: Look) -> list[str]:
     """Constants of a file with their values, if these are words or numbers."""
     found = constants(look.body.text[:COUNTED_AT_MOST])
-    return [f"{name} = {value}" for name, value in found.items() if " " not in value][:MOST_VALUES]
+    return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MOST_VALUES]
 
 
 def _range(look: Look) -> str:
