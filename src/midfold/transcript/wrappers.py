@@ -228,7 +228,7 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
         return ""
     text = result.text.strip()
     if text.startswith(REFUSED):
-        opening = _HOW_TO_GO_ON.match(text) if result.is_error else None
+        opening = _HOW_TO_GO_ON.match(text)
         return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
     if result.is_error:
         return ""
