@@ -51,7 +51,7 @@ _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED = "ran to its end"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
 _NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
-_UNCHANGED = "- no change of a file was seen so far"
+_UNCHANGED = "- no change of a file was seen in these turns"
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
