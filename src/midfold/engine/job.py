@@ -15,6 +15,7 @@ from midfold.fold.budget import ROOMY
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
+    DENSE_TRAIL_SHARE,
     TRAIL_SHARE,
     CompactionRequest,
     CompactionState,
@@ -115,7 +116,7 @@ SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
-STAYING_OF_TARGET = 0.2
+STAYING_OF_TARGET = 0.1
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
@@ -357,7 +358,7 @@ class Job:
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
-        budget = self.summary_budget(plan, spare=True)
+        budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
         trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
         return SummaryAsk(
             messages=new,
@@ -371,9 +372,9 @@ class Job:
             before=self._before(plan),
             after=after,
             trail=trail,
-            trail_lines=render(trail, int(budget * TRAIL_SHARE)),
+            trail_lines=render(trail, int(budget * (DENSE_TRAIL_SHARE if is_dense else TRAIL_SHARE))),
             folded_trail=folded,
-            dense=self.request.target_tokens is not None,
+            dense=is_dense,
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
-from midfold.fold.ends import ends_of, ends_with, shown_words
+from midfold.fold.ends import ends_of, ends_of_result, ends_with, shown_words
 from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
@@ -18,7 +18,7 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
-TARGET_PER_END, LEAST_END = 7, 600
+TARGET_PER_END, LEAST_END = 14, 600
 """Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
 to three times that stay whole."""
 ASK_OF_TARGET = 0.08
@@ -67,7 +67,7 @@ def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
     """The beginning and the end of a result, by whole lines or words, and how a run ended where neither shows it."""
     printed = without_reminders(text)
-    head, tail = ends_of(printed, preview) if len(printed) > 2 * preview else (printed, "")
+    head, tail = ends_of_result(printed, preview) if len(printed) > 2 * preview else (printed, "")
     told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
     return _with_gap(text, handle, head, told, tail)
 

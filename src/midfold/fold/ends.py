@@ -16,6 +16,13 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
     return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
 
 
+def ends_of_result(text: str, length: int) -> tuple[str, str]:
+    """The same of what a tool printed, and however short that is the last line, which often says how it ended."""
+    head, tail = ends_of(text, length)
+    last = text.rstrip().rpartition("\n")[2]
+    return head, tail or (last if len(last) <= 2 * length else "")
+
+
 def ends_with(text: str, piece: str) -> bool:
     """Whether a piece of a user's text is the last thing in it."""
     return text.rstrip().endswith(piece.rstrip())

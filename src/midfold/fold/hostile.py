@@ -60,7 +60,10 @@ _HARD = frozenset({"url", "path", "hash"})
 _OTHER_WORDS = re.compile(r"[^\W\d_]{3,40}+")
 WORDS_OF_A_FACT = 6
 """Beside names: a line with fewer says nothing without them."""
-_PRODUCT = re.compile(r"[A-Z][A-Za-z]*\.js")
+_NO_NAME = re.compile(r"[A-Z][A-Za-z]*\.js|[Ll][0-9]{1,6}-[Ll]?[0-9]{1,6}")
+"""What looks like a file or an id and is none: a product, and from which line to which."""
+LINE_DIGITS = 3
+"""Of a number in a list that could also be a large one: fewer or more, and it is that."""
 _TRAILING = ".,;:!?*"
 _IN_PATH = frozenset(bytes([code]) for code in b"abcdefghijklmnopqrstuvwxyz0123456789_-./@+")
 _DIGIT = re.compile(rb"[0-9]")
@@ -110,8 +113,16 @@ class Source:
         if found.kind == "path":
             return self._has_path(text)
         if found.kind in ("number", "version"):
-            return any(map(self._stands, _spellings(text.lstrip(b"v"))))
+            return any(map(self._stands, _spellings(text.lstrip(b"v")))) or self._are_lines(text)
         return self._stands(text)
+
+    def _are_lines(self, text: bytes) -> bool:
+        """Whether this is no number but a list of them, such as those of lines: each stands somewhere on its own."""
+        numbers = text.split(b",")
+        return len(numbers) > 1 and all(
+            len(number) == LINE_DIGITS and re.search(rb"(?<![0-9])%b(?![0-9])" % number, self._text)
+            for number in numbers
+        )
 
     def _has_path(self, text: bytes) -> bool:
         pieces = [piece for piece in re.split(rb"[/*]+", text.strip(b"~./*")) if piece not in (b"", b".", b"..")]
@@ -196,7 +207,7 @@ def identifiers(line: str) -> list[Identifier]:
     found: list[Identifier] = []
     for match in _IDENTIFIER.finditer(line):
         text = match.group().rstrip(_TRAILING)
-        if len(text) >= 3 and any(character.isalnum() for character in text) and not _PRODUCT.fullmatch(text):
+        if len(text) >= 3 and any(character.isalnum() for character in text) and not _NO_NAME.fullmatch(text):
             found.append(Identifier(match.lastgroup or "", text, match.start() + len(text)))
     return found
 

@@ -22,8 +22,9 @@ from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
 """Of a summary's budget: what the user said and a model left out, added word for word."""
-TRAIL_SHARE = 0.1
-"""The same: what was made and changed, as calls and results tell it."""
+TRAIL_SHARE, DENSE_TRAIL_SHARE = 0.1, 0.05
+"""The same: what was made and changed, as calls and results tell it; and where a size was asked for, as a model knows
+better what of it matters then."""
 BY_ENDS = "(Of the next message only the beginning and the end stay:)"
 BY_BEGINNING = "(Of the next message only about the first {shown:,} characters stay:)"
 SHORT_TEXT = 360

@@ -24,7 +24,7 @@ from midfold.fold.digest.actions import changes, editor, few_hits, patch, tellin
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.ends import ends_of, ends_with, shown_words
+from midfold.fold.ends import ends_of_result, ends_with, shown_words
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
@@ -306,7 +306,7 @@ class FoldReading:
         """What a reader sees of a text that stays."""
         ask = self.ask
         if step.kind is Kind.CALL:
-            return text if ask.shows_result(text) else "\n".join(ends_of(text, ask.shown_results))
+            return text if ask.shows_result(text) else "\n".join(ends_of_result(text, ask.shown_results))
         if ask.shows_text(text):
             return text
         opening = ask.shown_asks if step.kind is Kind.USER else 0

@@ -33,6 +33,7 @@ from midfold.model.drive import Summarizer
 from midfold.transcript.document import read
 from midfold.transcript.laws import is_human
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.tokens import estimate_text
 
 Kind = Literal["recall", "artifact", "decision", "continuation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -68,6 +69,8 @@ else: [{"kind": "recall", "q": "...", "gold": "..."}, ...]"""
 _OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
 SMALLEST_WINDOW, LARGE_WINDOW = 4_000, 100_000_000
+STAND_IN_SHARES = tuple(share / 20 for share in range(2, 18))
+"""Of a stand-in: what is not plain words; the one counts that makes it as dense as a summary is."""
 MOST_FITTINGS, ENOUGH, FOR_STAND_IN = 8, 0.97, 0.95
 """Of the budget: what a view must fill, and what one with a stand-in may: real summaries may take more room."""
 
@@ -181,15 +184,21 @@ def _json(text: str, place: str) -> Any:
 
 
 def _stand_in(ask: SummaryAsk) -> SummaryAnswer:
-    """A text as long as a summary is asked for and about as dense: words of the conversation, more plain ones."""
+    """A text as long as a summary is asked for and as dense: words of the conversation, plain ones among names."""
     room = int(ask.asked_tokens * OF_SUMMARIES) // len(SECTIONS)
     words = " ".join(text_of(message) for message in ask.messages).split()
-    plain, dense = (" ".join(filter(str.isalpha, words)), 2 * room // 5), (" ".join(words), 3 * room // 5)
-    parts = []
-    for place, section in enumerate(SECTIONS):
-        texts = (text[place * size : (place + 1) * size] for text, size in (plain, dense))
-        parts.append(f"## {section.heading}\n{' '.join(texts)}")
-    return SummaryAnswer(text="\n\n".join(parts)[: room * len(SECTIONS)], source="model")
+    kinds = (" ".join(filter(str.isalpha, words)), " ".join(word for word in words if not word.isalpha()))
+
+    def text_with(share: float) -> str:
+        sizes = (int(room * (1 - share)), int(room * share))
+        parts = []
+        for place, section in enumerate(SECTIONS):
+            texts = (text[place * size : (place + 1) * size] for text, size in zip(kinds, sizes, strict=True))
+            parts.append(f"## {section.heading}\n{' '.join(texts)}")
+        return "\n\n".join(parts)[: room * len(SECTIONS)]
+
+    made = map(text_with, STAND_IN_SHARES)
+    return SummaryAnswer(text=min(made, key=lambda text: abs(estimate_text(text) - ask.asked_tokens)), source="model")
 
 
 class Fitting(NamedTuple):

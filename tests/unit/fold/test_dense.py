@@ -129,7 +129,7 @@ def test_what_a_summary_leaves_of_its_room_goes_to_what_stays() -> None:
 def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> None:
     lines = [f"step {n}: the pool was filled" for n in range(30)]
     turns = [*session(60), *call(90, "terminal", {"command": "make"}, "\n".join([*lines, "ValueError: no pool"]))]
-    for target, is_whole in ((3_000, True), (600, False)):
+    for target, is_whole in ((6_000, True), (600, False)):
         shown = [part for message in view_of(turns, target) for part in message.parts if isinstance(part, ToolResult)]
         assert ("step 15: " in shown[-1].text) == is_whole
         assert "ValueError: no pool" in shown[-1].text
@@ -137,7 +137,7 @@ def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> No
 
 @pytest.mark.parametrize("target", [1_500, 2_500, 4_000])
 def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_model_writes(target: int) -> None:
-    lines = "\n".join(f"step {n}: the pool was filled and the queue is empty" for n in range(12))
+    lines = "\n".join(f"step {n}: the pool was filled and the queue is empty" for n in range(7))
     ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 200
     turns = [*session(60), user(ask), *call(90, "terminal", {"command": "make " + "x " * 900}, lines)]
     told: list[bool] = []

@@ -189,6 +189,8 @@ SHORTEST_LIMIT = 40
 """Room for the marker itself; a smaller limit is taken as this one."""
 SHORT_LIMIT = 100
 """With no more room, only the beginning of a string is shown: the end would say nothing."""
+_PAIRS = (("old_string", "new_string"), ("old_str", "new_str"))
+"""What an edit takes out and puts there."""
 LONGEST_PATH = 4_096
 LONGEST_BARE_PATH = 1_024
 LONGEST_BARE_ID = 256
@@ -218,8 +220,28 @@ def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: 
         )
     except (ValueError, RecursionError):
         exact = value
-    shrunk = jsonio.text_of(shrink_json_string_leaves(exact, max_string_chars))
+    shrunk = jsonio.text_of(shrink_json_string_leaves(_by_difference(exact, max_string_chars), max_string_chars))
     return shrunk if len(shrunk) < len(arguments) else arguments
+
+
+def _by_difference(value: Any, limit: int) -> Any:
+    """The arguments of an edit, the two texts without what they begin and end with alike, where one is too long."""
+    given = value if isinstance(value, dict) else {}
+    for keys in _PAIRS:
+        old, new = map(given.get, keys)
+        if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > limit:
+            start = old.rfind("\n", 0, _alike(old, new)) + 1
+            old, new = old[start:], new[start:]
+            end = _alike(old[::-1], new[::-1])
+            kept = (f"…{text[: len(text) - end]}…" for text in (old, new))
+            return {**given, **dict(zip(keys, kept, strict=True))}
+    return value
+
+
+def _alike(first: str, second: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def shrink_json_string_leaves(value: Any, max_string_chars: int) -> Any:
