@@ -15,13 +15,12 @@ from midfold.fold.budget import ROOMY
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
-    DENSE_TRAIL_SHARE,
-    TRAIL_SHARE,
     CompactionRequest,
     CompactionState,
     PrefixRequest,
     SummaryAsk,
     told_tokens,
+    trail_share,
 )
 from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
 from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
@@ -372,7 +371,7 @@ class Job:
             before=self._before(plan),
             after=after,
             trail=trail,
-            trail_lines=render(trail, int(budget * (DENSE_TRAIL_SHARE if is_dense else TRAIL_SHARE))),
+            trail_lines=render(trail, int(budget * trail_share(budget, is_dense=is_dense))),
             folded_trail=folded,
             dense=is_dense,
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,

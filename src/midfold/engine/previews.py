@@ -18,7 +18,7 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
-TARGET_PER_END, LEAST_END = 14, 600
+TARGET_PER_END, LEAST_END = 12, 600
 """Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
 to three times that stay whole."""
 ASK_OF_TARGET = 0.08

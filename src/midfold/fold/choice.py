@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
+from math import exp
 
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, parts, subwords, worth
@@ -39,32 +40,38 @@ sentences count by their names."""
 MOST_READ, MOST_LINES = 4, 6
 """Lines under a step that reads, and under another."""
 OLDEST, NEWEST = 0.6, 1.4
-OLDEST_SPEECH, NEWEST_SPEECH = 0.85, 1.15
+OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
 """What the age of a step makes of its worth; of what was said, less."""
 SHORT_ASK = 600
 """Characters; a longer message of the user's is told by its beginning and by what it demands."""
 LONGEST_CALL = 120
 """Characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 2.0, "demand": 0.8, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
+PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
+"""What a token of the user's words is worth beside its names."""
+SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
+"""What a token of the agent's words is worth, whatever names they have; more where they tell what was found or done,
+less by how much of them is said again later."""
+NEW_WORDS = 0.5
+"""How much it counts that a sentence has words which are not told yet."""
+OF_READ_FILES = 0.2
+"""What the names count that stand in a file which was read: there are very many of them."""
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
     "failed": 0.25,
-    "ended": 0.2,
+    "ended": 10.0,
     "agent": 0.2,
     "other": 0.12,
     "shell": 0.1,
     "web": 0.06,
 }
-SAID_AGAIN = 0.3
-"""What is left of the worth of a sentence whose names are all told already."""
 ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 5.0, 0.04, 0.02
 EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
 budget they may take for that."""
-ON_TOPIC = 10.0
+ON_TOPIC = 100.0
 """For each token of a line that is about what was asked to be kept."""
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
@@ -80,7 +87,6 @@ _INTENT = re.compile(
     r"(?<=now )(?:add|update|create|write|run|fix|check|verify|edit|change|remove|read|look|i need|for|the)|"
     r"(?<=next, )(?:add|update|create|write|run|fix|check|verify))\b"
 )
-_DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z")
 _EMPTY = re.compile(
     r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait|no response requested)\W{0,3}|"
     r"(?:(?:now|good|great|perfect)\W{1,2})?i (?:now )?(?:have|understand) [^.]{0,40}\b"
@@ -111,6 +117,7 @@ _IMPORTS = re.compile(
     r"(?:import|from|use|using|#include|require|export \* from)\b.*|[\w.]{0,20} ?[\"'][\w@./-]+[\"'][,;)]?"
 )
 _DIGITS = re.compile(r"[0-9]+")
+_WORD = re.compile(r"[a-z_]\w{3,}+|[0-9]{2,}+")
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
 """A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
@@ -142,6 +149,8 @@ class Choice:
         self._files: set[str] = set()
         """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
+        self._last_said = {} if only_names else _last_said(steps)
+        self._told_words = set() if only_names else _words(told)
         lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
             self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
@@ -172,6 +181,8 @@ class Choice:
                 head.is_judged = True
                 if step.at in self.reading.fold:
                     found.append(head)
+            is_read = step.action is not None and step.action.family == "read"
+            step.names_count = OF_READ_FILES if is_read and not self._only_names else 1.0
             step.length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -187,7 +198,7 @@ class Choice:
         """The lines that are worth most, judged."""
         lines = [line for line in found if not line.is_judged]
         for line in lines:
-            line.base = _base(line) * line.step.age
+            line.base = self._base(line)
         most = int(budget * CANDIDATES_PER_TOKEN) + 50
         if len(found) > most and not self._topic:
             worthy = [line for line in found if self._gain(line) > 0]
@@ -209,8 +220,30 @@ class Choice:
         if line.is_weighed:
             self._bind(line)
         else:
-            line.base = _base(line) * line.step.age
+            line.base = self._base(line)
             line.is_weighed = True
+
+    def _base(self, line: Line) -> float:
+        """What a line is worth beside its names."""
+        return (self._said_worth(line) if line.step.kind is Kind.SAID else _worth(line)) * line.step.age
+
+    def _said_worth(self, line: Line) -> float:
+        """What a sentence of the agent's is worth: by what it does, not by its names."""
+        step, text = line.step, line.text
+        low = text.lower()
+        line.is_intent = _is_intent(line, low)
+        if line.is_intent or _EMPTY.fullmatch(low):
+            return 0.0
+        worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
+        words = _words(low)
+        later = sum(self._last_said[word] > step.at for word in words if word in self._last_said) / max(len(words), 1)
+        return worth * exp(-SAID_LATER * later)
+
+    def _newness(self, line: Line) -> float:
+        """How much of a sentence has words that are not told yet."""
+        words = line.words = line.words or _words(line.text)
+        new = sum(word not in self._told_words for word in words)
+        return float(((new + 0.3) / (len(words) + 0.3)) ** NEW_WORDS)
 
     def _bind(self, line: Line) -> None:
         """Whether a line says what its names are, if need be with the one before or behind it."""
@@ -251,9 +284,10 @@ class Choice:
     def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
         step = line.step
-        base = line.base if (has_speech or step.kind is not Kind.SAID) and not self._only_names else 0.0
-        if step.kind is Kind.SAID and line.names and not named and not step.is_answer:
-            base *= SAID_AGAIN
+        if step.kind is Kind.SAID and has_speech and not self._only_names:
+            return line.base * (self._newness(line) if line.is_judged else 1.0), line.cost
+        base = 0.0 if step.kind is Kind.SAID or self._only_names else line.base
+        named *= 1.0 if line.first < 0 else step.names_count
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
         if line.first >= 0 and (is_told or not step.head):
             return gain, cost
@@ -324,6 +358,8 @@ class Choice:
             self._speech_left -= cost
         for key in keys:
             self._told[key] += 1
+        if not self._only_names:
+            self._told_words |= _words(f"{line.step.head}\n{line.text}")
         self._cover(line.names)
         self._cover(line.step.head_names)
         self._files |= {line.step.file} if line.step.file else set()
@@ -386,7 +422,7 @@ def _most_per_token(line: Line, text: str) -> float:
     """What a token of a line is worth beside its names, at most: what can be told without a search."""
     step = line.step
     if step.kind in SPEECH:
-        return PER_TOKEN["ask" if step.kind is Kind.USER else "finding"]
+        return PER_TOKEN["ask"] if step.kind is Kind.USER else SAID * FOUND
     if text.startswith("+ "):
         return EDITED if line.first in step.telling else ADDED
     if "_" in text and _DEFINES.search(text):
@@ -400,24 +436,22 @@ def _is_quoting(text: str) -> bool:
     return "'" in text or '"' in text or "`" in text
 
 
-def _base(line: Line) -> float:
-    """What a line is worth beside its names."""
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _last_said(steps: list[StoryStep]) -> dict[str, int]:
+    """In which message each word of the agent's was last said."""
+    return {word: step.at for step in steps if step.kind is Kind.SAID for word in _words("\n".join(step.rows))}
+
+
+def _worth(line: Line) -> float:
+    """What a line of the user's, of a call or of its result is worth beside its names."""
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind is Kind.USER:
-        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
+        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "other"
         return PER_TOKEN[key] * tokens
-    if step.kind is Kind.SAID:
-        low = text.lower()
-        line.is_intent = _is_intent(line, low)
-        if _EMPTY.fullmatch(low):
-            return 0.0
-        if line.is_intent:
-            return PER_TOKEN["intent"] * tokens
-        if _DOUBT.match(low) and not step.is_answer:
-            return PER_TOKEN["said"] * tokens
-        is_finding = _FINDING.search(low) is not None
-        return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
         if line.first in step.telling:
             return EDITED * tokens

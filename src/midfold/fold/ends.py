@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 SHORTEST_ENDS = 60
 """Characters; shorter ends of a text say nothing, only whole lines do."""
+LONGEST_FRAME = 60
+_OPENING = re.compile(r"\s{0,4}(?:<(\w{1,20})>(?:[^<>\n]{0,20}</\1>)?\n){1,4}")
+_CLOSING = re.compile(r"(?:\n</\w{1,20}>){1,2}\s{0,4}\Z")
+"""What a client puts around what was printed, on lines of its own."""
 
 
 def ends_of(text: str, length: int) -> tuple[str, str]:
@@ -18,9 +24,12 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
 
 def ends_of_result(text: str, length: int) -> tuple[str, str]:
     """The same of what a tool printed, and however short that is the last line, which often says how it ended."""
-    head, tail = ends_of(text, length)
-    last = text.rstrip().rpartition("\n")[2]
-    return head, tail or (last if len(last) <= 2 * length else "")
+    opening, closing = _OPENING.match(text), _CLOSING.search(text, max(len(text) - LONGEST_FRAME, 0))
+    before, behind = opening[0] if opening else "", closing[0] if closing else ""
+    inside = text[len(before) : len(text) - len(behind)]
+    head, tail = ends_of(inside, length)
+    last = inside.rstrip().rpartition("\n")[2]
+    return f"{before}{head}".rstrip(), (tail or (last if len(last) <= 2 * length else "")) + behind
 
 
 def ends_with(text: str, piece: str) -> bool:

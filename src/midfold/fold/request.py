@@ -14,7 +14,16 @@ from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Readiness, Receipt
-from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
+from midfold.fold.summary import (
+    LITTLE_ROOM,
+    WHOLE,
+    StayingText,
+    TextRoom,
+    build_prompt,
+    sections_text,
+    serialize_turns,
+    turn_text,
+)
 from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Tool, ToolResult, Transcript, Usage
@@ -23,8 +32,7 @@ from midfold.transcript.tokens import Basis, Meter, estimate_text
 ADDED_SHARE = 0.03
 """Of a summary's budget: what the user said and a model left out, added word for word."""
 TRAIL_SHARE, DENSE_TRAIL_SHARE = 0.1, 0.05
-"""The same: what was made and changed, as calls and results tell it; and where a size was asked for, as a model knows
-better what of it matters then."""
+"""The same: what was made and changed, as calls and results tell it; and where a size was asked for."""
 BY_ENDS = "(Of the next message only the beginning and the end stay:)"
 BY_BEGINNING = "(Of the next message only about the first {shown:,} characters stay:)"
 SHORT_TEXT = 360
@@ -212,6 +220,13 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
             reference=reference,
             missing=self.missing,
         )
+
+
+def trail_share(budget_tokens: int, *, is_dense: bool) -> float:
+    """What the trail may take of a model's summary: of a small one the model knows best what matters."""
+    if is_dense:
+        return 0.0 if budget_tokens < LITTLE_ROOM else DENSE_TRAIL_SHARE
+    return TRAIL_SHARE
 
 
 def longest_whole(preview: int) -> int:

@@ -93,7 +93,9 @@ class Kind(IntEnum):
 class Line:
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = ("base", "binds", "cost", "first", "is_intent", "is_judged", "is_weighed", "last", "names", "step")
+    __slots__ = (
+        "base", "binds", "cost", "first", "is_intent", "is_judged", "is_weighed", "last", "names", "step", "words",
+    )  # fmt: skip
 
     def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
@@ -107,6 +109,7 @@ class Line:
         """Whether it says what its names are."""
         self.cost = 0.0
         self.is_intent = self.is_weighed = self.is_judged = False
+        self.words: set[str] = set()
 
     @property
     def text(self) -> str:
@@ -121,8 +124,8 @@ class StoryStep:
 
     __slots__ = (
         "action", "again", "again_cost", "age", "at", "call", "file", "has_reply", "head", "head_base", "head_cost",
-        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "result", "rows", "telling",
-        "texts",
+        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "names_count", "result",
+        "rows", "telling", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -136,6 +139,8 @@ class StoryStep:
         self.file = self.again = ""
         """The file that the head names, and the head as it is told where that file was told before."""
         self.head_base = 0.0
+        self.names_count = 1.0
+        """What the names in its lines count."""
         self.head_cost = self.again_cost = 0.0
         self.head_names: list[NameCounts] = []
         self.rows: list[str] = []

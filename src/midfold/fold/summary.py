@@ -107,7 +107,7 @@ MERGE = (
 STAYS = (
     "What stands in <stays> stays in the context word for word, before or after your summary: know it, so that the "
     "task and the present state are right, but do not repeat it. What is marked there as shown by its ends loses its "
-    "middle: carry over what matters of it."
+    "middle: carry over what matters of it, above all what the newest results say."
 )
 STANDING = (
     "Instructions that the client put into the conversation (project rules, environment, lists of skills) stay in the "
@@ -117,7 +117,10 @@ APPENDED = "What stands in <appended> is added to the sections of your summary a
 FEW_HEADINGS = (
     "There is little room, so every word counts: the four or five headings that matter most, under them facts set "
     "apart by semicolons, no sentences, signs for words (->, =, +, 3x), a folder named once, code only where nothing "
-    "else tells it, and nothing that the assistant can guess or sees in what stays."
+    "else tells it. Before you write, list for yourself what the assistant might have to look up again: exact values, "
+    "names, paths and error texts that were met; what each change was, where; why, and what was rejected; what was "
+    "run, with which result, and what was not. Then write what answers most of that in the fewest words, and leave "
+    "out what it can guess or sees in what stays."
 )
 _HEADING = re.compile(r"^#{1,4}[ \t]([^\n]*)$", re.MULTILINE)
 FENCE = "```"
@@ -311,11 +314,8 @@ def _rules(budget_tokens: int, focus: str | None, *, is_brief: bool = False) -> 
         "each fact once, in the short style of notes: no articles, no connecting words, several facts to a line. Why "
         "something was decided, judged or left as it is belongs to the facts. What code or an output says word for "
         "word (a text, a pattern, a constant, a default, a signature, a line number) is worth more than a description: "
-        "the assistant may need any that the work came near, also from files that were only read. Before you write, "
-        "list for yourself what it might have to look up again: values, names, paths and error texts that were met; "
-        "what each change was, and where; why, and what was rejected; what was run, with which result, and what was "
-        "not. Then write what answers most of that in the fewest words. State finished work as finished, so that "
-        "nobody does it again. Keep uncertainty as it is: what was called probable, assumed or "
+        "the assistant may need any that the work came near, also from files that were only read. State finished work "
+        "as finished, so that nobody does it again. Keep uncertainty as it is: what was called probable, assumed or "
         f"not verified is written as that, never as a fact. Write in the language the user writes in. Write {length}: "
         "all of that room is yours, a summary much shorter loses facts, a longer one is cut. Most of it belongs to "
         "what was done, found out, decided and verified, and to the files; task, goal, asks and next steps take a few "

@@ -123,7 +123,7 @@ def test_the_previous_summary_is_carried_forward_not_nested() -> None:
 
 def test_a_topic_gets_its_lines_first() -> None:
     turns = [f"Module {number} reads its limits from table_{number} because of old clients." for number in range(40)]
-    rounding = "Billing rounds down to cents, which is not what the invoices say."
+    rounding = "Let me see how billing rounds the invoices."
     messages = read([{"role": "assistant", "content": turn} for turn in (rounding, *turns)]).messages
     assert rounding not in summary(200, messages=messages)
     assert rounding in summary(200, messages=messages, focus="invoices")
