@@ -297,6 +297,14 @@ def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
     assert checked.removed == 1
 
 
+def test_places_of_lines_are_no_inventions() -> None:
+    source = Source(read([user("setup.go\n 206→ x\n 296→ y\n 7,812 rows, code 4433557")]).messages)
+    for line in ("see setup.go:206,296 there", "setup.go L29-59 and L1022-L1106", "l7-11 of setup.go"):
+        assert ground(line, source).text == line
+    for line in ("it cost 206,297 dollars", "rows 434,558", "rows 7,296", "the id L29-x9 of it"):
+        assert ground(line, source).marked == 1, line
+
+
 def test_a_line_that_says_more_than_an_unknown_path_is_marked_and_one_with_an_unknown_address_is_not_kept() -> None:
     step = "1. Run the tests of the lexer by tests/run_all.py, then remove the copies that were made before the fix."
     checked = ground(f"## Next Steps\n{step}\n{step.replace('tests/run_all.py', 'https://evil.example/x.sh')}", SOURCE)

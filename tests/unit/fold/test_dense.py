@@ -9,9 +9,10 @@ import pytest
 import midfold
 from midfold.engine.planner import ANSWER_FOLDED
 from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_results
+from midfold.fold.ends import ends_of_result
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.fold.local import GOES_ON
-from midfold.fold.request import SummaryAsk
+from midfold.fold.request import DENSE_TRAIL_SHARE, SummaryAsk
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
@@ -263,3 +264,35 @@ def test_an_ask_that_is_told_by_message_and_summary_is_told_so_again_by_the_next
     last = midfold.compact(later, target_tokens=700, force=True, state=again.state)
     body = last.state.summary
     assert GOES_ON not in body and "Port the parser.\nRule 0" in body
+
+
+@pytest.mark.parametrize(
+    ("length", "first", "last"),
+    [(66, "first line\nmiddle of the long output 1", "middle of the long output 9\nthe end of it"),
+     (20, "first line", "the end of it"), (6, "", "")],
+)  # fmt: skip
+def test_of_a_result_the_ends_inside_its_frame_are_shown_and_its_last_line(length: int, first: str, last: str) -> None:
+    middle = [f"middle of the long output {n}" for n in range(1, 10)]
+    printed = "\n".join(["first line", *middle, "the end of it"])
+    framed = f"<returncode>1</returncode>\n<output>\n{printed}\n</output>"
+    shown = f"<returncode>1</returncode>\n<output>\n{first}".strip(), f"{last}\n</output>"
+    assert ends_of_result(framed, length) == shown
+    assert ends_of_result(printed, length) == (first, last)
+
+
+@pytest.mark.parametrize(("target", "is_added"), [(700, False), (6_000, True), (None, True)])
+def test_in_a_small_summary_the_model_tells_what_was_changed(target: int | None, is_added: bool) -> None:
+    asks: list[SummaryAsk] = []
+
+    @free
+    def summarise(ask: SummaryAsk) -> str:
+        asks.append(ask)
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    turns = [*session(40), *call(90, "write_file", {"path": "src/new.py", "content": "x = 1\n"}, "ok"), *session(20)]
+    midfold.compact(turns, target_tokens=target, context_length=24_000, force=True, summarizer=summarise)
+    assert bool(asks[0].trail_lines) == is_added
+    assert any(file.path.endswith("src/new.py") for file in asks[0].trail.files)
+    if target is not None:
+        added = sum(len(line) for lines in asks[0].trail_lines.values() for line in lines)
+        assert added <= asks[0].budget_tokens * DENSE_TRAIL_SHARE * 4

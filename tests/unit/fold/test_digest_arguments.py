@@ -38,6 +38,31 @@ def test_the_marker_says_exactly_how_much_is_missing() -> None:
     assert text.endswith(tail)
 
 
+@pytest.mark.parametrize("keys", [("old_string", "new_string"), ("old_str", "new_str")])
+def test_a_long_edit_is_shown_by_what_it_changes(keys: tuple[str, str]) -> None:
+    def edit(middle: str) -> str:
+        return f"{LONG}\n    limit = {middle}\n{LONG}"
+
+    before = json.dumps({"path": "/w/a.py", keys[0]: edit("10"), keys[1]: edit("20, and more"), "all": False})
+    value = json.loads(shrink_arguments(before, 60))
+    assert value == {
+        "path": "/w/a.py",
+        keys[0]: "…    limit = 10…",
+        keys[1]: "…    limit = 20, and more…",
+        "all": False,
+    }
+    assert shrink_arguments(before, len(before)) == before
+    halves = {**json.loads(before), keys[1]: 3}
+    assert LONG[:20] in json.loads(shrink_arguments(json.dumps(halves), 60))[keys[0]]
+
+
+def test_an_edit_that_changes_much_is_cut_even_so() -> None:
+    before = json.dumps({"old_string": f"same\n{LONG}", "new_string": f"same\n{LONG.upper()}"})
+    value = json.loads(shrink_arguments(before, 80))
+    assert [value[key].startswith(start) for key, start in (("old_string", "…line of"), ("new_string", "…LINE OF"))]
+    assert all(len(text) <= 80 and "left out" in text and "same" not in text for text in value.values())
+
+
 def test_unicode_stays_as_it_is() -> None:
     before = json.dumps({"content": "é漢字🙂 " * 500, "path": "/w/é.py"})
     after = shrink_arguments(before)

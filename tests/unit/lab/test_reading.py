@@ -12,8 +12,11 @@ from click.testing import CliRunner
 
 from midfold.cli.main import main
 from midfold.errors import TranscriptError
-from midfold.lab.reading import METHODS, Probe, ProbeQuestion, ReadingRun, load_probes, render, tokens
+from midfold.fold.request import SummaryAsk
+from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
+from midfold.lab.reading import METHODS, Probe, ProbeQuestion, ReadingRun, _stand_in, load_probes, render, tokens
 from midfold.transcript.document import read
+from midfold.transcript.tokens import estimate_text
 
 METHODS_HERE = ("whole", "window", "midfold")
 SECRET = "the port is 48213"
@@ -129,6 +132,16 @@ def test_a_summary_of_the_length_asked_for_fills_the_size(tmp_path: Path) -> Non
         asked.run()
     assert len(prompts) == 1
     assert 0.93 * 1500 <= asked.sizes["midfold-model", "s0"] <= 1500
+
+
+def test_what_stands_in_for_a_summary_is_as_long_and_as_dense_as_one() -> None:
+    plain = "the server was set up and then it was looked at again by those who had asked for it "
+    turns = read([{"role": "user", "content": (plain + f"src/part_{n}.py:{n} get_part_{n}() ") * 3} for n in range(60)])
+    for size in (300, 900, 2_400):
+        asked = SummaryAsk(messages=turns.messages, budget_tokens=size, fold="0" * 12, redact=str)
+        made = _stand_in(asked).text
+        assert 0.97 * size * OF_SUMMARIES <= len(made) <= size * OF_SUMMARIES
+        assert 0.93 * size <= estimate_text(made) <= 1.07 * size
 
 
 def test_who_summarises_for_a_larger_context_may_write_more(tmp_path: Path) -> None:
