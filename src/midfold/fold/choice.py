@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from math import exp
 
 from midfold.fold.hostile import is_suspicious
-from midfold.fold.names import NameCounts, binds, parts, subwords, worth
+from midfold.fold.names import NameCounts, binds, defines_constant, parts, subwords, worth
 from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
 from midfold.transcript.tokens import estimate_text
 
@@ -105,8 +105,6 @@ _FINDING = re.compile(
 )
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
-_DEFINES = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
-"""A constant and its value."""
 _REFUSES = re.compile(
     r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
 )
@@ -425,7 +423,7 @@ def _most_per_token(line: Line, text: str) -> float:
         return PER_TOKEN["ask"] if step.kind is Kind.USER else SAID * FOUND
     if text.startswith("+ "):
         return EDITED if line.first in step.telling else ADDED
-    if "_" in text and _DEFINES.search(text):
+    if defines_constant(text):
         return DEFINES
     if step.action is not None and step.action.outcome == "failed":
         return ERROR
@@ -459,7 +457,7 @@ def _worth(line: Line) -> float:
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
         return ERROR * tokens
-    if "_" in text and _DEFINES.search(text):
+    if defines_constant(text):
         return DEFINES * tokens
     if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens

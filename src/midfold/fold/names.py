@@ -109,6 +109,8 @@ _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
 """A file with the number of a line behind it, as searches print the lines around a hit."""
 
 
+_DEFINES = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
+"""A constant and the beginning of its value, in a line of any language."""
 _VALUED = re.compile(
     r"([A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
     r"(\"[^\"`\n]{1,60}\"|'[^'`\n]{1,60}'|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
@@ -116,6 +118,11 @@ _VALUED = re.compile(
 """A constant and its value, apart, where all of it is in sight."""
 _ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'0-9-]")
 """What a text has that has one: to look for it costs a tenth."""
+
+
+def defines_constant(line: str) -> bool:
+    """Whether a line gives a constant a value, be it only begun: what is worth telling as it stands."""
+    return "_" in line and _DEFINES.search(line) is not None
 
 
 def constants(text: str) -> dict[str, str]:
