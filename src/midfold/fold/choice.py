@@ -50,8 +50,8 @@ CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 """What a token of the user's words is worth beside its names."""
 SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
-"""What a token of the agent's words is worth, whatever names they have; more where they tell what was found or done,
-less by how much of them is said again later."""
+"""What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
+much of them is said again later."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
 OF_READ_FILES = 0.2
@@ -103,6 +103,8 @@ _FINDING = re.compile(
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
     r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]"
 )
+_PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
+"""What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _REFUSES = re.compile(
@@ -226,11 +228,11 @@ class Choice:
         return (self._said_worth(line) if line.step.kind is Kind.SAID else _worth(line)) * line.step.age
 
     def _said_worth(self, line: Line) -> float:
-        """What a sentence of the agent's is worth: by what it does, not by its names."""
+        """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
         step, text = line.step, line.text
         low = text.lower()
         line.is_intent = _is_intent(line, low)
-        if line.is_intent or _EMPTY.fullmatch(low):
+        if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
         words = _words(low)
@@ -283,7 +285,7 @@ class Choice:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
         step = line.step
         if step.kind is Kind.SAID and has_speech and not self._only_names:
-            return line.base * (self._newness(line) if line.is_judged else 1.0), line.cost
+            return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind is Kind.SAID or self._only_names else line.base
         named *= 1.0 if line.first < 0 else step.names_count
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost

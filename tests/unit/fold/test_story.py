@@ -797,3 +797,63 @@ def test_the_text_of_a_skill_is_nothing_that_the_user_demands(frame: str) -> Non
     told = told_of([user("Mend the parser. Never push to main."), user(skill), *work(8)[1:]])
     assert "thank" not in told.render() and "platforms" not in told.render()
     assert "Never push to main." in told.render()
+
+
+def narrate(texts: list[str]) -> list[dict[str, Any]]:
+    """A session in which the agent says these things, each before a call."""
+    turns = [user("Go.")]
+    for n, text in enumerate(texts):
+        asked, answered = call(n, "look", {"at": "it"}, "x")
+        turns += [{**asked, "content": text}, answered]
+    return turns
+
+
+def test_findings_are_told_before_announcements_and_brackets_of_code() -> None:
+    findings = [
+        f"The {part} is flushed twice, so the {part} rows are lost." for part in ("cache", "queue", "page", "log")
+    ]
+    empty = ["Let me look at the loader and at the writer of the rows too.", "```\n}\n@staticmethod\n)\n```"]
+    told = told_of(
+        narrate([text for pair in zip(findings, empty * 2, strict=True) for text in pair]), budget_tokens=300
+    )
+    assert [finding for finding in findings if finding not in told.critical] == []
+    assert not any(text in told.critical for text in (empty[0], "@staticmethod", "}"))
+
+
+def test_what_is_said_again_later_gives_way_to_what_is_not() -> None:
+    words = [
+        "limit",
+        "header",
+        "encoding",
+        "order",
+        "cursor",
+        "buffer",
+        "socket",
+        "thread",
+        "schema",
+        "locale",
+        "parser",
+    ]
+    words += ["writer", "loader", "reader", "flush", "drops", "rows", "remained", "clears", "nobody", "empty", "stale"]
+    words += ["broken", "twice"]
+    triples = zip(words[::3], words[1::3], words[2::3], strict=True)
+    said = [f"The {one} was {two} before {three}." for one, two, three in triples]
+    once, again = said[:4], said[4:]
+    turns = narrate([*once, *again, *(text.replace("The", "Let me see whether the") for text in again * 10)])
+    told = told_of(turns, budget_tokens=120).critical
+    assert [text for text in once if text not in told] == []
+    assert sum(text in told for text in again) < 3
+
+
+def test_names_of_files_that_were_read_give_way_to_those_of_what_was_run() -> None:
+    words = ("limit", "header", "encoding", "order", "cursor", "buffer", "socket", "thread", "schema", "locale")
+
+    def lines(kind: str, thing: str) -> str:
+        return "\n".join(f"{other} of this {thing} comes from {kind}_{thing}_{other} here" for other in words[:6])
+
+    turns = [user("Go.")]
+    for n, thing in enumerate(words):
+        turns += call(2 * n, "read_file", {"path": f"src/part_{n}.py"}, lines("read", thing))
+        turns += call(2 * n + 1, "terminal", {"command": f"./show {n}"}, lines("shown", thing))
+    told = told_of(turns, budget_tokens=700).critical
+    assert told.count("shown_") > 3 * told.count("read_") - told.count("read_file")
