@@ -1,6 +1,7 @@
 """Runs the benchmarks: all of them, or those named.
 
-python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [gateway] [trajectories] [longtask] [frameworks]
+python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [keys] [gateway] [trajectories] [longtask]
+                [frameworks]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ BENCHMARKS = (
     "compact",
     "store",
     "recall",
+    "keys",
     "gateway",
     "trajectories",
     "longtask",

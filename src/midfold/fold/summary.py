@@ -116,11 +116,11 @@ STANDING = (
 APPENDED = "What stands in <appended> is added to the sections of your summary as it is: say what it does not."
 FEW_HEADINGS = (
     "There is little room, so every word counts: the four or five headings that matter most, under them facts set "
-    "apart by semicolons, no sentences, signs for words (->, =, +, 3x), a folder named once, code only where nothing "
-    "else tells it. Before you write, list for yourself what the assistant might have to look up again: exact values, "
-    "names, paths and error texts that were met; what each change was, where; why, and what was rejected; what was "
-    "run, with which result, and what was not. Then write what answers most of that in the fewest words, and leave "
-    "out what it can guess or sees in what stays."
+    "apart by semicolons, no sentences, signs for words (->, =, +, 3x), a folder named once, rules in a few words "
+    "each but commands they give exactly, code only where nothing else tells it. Before you write, list for yourself "
+    "what the assistant might have to look up again: exact values, names, paths and error texts that were met; what "
+    "each change was, where; why, and what was rejected; what was run, with which result, and what was not. Then write "
+    "what answers most of that in the fewest words, and leave out what it can guess or sees in what stays."
 )
 _HEADING = re.compile(r"^#{1,4}[ \t]([^\n]*)$", re.MULTILINE)
 FENCE = "```"
