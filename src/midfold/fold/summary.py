@@ -98,8 +98,9 @@ FIRST = (
 UPDATE = (
     "Update the summary below with the new turns that follow it: move finished work to Done, add what is new, drop "
     "what is obsolete. What it tells beside that (values, paths, reasons, errors and their fixes) is told nowhere else "
-    "any more: where room is short, say it in fewer words rather than leave it out. Do not nest the old summary inside the new one. The assistant that "
-    "will continue this work sees your summary and what is marked as staying, nothing else."
+    "any more: where room is short, say it in fewer words rather than leave it out. Do not nest the old summary inside "
+    "the new one. The assistant that will continue this work sees your summary and what is marked as staying, nothing "
+    "else."
 )
 MERGE = (
     "Merge the partial summaries below, oldest first, into one: later parts win where they differ. The assistant that "
