@@ -237,15 +237,14 @@ class Choice:
         if line.is_intent or _EMPTY.fullmatch(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
-        words = line.words = _words(low)
-        later = sum(self._last_said[word] > step.at for word in words if word in self._last_said) / max(len(words), 1)
+        last, at, words = self._last_said, step.at, line.words
+        later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
 
     def _newness(self, line: Line) -> float:
         """How much of a sentence has words that are not told yet."""
-        words = line.words = line.words or _words(line.text)
-        new = sum(word not in self._told_words for word in words)
-        return float(((new + 0.3) / (len(words) + 0.3)) ** NEW_WORDS)
+        new = len(line.words - self._told_words)
+        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
 
     def _bind(self, line: Line) -> None:
         """Whether a line says what its names are, if need be with the one before or behind it."""
@@ -453,8 +452,14 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _last_said(steps: list[StoryStep]) -> dict[str, int]:
-    """In which message each word of the agent's was last said."""
-    return {word: step.at for step in steps if step.kind is Kind.SAID for word in _words("\n".join(step.rows))}
+    """In which message each word of the agent's was last said; every sentence of it gets its words."""
+    last: dict[str, int] = {}
+    for step in steps:
+        if step.kind is Kind.SAID:
+            for line in step.lines:
+                line.words = _words(line.text)
+                last.update(dict.fromkeys(line.words, step.at))
+    return last
 
 
 def _worth(line: Line) -> float:

@@ -110,7 +110,7 @@ class Line:
         self.cost = 0.0
         self.is_intent = self.is_weighed = self.is_judged = False
         self.words: frozenset[str] = frozenset()
-        """Those of a sentence, once they were looked for."""
+        """Those of a sentence of the agent's, where it may be told."""
 
     @property
     def text(self) -> str:
