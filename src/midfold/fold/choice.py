@@ -22,7 +22,7 @@ from math import exp
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, defines_constant, parts, subwords, worth
 from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
-from midfold.transcript.tokens import estimate_text
+from midfold.transcript.tokens import estimate_each, estimate_text
 
 NAMED = 100.0
 """What the names of a line count beside what it says."""
@@ -118,6 +118,8 @@ _IMPORTS = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]+")
 _WORD = re.compile(r"[a-z_]\w{3,}+|[0-9]{2,}+")
+_PLAIN_WORD = re.compile(r"[a-z_][a-z0-9_]{3,}+|[0-9]{2,}+")
+"""The same for text in ASCII: faster by a quarter."""
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
 """A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
@@ -150,7 +152,7 @@ class Choice:
         """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
         self._last_said = {} if only_names else _last_said(steps)
-        self._told_words = set() if only_names else _words(told)
+        self._told_words = set() if only_names else set(_words(told))
         lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
             self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
@@ -167,6 +169,7 @@ class Choice:
         """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
+        _price_heads(steps)
         failures = _newest_failures(steps, budget * FAILED_SHARE)
         _limit_edits(steps, budget * EDITED_SHARE)
         for number, step in enumerate(steps):
@@ -176,8 +179,7 @@ class Choice:
                 head = Line(step, -1, -1, step.head_names)
                 step.head_base = _head_base(step, step in failures)
                 head.base = step.head_base * step.age
-                head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
-                step.again_cost = estimate_text(step.again) + LINE_TOKENS if step.file else step.head_cost
+                head.cost = step.head_cost
                 head.is_judged = True
                 if step.at in self.reading.fold:
                     found.append(head)
@@ -187,11 +189,11 @@ class Choice:
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
-        for step in steps:
-            for line in step.lines:
-                text = step.rows[line.first]
-                line.cost = estimate_text(text) + LINE_TOKENS
-                line.base = _most_per_token(line, text) * (len(text) / 4) * step.age
+        lines = [line for step in steps for line in step.lines]
+        texts = [line.step.rows[line.first] for line in lines]
+        for line, text, tokens in zip(lines, texts, estimate_each(texts), strict=True):
+            line.cost = tokens + LINE_TOKENS
+            line.base = _most_per_token(line, text) * (len(text) / 4) * line.step.age
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
@@ -203,8 +205,10 @@ class Choice:
         if len(found) > most and not self._topic:
             worthy = [line for line in found if self._gain(line) > 0]
             found = worthy if len(worthy) > most else found
+        unpriced = [line for line in found if not line.cost]
+        for line, tokens in zip(unpriced, estimate_each([line.text for line in unpriced]), strict=True):
+            line.cost = tokens + LINE_TOKENS
         for line in found:
-            line.cost = line.cost or estimate_text(line.text) + LINE_TOKENS
             if self._topic and not self._topic.isdisjoint(subwords(line.text)):
                 line.base += ON_TOPIC * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -235,15 +239,14 @@ class Choice:
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
-        words = _words(low)
-        later = sum(self._last_said[word] > step.at for word in words if word in self._last_said) / max(len(words), 1)
+        last, at, words = self._last_said, step.at, line.words
+        later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
 
     def _newness(self, line: Line) -> float:
         """How much of a sentence has words that are not told yet."""
-        words = line.words = line.words or _words(line.text)
-        new = sum(word not in self._told_words for word in words)
-        return float(((new + 0.3) / (len(words) + 0.3)) ** NEW_WORDS)
+        new = len(line.words - self._told_words)
+        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
 
     def _bind(self, line: Line) -> None:
         """Whether a line says what its names are, if need be with the one before or behind it."""
@@ -359,7 +362,8 @@ class Choice:
         for key in keys:
             self._told[key] += 1
         if not self._only_names:
-            self._told_words |= _words(f"{line.step.head}\n{line.text}")
+            self._told_words |= line.words or _words(line.text)
+            self._told_words |= _words(line.step.head) if line.step not in self.chosen else frozenset()
         self._cover(line.names)
         self._cover(line.step.head_names)
         self._files |= {line.step.file} if line.step.file else set()
@@ -398,12 +402,21 @@ def _head_base(step: StoryStep, has_room: bool) -> float:
     return HEADS.get(action.family, 0.01)
 
 
+def _price_heads(steps: list[StoryStep]) -> None:
+    """What the line of each step costs, and what it does where its file was told before."""
+    for step, tokens in zip(steps, estimate_each([step.head for step in steps]), strict=True):
+        step.head_cost = step.again_cost = tokens + LINE_TOKENS
+    again = [step for step in steps if step.file]
+    for step, tokens in zip(again, estimate_each([step.again for step in again]), strict=True):
+        step.again_cost = tokens + LINE_TOKENS
+
+
 def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
     """The newest calls that failed, as many as there is room to tell."""
     found: set[StoryStep] = set()
     for step in reversed(steps):
         if step.action is not None and step.action.outcome == "failed":
-            room -= estimate_text(step.head) + LINE_TOKENS
+            room -= step.head_cost
             if room < 0:
                 break
             found.add(step)
@@ -436,13 +449,20 @@ def _is_quoting(text: str) -> bool:
     return "'" in text or '"' in text or "`" in text
 
 
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
+def _words(text: str) -> frozenset[str]:
+    pattern = _PLAIN_WORD if text.isascii() else _WORD
+    return frozenset(pattern.findall(text.lower()))
 
 
 def _last_said(steps: list[StoryStep]) -> dict[str, int]:
-    """In which message each word of the agent's was last said."""
-    return {word: step.at for step in steps if step.kind is Kind.SAID for word in _words("\n".join(step.rows))}
+    """In which message each word of the agent's was last said; every sentence of it gets its words."""
+    last: dict[str, int] = {}
+    for step in steps:
+        if step.kind is Kind.SAID:
+            for line in step.lines:
+                line.words = _words(line.text)
+                last.update(dict.fromkeys(line.words, step.at))
+    return last
 
 
 def _worth(line: Line) -> float:

