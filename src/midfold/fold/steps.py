@@ -129,7 +129,7 @@ class StoryStep:
         "rows", "telling", "texts",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, at: int) -> None:
+    def __init__(self, kind: Kind, at: int, call: ToolCall | None = None) -> None:
         self.kind = kind
         self.at = at
         self.age = 1.0
@@ -151,7 +151,7 @@ class StoryStep:
         self.telling: frozenset[int] = frozenset()
         """The places of the lines that say most of an edit."""
         self.texts: list[str] = []
-        self.call: ToolCall | None = None
+        self.call = call
         self.result: ToolResult | None = None
         self.action: Action | None = None
         self.look: Look | None = None
@@ -330,7 +330,7 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
         message = messages[at]
         for part in message.parts:
             if isinstance(part, ToolCall):
-                steps.append(_call_step(part, at))
+                steps.append(StoryStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
             elif isinstance(part, ToolResult):
                 asked = calls.pop(part.call_id, None)
@@ -345,12 +345,6 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
         if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:
             steps[-1].is_answer = True
     return steps
-
-
-def _call_step(call: ToolCall, at: int) -> StoryStep:
-    step = StoryStep(Kind.CALL, at)
-    step.call = call
-    return step
 
 
 def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:

@@ -130,19 +130,11 @@ _FENCE = re.compile(r"^[ \t]{0,3}+```[^\n]*$", re.MULTILINE)
 _FRAME_END = re.compile(r"</(?=\s{0,4}(?:turns|previous-summary|stays|appended)\b)", re.I)
 _WORDS = re.compile(r"[a-z]+")
 _ALIASES = {
-    "historical task snapshot": "task_snapshot",
-    "constraints": "constraints",
-    "completed actions": "done",
-    "completed": "done",
-    "historical in progress state": "in_progress",
-    "blockers": "blocked",
-    "historical pending asks": "pending",
-    "historical remaining work": "next_steps",
-    "remaining work": "next_steps",
-    "objective": "goal",
-    "active": "active_state",
-    "next move": "next_steps",
-}
+    "historical task snapshot": "task_snapshot", "objective": "goal", "constraints": "constraints",
+    "completed actions": "done", "completed": "done", "historical in progress state": "in_progress",
+    "blockers": "blocked", "active": "active_state", "historical pending asks": "pending",
+    "historical remaining work": "next_steps", "remaining work": "next_steps", "next move": "next_steps",
+}  # fmt: skip
 
 
 class StructuredSummary(msgspec.Struct, frozen=True, kw_only=True):
