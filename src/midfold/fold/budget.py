@@ -9,7 +9,7 @@ Rules of this file (the specification documents, and the project's decisions whe
    one before it takes, at least 2,000 tokens, at most 5 % of the context length and 12,000. Where that maximum is below
    the minimum, in windows below 40,000 tokens, the minimum beats it, but is no more than a fifth of the threshold.
    In windows below 64,000, the smallest that the documents speak of, a summary may be as long as there where the view
-   has room for it, up to 30 % of the threshold.
+   has room for it, up to 30 % of the threshold. What it has taken it keeps: one that must shrink loses what it told.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -29,6 +29,8 @@ SUMMARY_SHARE_OF_CONTEXT = 0.05
 MINIMUM_OF_THRESHOLD = 0.2
 """The least budget of a summary, in windows in which 2,000 tokens would leave no room for anything else."""
 SMALLEST_WINDOW, MOST_OF_THRESHOLD = 64_000, 0.3
+KEPT = 0.87
+"""Of a summary: what is sure of its room, whatever the view has to spare. The rest may have been added to it."""
 ROOMY = 0.7
 """Of the threshold: a view that leaves the rest free is not folded again at once."""
 SOFT_RATIO = 0.8
@@ -65,7 +67,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def summary_tokens(self, folded: int, before: int = 0, room: int = 0) -> int:
         """How long the summary of `folded` tokens may be, in the place of one of `before`, where there is `room`."""
         wanted = before + int(folded * SUMMARY_RATIO)
-        spare = min(wanted, self.spare_maximum, room)
+        spare = min(wanted, self.spare_maximum, max(room, int(before * KEPT)))
         return max(min(wanted, self.summary_maximum), self.summary_minimum, spare)
 
     @property

@@ -84,3 +84,13 @@ def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:
 def test_a_target_shrinks_tail_and_summary() -> None:
     aimed = plan_budget(200_000).aiming_at(5_000)
     assert aimed.tail_tokens + aimed.summary_maximum < 5_000
+
+
+def test_a_summary_that_had_room_once_is_not_cut_to_the_least_by_the_next_fold() -> None:
+    small = plan_budget(24_000)
+    assert small.summary_tokens(9_000, 0, room=4_000) == 2_000
+    assert small.summary_tokens(9_000, 2_400, room=4_000) == 3_200
+    assert 2_700 <= small.summary_tokens(1_000, 3_200, room=0) < 3_200
+    assert small.summary_tokens(1_000, 9_000, room=0) == 3_200
+    assert small.summary_tokens(1_000, 1_000, room=0) == 2_000
+    assert plan_budget(200_000).summary_tokens(1_000, 9_900, room=0) == 10_000
