@@ -129,7 +129,7 @@ def test_what_a_summary_leaves_of_its_room_goes_to_what_stays() -> None:
 
 def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> None:
     lines = [f"step {n}: the pool was filled" for n in range(30)]
-    turns = [*session(60), *call(90, "terminal", {"command": "make"}, "\n".join([*lines, "ValueError: no pool"]))]
+    turns = [*session(140), *call(90, "terminal", {"command": "make"}, "\n".join([*lines, "ValueError: no pool"]))]
     for target, is_whole in ((4_000, True), (600, False)):
         shown = [part for message in view_of(turns, target) for part in message.parts if isinstance(part, ToolResult)]
         assert ("step 15: " in shown[-1].text) == is_whole
