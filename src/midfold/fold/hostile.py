@@ -119,7 +119,10 @@ class Source:
     def _are_lines(self, text: bytes) -> bool:
         """Whether this is no number but a list of them, such as those of lines: each stands somewhere on its own."""
         numbers = text.split(b",")
-        return len(numbers) > 1 and all(
+        if len(numbers) == 1:
+            return False
+        self._searches -= len(numbers)
+        return all(
             len(number) == LINE_DIGITS and re.search(rb"(?<![0-9])%b(?![0-9])" % number, self._text)
             for number in numbers
         )
