@@ -160,7 +160,7 @@ class Choice:
             self._run([line for line in lines if line.step.kind in SPEECH], self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
 
-    def _cover(self, entries: set[NameCounts] | list[NameCounts]) -> None:
+    def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
         known = self.reading.census.entries
         for entry in entries:
             if entry not in self.covered:

@@ -18,6 +18,8 @@ from functools import lru_cache
 from math import exp, log1p
 from typing import NamedTuple
 
+import msgspec
+
 from midfold.transcript import jsonio
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 
@@ -215,17 +217,24 @@ LONGEST_CUT = 200
 _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 
 
-class NameCounts:
+class NameCounts(msgspec.Struct, eq=False, gc=False):
     """What is known about one name."""
 
-    __slots__ = ("assistant", "counts", "last", "messages", "shape", "text", "words")
+    text: str
+    shape: Shape
+    words: tuple[str, ...]
+    messages: int = 0
+    last: int = -1
+    assistant: int = -1
+    by_user: int = 0
+    by_assistant: int = 0
+    in_calls: int = 0
+    in_results: int = 0
 
-    def __init__(self, name: Name) -> None:
-        self.text, self.shape, self.words = name
-        self.messages = 0
-        self.last = -1
-        self.assistant = -1
-        self.counts = [0, 0, 0, 0]
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """How many texts have it, by who speaks in them."""
+        return self.by_user, self.by_assistant, self.in_calls, self.in_results
 
 
 class Census(dict[str, NameCounts | None]):
@@ -238,18 +247,18 @@ class Census(dict[str, NameCounts | None]):
         name = judge_name(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
-            entry = self.entries[name.text] = NameCounts(name)
+            entry = self.entries[name.text] = NameCounts(*name)
         self[chunk] = entry
         return entry
 
-    def find(self, text: str) -> list[NameCounts]:
+    def find(self, text: str) -> tuple[NameCounts, ...]:
         """The names of a text, in order."""
         pattern = CHUNK if "#" in text or "://" in text else _PLAIN_CHUNK
         chunks = pattern.findall(text)
         if len(chunks) > 1:
-            return list(filter(None, map(self.__getitem__, dict.fromkeys(chunks))))
+            return tuple(filter(None, map(self.__getitem__, dict.fromkeys(chunks))))
         entry = self[chunks[0]] if chunks else None
-        return [] if entry is None else [entry]
+        return () if entry is None else (entry,)
 
     def count(self, entries: set[NameCounts], index: int, who: int) -> None:
         """Notes that the text of a message has these names."""
@@ -257,9 +266,16 @@ class Census(dict[str, NameCounts | None]):
             if entry.last != index:
                 entry.last = index
                 entry.messages += 1
-            entry.counts[who] += 1
-            if who in (SAID, CALLED):
+            if who == RESULT:
+                entry.in_results += 1
+            elif who == USER:
+                entry.by_user += 1
+            else:
                 entry.assistant = index
+                if who == SAID:
+                    entry.by_assistant += 1
+                else:
+                    entry.in_calls += 1
 
 
 INTERCEPT = -3.19
@@ -293,19 +309,18 @@ BY_SHAPE = {
 
 def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
     """How likely a name is needed after so many messages, of which the newest have these words."""
-    counts = entry.counts
     score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * log1p(length - entry.last)
     score += LENGTH * log1p(len(entry.text))
-    for count, weight in zip(counts, BY_COUNT, strict=True):
+    for count, weight in zip(entry.counts, BY_COUNT, strict=True):
         if count:
             score += weight * log1p(count)
     if entry.assistant < 0:
         score += NEVER_BY_ASSISTANT
     if entry.messages > 1:
         score += REPEATED + MORE_MESSAGES * log1p(entry.messages - 1)
-    if counts[USER]:
+    if entry.by_user:
         score += BY_USER
-    if counts[RESULT]:
+    if entry.in_results:
         score += IN_RESULT
     if recent.issuperset(entry.words):
         score += TOPICAL

@@ -20,6 +20,8 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
+import msgspec
+
 from midfold.fold.digest.actions import changes, editor, few_hits, patch, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
@@ -90,27 +92,24 @@ class Kind(IntEnum):
     NOTE = 3
 
 
-class Line:
+class Line(msgspec.Struct, eq=False):
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = (
-        "base", "binds", "cost", "first", "is_intent", "is_judged", "is_weighed", "last", "names", "step", "words",
-    )  # fmt: skip
-
-    def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
-        self.step = step
-        self.first = first
-        self.last = last
-        """The places of the first and the last line among those of the step; -1: the step's own line."""
-        self.names = names
-        self.base = 0.0
-        """What it is worth beside its names; until it is judged, at most."""
-        self.binds = True
-        """Whether it says what its names are."""
-        self.cost = 0.0
-        self.is_intent = self.is_weighed = self.is_judged = False
-        self.words: frozenset[str] = frozenset()
-        """Those of a sentence of the agent's, where it may be told."""
+    step: StoryStep
+    first: int
+    last: int
+    """The places of the first and the last line among those of the step; -1: the step's own line."""
+    names: tuple[NameCounts, ...]
+    base: float = 0.0
+    """What it is worth beside its names; until it is judged, at most."""
+    binds: bool = True
+    """Whether it says what its names are."""
+    cost: float = 0.0
+    is_intent: bool = False
+    is_weighed: bool = False
+    is_judged: bool = False
+    words: frozenset[str] = frozenset()
+    """Those of a sentence of the agent's, where it may be told."""
 
     @property
     def text(self) -> str:
@@ -120,47 +119,43 @@ class Line:
         return "\n".join(rows[first : self.last + 1])
 
 
-class StoryStep:
+class StoryStep(msgspec.Struct, eq=False):
     """Something that happened: a line on it, and the lines that could stand below."""
 
-    __slots__ = (
-        "action", "again", "again_cost", "age", "at", "call", "file", "has_reply", "head", "head_base", "head_cost",
-        "head_names", "is_answer", "is_end", "is_reply", "kind", "length", "lines", "look", "names_count", "result",
-        "rows", "telling", "texts",
-    )  # fmt: skip
-
-    def __init__(self, kind: Kind, at: int, call: ToolCall | None = None) -> None:
-        self.kind = kind
-        self.at = at
-        self.age = 1.0
-        """What its age makes of its worth."""
-        self.length = 0
-        """Characters of what the user said."""
-        self.head = ""
-        self.file = self.again = ""
-        """The file that the head names, and the head as it is told where that file was told before."""
-        self.head_base = 0.0
-        self.names_count = 1.0
-        """What the names in its lines count."""
-        self.head_cost = self.again_cost = 0.0
-        self.head_names: list[NameCounts] = []
-        self.rows: list[str] = []
-        """Everything that can be told of it, in order."""
-        self.lines: list[Line] = []
-        """What of that is worth considering."""
-        self.telling: frozenset[int] = frozenset()
-        """The places of the lines that say most of an edit."""
-        self.texts: list[str] = []
-        self.call = call
-        self.result: ToolResult | None = None
-        self.action: Action | None = None
-        self.look: Look | None = None
-        self.is_answer = False
-        """Whether the agent ended its turn with it."""
-        self.has_reply = self.is_reply = False
-        """Whether its result is what the user said, and whether it is that."""
-        self.is_end = True
-        """Whether the text it was found in ends with it."""
+    kind: Kind
+    at: int
+    call: ToolCall | None = None
+    texts: tuple[str, ...] = ()
+    is_end: bool = True
+    """Whether the text it was found in ends with it."""
+    age: float = 1.0
+    """What its age makes of its worth."""
+    length: int = 0
+    """Characters of what the user said."""
+    head: str = ""
+    file: str = ""
+    again: str = ""
+    """The file that the head names, and the head as it is told where that file was told before."""
+    head_base: float = 0.0
+    names_count: float = 1.0
+    """What the names in its lines count."""
+    head_cost: float = 0.0
+    again_cost: float = 0.0
+    head_names: tuple[NameCounts, ...] = ()
+    rows: list[str] = []
+    """Everything that can be told of it, in order."""
+    lines: list[Line] = []
+    """What of that is worth considering."""
+    telling: frozenset[int] = frozenset()
+    """The places of the lines that say most of an edit."""
+    result: ToolResult | None = None
+    action: Action | None = None
+    look: Look | None = None
+    is_answer: bool = False
+    """Whether the agent ended its turn with it."""
+    has_reply: bool = False
+    is_reply: bool = False
+    """Whether its result is what the user said, and whether it is that."""
 
 
 class FoldReading:
@@ -179,7 +174,7 @@ class FoldReading:
         places = places_to_read(messages, scanned)
         self.room = room_for([messages[at] for at in places], scanned)
         self.census = Census()
-        self._names: dict[str, list[NameCounts]] = {}
+        self._names: dict[str, tuple[NameCounts, ...]] = {}
         """The names of every line that was read: many stand in more than one place."""
         self.inside: set[NameCounts] = set()
         """Names of the fold."""
@@ -283,13 +278,13 @@ class FoldReading:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
-    def add(self, step: StoryStep, text: str, found: list[NameCounts], *, keep: bool = False) -> None:
+    def add(self, step: StoryStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
         """Adds a line to a step; without names it only goes along with its neighbours."""
         step.rows.append(text)
         if found or keep:
             step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
 
-    def names(self, text: str) -> list[NameCounts]:
+    def names(self, text: str) -> tuple[NameCounts, ...]:
         entries = self._names.get(text)
         if entries is None:
             entries = self._names[text] = self.census.find(text)
@@ -338,7 +333,7 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
                     steps.append(asked := StoryStep(Kind.CALL, at))
                 asked.result = part
                 if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
-                    steps.append(_of_text(Kind.USER, reply, at))
+                    steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
             elif isinstance(part, Text) and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
@@ -350,20 +345,13 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
 def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     """What somebody said; of a user's message the words, and what a client put around them as a note."""
     if role != "user":
-        yield _of_text(Kind.SAID if role == "assistant" else Kind.NOTE, text, at)
+        yield StoryStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,))
         return
     read = read_user_text(text)
     for block in read.all_of("instructions", "environment", "output", "summary"):
-        yield _of_text(Kind.NOTE, block.inside, at, is_end=ends_with(text, block.text))
+        yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text))
     if read.words:
-        yield _of_text(Kind.USER, read.words, at, is_end=ends_with(text, read.words))
-
-
-def _of_text(kind: Kind, text: str, at: int, *, is_end: bool = True) -> StoryStep:
-    step = StoryStep(kind, at)
-    step.texts = [text]
-    step.is_end = is_end
-    return step
+        yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 
 
 def _texts(step: StoryStep) -> Iterator[str]:
