@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -345,18 +346,21 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        (ours, beside), rest = self._generated_messages, self.standing.rest
-        turns = ((index, self.messages[index]) for index in plan.fold() if index not in ours)
-        left = ((index, rest.get(index, message)) for index, message in turns)
+        beside = self._generated_messages[1]
         return tuple(
-            without_summary(message) if index in beside else message for index, message in left if message is not None
+            without_summary(message) if index in beside else message for index, message in self._turns(plan).items()
         )
+
+    def _turns(self, plan: Plan) -> dict[int, Message]:
+        left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
+        return {index: message for index, message in left.items() if message is not None and index not in self.ours}
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
         ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        behind, turns = self._behind(plan), [*self._turns(plan)]
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
-        after = tuple(map(self.messages.__getitem__, self._behind(plan)))
+        after = tuple(map(self.messages.__getitem__, behind))
         budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
         trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
         return SummaryAsk(
@@ -370,6 +374,7 @@ class Job:
             prefix=self._prefix(plan),
             before=self._before(plan),
             after=after,
+            pinned=tuple(bisect_left(turns, index) for index in behind if index < plan.tail_start),
             trail=trail,
             trail_lines=render(trail, int(budget * trail_share(budget, is_dense=is_dense))),
             folded_trail=folded,

@@ -35,10 +35,10 @@ LEAST_LEFT = 3
 UNBOUND = 0.4
 MOST_ALIKE = 3
 """Lines that differ in nothing but their numbers."""
-ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
+ASKS_SHARE, SPEECH_SHARE = 0.35, 0.75
 """Of the budget, for a line of each ask, and for that and what the agent said for its own sake; beyond that its
 sentences count by their names."""
-MOST_READ, MOST_LINES = 4, 6
+MOST_READ, MOST_LINES = 4, 8
 """Lines under a step that reads, and under another."""
 OLDEST, NEWEST = 0.6, 1.4
 OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
@@ -55,8 +55,9 @@ SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
 much of them is said again later."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
-OF_READ_FILES = 0.2
-"""What the names count that stand in a file which was read: there are very many of them."""
+OF_READ_FILES, OF_STALE = 0.2, 0.005
+"""What the names count that stand in a file which was read, of which there are very many; and where a file was changed
+after that."""
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
@@ -185,7 +186,8 @@ class Choice:
                 if step.at in self.reading.fold:
                     found.append(head)
             is_read = step.action is not None and step.action.family == "read"
-            step.names_count = OF_READ_FILES if is_read and not self._only_names else 1.0
+            if not self._only_names:
+                step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -288,6 +290,8 @@ class Choice:
     def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
         step = line.step
+        if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
+            return 0.0, line.cost
         if step.kind is Kind.SAID and has_speech and not self._only_names:
             return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind is Kind.SAID or self._only_names else line.base
@@ -482,6 +486,8 @@ def _worth(line: Line) -> float:
         return ERROR * tokens
     if defines_constant(text):
         return DEFINES * tokens
+    if step.is_stale:
+        return 0.0
     if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))

@@ -15,11 +15,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from operator import add
 from typing import NamedTuple
 
 import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
+from midfold.fold.digest.outcomes import NOT_RUN
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
@@ -34,18 +37,20 @@ TYPED = "User said: "
 LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
 """Before a call whose message stays, shortened."""
+UNDER = ("  ", " …")
+"""Before a line under its step; the second where it does not follow on the one before."""
 STORY = "What happened, in order:"
 GOES_ON = "(the ask goes on)"
 TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
-INSTRUCTIONS_SHARE = 0.1
+INSTRUCTIONS_SHARE, ASK_BEFORE_WORK = 0.1, 0.4
+"""Of the budget, at most, the newest ask where nothing was changed yet; what they leave over is for what happened."""
 NEXT, LEAST_ABOUT, ON_RECORD = 4, 0.45, ("commit", "commits", "stage", "staging", "push")
 """How much more a word of what comes next says about an instruction than one of what was last done."""
 LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
 """Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
-"""Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls that do something they are looked for."""
 BARE_HEADING = 30
@@ -62,6 +67,8 @@ PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
+FEWEST_WORDS = 4
+"""Of a message that can be what the work is for."""
 SHORT_BAN, LONGEST_LIST = 90, 400
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _COMMAND = re.compile(
@@ -180,8 +187,9 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
         out += _together(bare, calls)
         bare, calls = {}, Counter()
         if step.kind is Kind.CALL:
-            stays = "" if step.at in choice.reading.fold else ABOVE if step.at < choice.reading.fold.start else BELOW
-            out += [f"- {stays}{head}", *(f"  {line}" for line in lines)]
+            stays = "" if step.at in choice.reading.fold else BELOW if choice.reading.is_below(step.at) else ABOVE
+            marks = (UNDER[place - before > 1] for before, place in pairwise([places[0] - 1, *places]))
+            out += [f"- {stays}{head}", *map(add, marks, lines)]
         else:
             out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
     out += _together(bare, calls)
@@ -217,11 +225,11 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
     steps: list[StoryStep] = []
     is_again = False
     for raw in old.split("\n"):
-        text = raw.removeprefix("- ").removeprefix(TYPED).strip()
-        is_again = raw.startswith((f"- {ABOVE}", f"- {BELOW}")) or (is_again and raw.startswith("  "))
+        text = raw.removeprefix("- ").removeprefix(TYPED).removeprefix(UNDER[1]).strip()
+        is_again = raw.startswith((f"- {ABOVE}", f"- {BELOW}")) or (is_again and raw.startswith(UNDER))
         if not text or is_again:
             continue
-        if not raw.startswith("  ") or not steps:
+        if not raw.startswith(UNDER) or not steps:
             kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
             steps.append(StoryStep(kind, reading.fold.start))
         step = steps[-1]
@@ -231,6 +239,7 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
         if step.kind is Kind.CALL and raw.startswith("- "):
             step.head, step.head_names = text, names
         elif step.kind is Kind.CALL:
+            step.rows += [""] if raw.startswith(UNDER[1]) else []
             reading.add(step, text, names)
         else:
             for unit in sentences(text.replace(LEFT_OUT, "\n")):
@@ -289,11 +298,14 @@ class WorkState:
         asks = [step for step in self.reading.steps if step.kind is Kind.USER and not step.is_reply]
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
-        newest, first = asks[-1], asks[0]
+        newest, first = asks[-1], next((step for step in asks if _is_task(step)), asks[0])
         known = self.old.task_snapshot.strip()
         goes_on = known.startswith(GOES_ON)
         is_same = newest.at not in self.reading.fold and any(GAP in text for text in newest.texts)
-        task = self._beginning(newest, ASK_SHARE) or (known if goes_on and is_same else "")
+        is_work = any(file.state != "scratch" for file in self.reading.ask.trail.files)
+        task = self._beginning(newest, ASK_SHARE if is_work else ASK_BEFORE_WORK) or (
+            known if goes_on and is_same else ""
+        )
         if task and self._is_answered(newest):
             task += "\n(answered; nothing of it is open)"
         goal = self.old.goal.strip() or ("" if goes_on else known)
@@ -416,7 +428,7 @@ class WorkState:
         doing = [step for step in self.reading.steps if step.action is not None and step.action.family not in LOOKING]
         for step in reversed(doing[-BLOCKED_BY:]):
             keys = _targets(step)
-            is_failure = step.action is not None and step.action.outcome == "failed"
+            is_failure = step.action is not None and step.action.outcome == "failed" and not step.head.endswith(NOT_RUN)
             if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_tracked(step):
                 found.append(f"- {step.head}")
             mended |= keys
@@ -428,6 +440,11 @@ class WorkState:
         told = [*(act.text for act in trail.acts if not act.ok), *(check.command for check in trail.checks)]
         head = _QUOTES.sub("", step.head)
         return any(text and _QUOTES.sub("", text.replace(root, ""))[:SHORT_HEAD] in head for text in told)
+
+
+def _is_task(step: StoryStep) -> bool:
+    """Whether a message says enough to be what the work is for: no "yes", no "go on"."""
+    return sum(len(text.split()) for text in step.texts) >= FEWEST_WORDS
 
 
 def _is_worth_its_size(line: str) -> bool:

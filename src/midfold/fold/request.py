@@ -146,6 +146,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     before: Transcript = ()
     """What stays before the fold, and after it: a summary need not repeat it."""
     after: Transcript = ()
+    pinned: tuple[int, ...] = ()
+    """For each of the first messages after the fold that stood within it: how many of `messages` came before it."""
     trail: Trail = Trail()
     """What was done so far, the messages that stay included: a summary may show it (`midfold.fold.trail.render`)."""
     folded_trail: Trail = Trail()

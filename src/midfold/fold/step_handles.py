@@ -93,7 +93,7 @@ def _with_details(lines: list[str], place: int) -> Iterator[str]:
     """A line and what stands below it, further in."""
     yield lines[place]
     for line in lines[place + 1 :]:
-        if not line.startswith("  "):
+        if not line.startswith(" "):
             return
         yield line
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
@@ -52,18 +52,20 @@ LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
+LOOKS = ("read", "search", "list")
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
+NO_OUTPUT = "no output"
 GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
-_SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
+_SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
 _RUN = re.compile(
     r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
 )
@@ -75,10 +77,24 @@ _FRAME = re.compile(
 """An added line that stands around what was changed."""
 _IDLE = re.compile(
     r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
-    r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information"
+    r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information|"
+    r"(?:Get|Hit|Ign):[0-9]|Successfully (?:un)?installed|Using cached |Requirement already|WARNING: Running pip|"
+    r"Shell cwd was reset|[0-7]{6} (?:blob|tree) |(?:Author|Date): |Found [0-9]{1,9} files|diff --git |"
+    r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$"
 )
-_IDLE_MARKS = ("=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more")
-"""A line that tells of nothing (a test that passed, the text around a linter's complaint, a link), and its marks."""
+_IDLE_MARKS = (
+    "=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more", "Get:", "Hit:", "Ign:", "installed",
+    "cached ", "already", " pip", "Shell cwd", " blob ", " tree ", "Author: ", "Date: ", "Found ", "diff --git",
+    "index ", " Merge ", 'File "',
+)  # fmt: skip
+"""A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
+while something is installed, the frames of a traceback."""
+_SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl)\b")
+_SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
+_CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
+_PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
+_HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
+"""Commands that show what a file has, that run a script of several lines, and that write a file."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -139,6 +155,8 @@ class StoryStep(msgspec.Struct, eq=False):
     head_base: float = 0.0
     names_count: float = 1.0
     """What the names in its lines count."""
+    is_stale: bool = False
+    """Whether it shows what a file had before one was changed."""
     head_cost: float = 0.0
     again_cost: float = 0.0
     head_names: tuple[NameCounts, ...] = ()
@@ -156,6 +174,11 @@ class StoryStep(msgspec.Struct, eq=False):
     has_reply: bool = False
     is_reply: bool = False
     """Whether its result is what the user said, and whether it is that."""
+
+    @property
+    def is_bare_look(self) -> bool:
+        """Whether its line says of a look at something only that it was taken."""
+        return self.action is not None and self.action.family in LOOKS and " → " not in self.head
 
 
 class FoldReading:
@@ -183,7 +206,7 @@ class FoldReading:
         self.staying: set[str] = set()
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
-        self.steps = steps_of(messages, places)
+        self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
         self._dirty = self._with_credentials()
         described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
@@ -191,7 +214,17 @@ class FoldReading:
         self.files = FileNames(self.root, _paths(ask.trail, described))
         for step in self.steps:
             self._read(step)
-        _drop_stale(self.steps)
+        scratch = {file.path.removeprefix(self.root) for file in ask.trail.files if file.state == "scratch"}
+        _drop_stale(self.steps, self.fold, lambda path: path.removeprefix(self.root) in scratch)
+
+    def is_below(self, at: int) -> bool:
+        """Whether a message stands behind the handoff."""
+        return at >= self.fold.stop + len(self.ask.pinned)
+
+    def _when(self, at: int) -> float:
+        """The place of a message in the order in which all were written."""
+        behind, pinned = at - self.fold.stop, self.ask.pinned
+        return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
 
     def _with_credentials(self) -> set[StoryStep]:
         """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
@@ -253,8 +286,8 @@ class FoldReading:
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
         if step.at in self.fold and step.look is not None and not self._only_names:
-            added = changes(step.look)[0]
-            for line in rows(self.files.inside(self.safe(step, "\n".join(added)))) if added else ():
+            added = rows(self.files.inside(self.safe(step, "\n".join(changes(step.look)[0]))))
+            for line in [line for line in added if line not in self._names]:
                 is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
                 self.add(step, f"+ {line}", self.names(line), keep=is_telling)
 
@@ -274,6 +307,8 @@ class FoldReading:
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
             is_new = is_told and unit not in seen and unit not in step.head
+            if is_new and "  " in unit and " ".join(unit.split()) in step.head:
+                continue
             if is_new and not (may_idle and _IDLE.match(unit)):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
@@ -383,14 +418,15 @@ def head_of(step: StoryStep, files: FileNames) -> str:
         closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing
     elif action.family == "search":
         closing = few_hits(look) or closing
-    return f"{_did(action, look, files)} → {files.inside(closing)}" if closing else _did(action, look, files)
+    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
+    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
 
 
 def _short_output(look: Look) -> str:
     """All that a command printed, if it is little."""
     text = look.body.text.strip()
     if not text:
-        return "no matches" if look.body.exit_code == 1 else "no output"
+        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
 
 
@@ -408,6 +444,10 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
+        elif _SCRIPT.search(first):
+            first = f"{first} {_telling_line(rest)}".rstrip()
+        if here := _HERE.match(first):
+            return f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
         return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
@@ -415,6 +455,13 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
     for path in action.paths:
         did = did.replace(look.path(path), files.first(path))
     return did
+
+
+def _telling_line(script: str) -> str:
+    """The line of a script that changes something; where none does, the first that is no preparation."""
+    lines = [line.strip() for line in script.split("\n")]
+    changing = (line for line in lines if _CHANGING.search(line))
+    return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
 
 
 class FileNames:
@@ -467,20 +514,27 @@ def _ends_of_path(path: str) -> Iterator[str]:
     yield path
 
 
-def _drop_stale(steps: list[StoryStep]) -> None:
-    """Leaves out what a later edit took out again, and what a check or a commit that went well printed."""
+def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str], bool]) -> None:
+    """Leaves out what a later edit took out again, what was read before the last change of a file, but for constants,
+    what scratch files have, and what a check or a commit that went well printed."""
     gone_of: dict[str, set[str]] = {}
+    is_changed = False
     for step in reversed(steps):
         action, look = step.action, step.look
         if look is None or action is None:
             continue
-        gone = gone_of.setdefault(action.paths[0] if action.paths else "", set())
+        path = action.paths[0] if action.paths else ""
+        gone = gone_of.setdefault(path, set())
         if step.lines and _is_told_by_its_head(action, look):
             step.lines = []
-        if action.family == "read" and gone:
+        if action.family == "read" or _SHOWS.match(telling_part(look.command)):
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
+            step.is_stale = is_changed
         if action.wrote:
-            step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
+            is_aside = is_scratch(path)
+            is_changed = is_changed or (step.at in fold and bool(path) and not is_aside and action.family != "other")
+            gone_here = {line[2:] for line in step.rows if line.startswith("+ ")} if is_aside else gone
+            step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone_here]
             gone.update(line.strip() for line in changes(look)[1])
             places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
             step.telling = frozenset(islice(places, MOST_TELLING))
@@ -525,8 +579,9 @@ def rows(text: str) -> Iterator[str]:
         if len(line) <= LONGEST_LINE:
             yield line
         elif not _holds_order(line):
-            pieces = map(str.strip, _SEAM.split(line))
-            yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+            for part in line.split("\\n"):
+                pieces = map(str.strip, (part,) if len(part) <= LONGEST_LINE else _SEAM.split(part))
+                yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 
 
 def _is_cut_into_pieces(text: str, who: int) -> bool:

@@ -37,6 +37,7 @@ INNER_KEYS = ("output", "stdout", "content", "result", "text", "stderr", "aggreg
 _RETURN_CODE = re.compile(
     r"\s{0,9}<(?:returncode|exit_code)>\s{0,9}(-?\d{1,10})\s{0,9}</(?:returncode|exit_code)>\s{0,9}"
 )
+_EXCEPTION = re.compile(r"<exception>(.{0,1800}?)</exception>\n?(?=<returncode>)", re.DOTALL)
 _CODEX_EXIT = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,10})$", re.MULTILINE)
 _CODEX_RUNNING = re.compile(r"^Process running with session ID (\S{1,64})$", re.MULTILINE)
 _TOTAL_LINES = re.compile(r"^Total output lines: (\d{1,10})$", re.MULTILINE)
@@ -135,6 +136,8 @@ def _take_off_codex_header(opened: _Open) -> bool:
 
 def _take_off_return_code(opened: _Open) -> bool:
     text = opened.text
+    if stopped := _EXCEPTION.match(text, 0, HEAD):
+        return _take_off_exception(opened, stopped)
     found = _RETURN_CODE.match(text, 0, 80) if "<" in text[:10] else None
     if not found:
         return False
@@ -150,6 +153,15 @@ def _take_off_return_code(opened: _Open) -> bool:
     start = text.find("<output>", 0, HEAD)
     opened.text = text[found.end() :] if start < 0 else _between(text, start, "<output>", text.rfind("</output>"))
     return True
+
+
+def _take_off_exception(opened: _Open, stopped: re.Match[str]) -> bool:
+    """A command that the agent's frame stopped: why stands behind what it printed."""
+    opened.text = opened.text[stopped.end() :]
+    is_framed = _take_off_return_code(opened)
+    reason = stopped[1].rpartition("]' ")[2]
+    opened.text = "\n".join(filter(None, [opened.text.rstrip("\n"), reason]))
+    return is_framed
 
 
 def _between(text: str, start: int, tag: str, end: int) -> str:
@@ -228,6 +240,7 @@ MESSAGE_LENGTH = 1_500
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
 _TRACEBACK = "Traceback (most recent call last)"
+NOT_RUN = "not run: another call beside it failed"
 _INTERRUPTED = "[Request interrupted by user"
 _PHRASES = (
     "Error:", "error:", "ERROR:", "Error ", "ERROR ", "Errors:", "Exception:", "Traceback (most recent call last)",
@@ -269,6 +282,10 @@ _EPILOGUE = re.compile(
     r"|error Command failed|exit status \d|.{0,20}Process completed with exit code|FAIL(?:\t|$)|Exited with code"
 )
 """How task runners repeat that something failed, without saying what."""
+_SOURCE = re.compile(
+    r"(?:return |throw (?:new )?|raise |await )?[\w.]{1,80}\((?:[^()\"'`]{0,60}, ?)?[fb]?[\"'`]|panic\(\{"
+)
+"""Code that a linter or a traceback shows: what it would say, not what happened."""
 _NONE_FAILED = re.compile(r"\b0 (?:fail|err)|no error|without error|--- PASS")
 _FAILED_RUN = re.compile(
     r"(?:=+ )?(?:[\d,]{1,9} \w{1,12}, )?[1-9]\d{0,8} (?:failed|failing|failures?|errors?)\b"
@@ -305,7 +322,8 @@ def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated
     if text.startswith(_INTERRUPTED):
         return Stated(True, "interrupted by the user", aside=True)
     if text.startswith("<tool_use_error>"):
-        return Stated(True, first_line(text[16:].partition("</tool_use_error>")[0]), aside=True)
+        reason = first_line(text[16:].partition("</tool_use_error>")[0])
+        return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, aside=True)
     if body.fields:
         told = _told_by_fields(body.fields, content=content)
         if told.failed or (told.failed is False and not body.exit_code):
@@ -412,11 +430,12 @@ def _with_reason(line: str, lines: list[str], place: int) -> str:
 
 
 def _is_strong(line: str) -> bool:
-    return bool(_STRONG.match(line)) and not _EPILOGUE.match(line)
+    return bool(_STRONG.match(line)) and not _EPILOGUE.match(line) and not _SOURCE.match(line)
 
 
 def _is_weak(line: str) -> bool:
-    return bool(_WEAK.search(line)) and not _EPILOGUE.match(line) and not _NONE_FAILED.search(line)
+    is_telling = _WEAK.search(line) and not _EPILOGUE.match(line) and not _SOURCE.match(line)
+    return bool(is_telling) and not _NONE_FAILED.search(line)
 
 
 def last_lines(body: Body, window: int = TAIL) -> list[str]:
