@@ -291,7 +291,7 @@ class Choice:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
         step = line.step
         if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
-            return 0.0, line.cost
+            return line.base, line.cost
         if step.kind is Kind.SAID and has_speech and not self._only_names:
             return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind is Kind.SAID or self._only_names else line.base

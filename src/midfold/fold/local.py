@@ -264,7 +264,7 @@ class WorkState:
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
-            constraints=self._constraints({*task.split("\n"), *goal.split("\n")} if self.reading.ask.dense else set()),
+            constraints=self._constraints(set(sentences(f"{task}\n{goal}")) if self.reading.ask.dense else set()),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state=self._section("active_state", trail),

@@ -394,7 +394,7 @@ def test_lines_that_differ_in_numbers_alone_are_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "most"), [("read_file", {"path": "{}.txt"}, 4), ("terminal", {"command": "make {}"}, 6)]
+    ("name", "arguments", "most"), [("read_file", {"path": "{}.txt"}, 4), ("terminal", {"command": "make {}"}, 8)]
 )
 def test_few_lines_stand_under_a_step_while_there_is_something_else_to_tell(
     name: str, arguments: dict[str, str], most: int

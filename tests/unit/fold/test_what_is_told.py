@@ -1,0 +1,199 @@
+"""What a reader of a local summary must not be told wrong: order, what is stale, what was not run, what a change was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold.fold.digest.digest import describe
+from midfold.fold.local import local_summary
+from midfold.fold.redact import redact
+from midfold.fold.request import SummaryAsk
+from midfold.fold.steps import FoldReading, rows
+from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.trail import follow
+from midfold.fold.trail.entries import Trail
+from midfold.transcript.message import Text, ToolCall, ToolResult
+from support.timing import assert_in_proportion
+from tests.support.build import assistant, call, user
+
+
+def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryAsk:
+    messages = midfold.read(turns).messages
+    plain = {"budget_tokens": 2_000, "fold": "f" * 12, "redact": redact, "trail": follow(Trail(), messages, redact)}
+    return SummaryAsk(messages=messages, **{**plain, **fields})
+
+
+def told_of(turns: list[dict[str, Any]], **fields: Any) -> StructuredSummary:
+    return parse_summary(local_summary(ask_of(turns, **fields))[0])
+
+
+def edit(number: int, path: str, old: str, new: str) -> list[dict[str, Any]]:
+    arguments = {"file_path": path, "old_string": old, "new_string": new}
+    return call(number, "edit_file", arguments, f"The file {path} has been updated.")
+
+
+def bash(number: int, command: str, output: str = "") -> list[dict[str, Any]]:
+    return call(number, "bash", {"command": command}, output)
+
+
+READ = "def load(path_of_rows):\n    return read_all_rows(path_of_rows, depth_of_rows)\nLARGEST_BATCH = 4711\n"
+
+
+def test_what_was_read_before_a_file_was_changed_comes_last_but_for_constants() -> None:
+    sentences = [assistant(f"The {word} loader skips {word}_rows because they are stale.") for word in ("pay", "cart")]
+    turns = [user("Go on with the loader."), *call(1, "read_file", {"path": "src/a.py"}, READ), *sentences]
+    assert "read_all_rows(path_of_rows" in told_of(turns, budget_tokens=170).critical
+    later = [*turns, *edit(2, "src/b.py", "a = 1", "amount_of_rows = load_amount()")]
+    small = told_of(later, budget_tokens=190).critical
+    assert "read_all_rows(path_of_rows" not in small
+    assert "LARGEST_BATCH = 4711" in small and "cart_rows" in small and "+ amount_of_rows = load_amount()" in small
+    assert "read_all_rows(path_of_rows" in told_of(later).critical, "where there is room for it, it is told"
+
+
+def test_of_scratch_files_no_line_is_told() -> None:
+    script = "from app import load\nprint(load('orders.csv'), largest_of_rows)"
+    turns = [user("Why is it slow?"), *bash(1, f"cat > try_load.py << 'EOF'\n{script}\nEOF"), *bash(2, "rm try_load.py")]
+    told = told_of([*turns, assistant("The loader opens orders.csv twice.")])
+    assert "largest_of_rows" not in told.critical and "wrote try_load.py" in told.critical
+    kept = told_of([user("Go."), *bash(1, f"cat > src/load_rows.py << 'EOF'\n{script}\nEOF")])
+    assert "+ print(load('orders.csv'), largest_of_rows)" in kept.critical
+
+
+def test_a_file_that_is_written_anew_is_told_by_what_is_new_in_it() -> None:
+    old = "import re\nclass Validator:\n    pattern_of_names = '^[a-z]+$'\n    message_of_names = 'Enter a name'\n"
+    new = old.replace("'^[a-z]+$'", "r'\\A[a-z]+\\Z'")
+    turns = [user("Fix the validator."), *bash(1, "cat src/validators.py", old)]
+    told = told_of([*turns, *bash(2, f"cat > src/validators.py << 'EOF'\n{new}EOF")]).critical
+    assert "+ pattern_of_names = r'\\A[a-z]+\\Z'" in told
+    assert "+ message_of_names" not in told
+
+
+def test_lines_that_do_not_follow_on_each_other_are_set_apart() -> None:
+    output = "the first_value of alpha is 1\nx y\nz w\nthe second_value of beta is 2\nthe third_value of gamma is 3"
+    told = told_of([user("Go."), *bash(1, "make all", f"{output}\n" + "a b c d e f\n" * 20)], budget_tokens=140).critical
+    assert "\n  the first_value of alpha is 1\n …the second_value of beta is 2\n  the third_value of gamma is 3" in told
+    again = told_of([*bash(2, "make more", "done"), user("So?")], previous=f"## Critical Context\n{told}").critical
+    assert "\n …the second_value of beta is 2\n  the third_value of gamma is 3" in again
+
+
+def test_what_is_pinned_is_told_where_it_was_said() -> None:
+    long = "The two writers of the ignore file differ. " * 9
+    offer = f"{long}\nWant me to merge writer_of_setup into writer_of_hooks?\n{long}"
+    turns = [*bash(1, "ls one", "first_of_all.py\n"), *bash(2, "ls two", "second_of_all.py\n")]
+    staying = midfold.read([assistant(offer), user("yes"), assistant(long), user("Well?")]).messages
+    told = told_of(turns, after=staying, pinned=(2, 2), shown_texts=40, shown_results=40, dense=True).critical
+    places = [told.index(text) for text in ("first_of_all.py", "Want me to merge", "second_of_all.py")]
+    assert places == sorted(places)
+
+
+def test_an_offer_that_the_user_took_is_told_before_what_came_of_it() -> None:
+    long = "The two writers of the ignore file differ in what they write. " * 30
+    offer = f"{long}\nWant me to merge writer_of_setup into writer_of_hooks?\n{long}"
+    past = [message for at in range(6) for message in bash(at, f"ls {at}", f"file_{at}.py\n" + "x y z\n" * 400)]
+    later = [message for at in range(6, 12) for message in bash(at, f"ls {at}", f"file_{at}.py\n" + "x y z\n" * 400)]
+    done = midfold.compact([user("Tidy up."), *past, assistant(offer), user("yes"), *later], target_tokens=900, force=True)
+    told = next(str(message["content"]) for message in done.messages if "END OF CONTEXT" in str(message["content"]))
+    assert "Want me to merge" in told, "the offer is told at all"
+    assert told.index("ls 5") < told.index("Want me to merge") < told.index("ls 6")
+
+
+def test_a_call_that_was_never_run_blocks_nothing() -> None:
+    error = "<tool_use_error>Sibling tool call errored</tool_use_error>"
+    told = told_of([user("Check it."), *bash(1, "bun run typecheck", error)])
+    assert "typecheck" not in told.blocked
+    assert "not run: another call beside it failed" in told.critical
+    assert "make all" in told_of([user("Go."), *bash(1, "make all", "make: *** [all] Error 1")]).blocked
+
+
+def test_a_command_that_its_frame_stopped_failed_and_says_why() -> None:
+    command = "pip install numpy -q 2>&1 | tail -5"
+    said = f"An error occurred while executing the command: Command '['docker', 'bash', '-c', '{command}']' timed out"
+    output = f"<exception>{said} after 60 seconds</exception>\n<returncode>-1</returncode>\n<output>\nGet:1\n</output>"
+    told = told_of([user("Go."), *bash(1, command, output)])
+    assert "[FAILED] install: pip install numpy -q -> timed out after 60 seconds" in told.blocked + told.done
+    assert "[done] install" not in told.render() and "docker" not in told.render()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('t.Fatalf("loadSessionState() error = %v", err)', False),
+        ('return fmt.Errorf("failed to fetch: %w", err)', False),
+        ("throw new Error('cannot read the file')", False),
+        ("panic({0x1049f7d80?, 0x104da1a20?})", False),
+        ("state.go:12:3: error: duplicate of session.go", True),
+        ("TypeError: cannot read the file", True),
+        ("a.ts(10,5): error TS2322: Type 'x' is not assignable (to y)", True),
+    ],
+)
+def test_code_that_is_shown_is_not_the_error(line: str, shown: bool) -> None:
+    output = f"Exit code 1\nsrc/lint.go:1:1: error: the finding\n{line}\nbye"
+    action = describe(ToolCall("1", "bash", json.dumps({"command": "make lint"})), _result(output))
+    assert action.error == (line if shown else "src/lint.go:1:1: error: the finding")
+
+
+def _result(text: str) -> ToolResult:
+    return ToolResult("1", (Text(text),), False, "bash")
+
+
+def test_the_goal_is_a_message_that_says_something() -> None:
+    turns = [user("yes and yes"), assistant("Fine."), user("Clean up what explain prints, please."), assistant("Done.")]
+    assert told_of([*turns, user("Now the docs."), assistant("Yes.")]).goal == "Clean up what explain prints, please."
+    assert told_of([user("go"), assistant("Done."), user("more")]).goal == "go"
+
+
+def test_a_look_that_found_nothing_to_tell_is_told_only_where_there_is_room() -> None:
+    looks = [message for at in range(9) for message in call(at, "read_file", {"path": f"src/part_{at}.py"}, "x")]
+    said = [assistant(f"Module {at} reads its limits from table_{at} because of old clients.") for at in range(9)]
+    turns = [user("Go."), *looks, *said]
+    assert "read src/part" not in told_of(turns, budget_tokens=220, trail=Trail()).critical
+    assert "read src/part" in told_of(turns, trail=Trail()).critical
+
+
+def test_a_script_is_told_by_the_line_that_changes_something() -> None:
+    script = "import re\ntext = open('a.py').read()\ntext = text.replace('old_name', 'new_name')\nopen('a.py', 'w')"
+    told = told_of([user("Go."), *bash(1, f'python3 -c "\n{script}\n"')]).critical
+    assert "- $ python3 -c \" text = text.replace('old_name', 'new_name')" in told
+    told = told_of([user("Go."), *bash(1, "python3 - <<'EOF'\nimport re\nprint(limit_of_rows)\nEOF", "9")]).critical
+    assert "- $ python3 - <<'EOF' print(limit_of_rows) → 9" in told
+
+
+def test_a_long_ask_has_more_room_while_nothing_was_changed() -> None:
+    steps = [f"Step {number}: move the {number}th table into module_{number}.\n" for number in range(40)]
+    turns = [user("Implement this plan:\n" + "".join(steps)), *bash(1, "ls", "a.py\nb.py")]
+    before = told_of(turns, budget_tokens=900).task_snapshot
+    after = told_of([*turns, *edit(2, "a.py", "a = 1", "b = 2")], budget_tokens=900).task_snapshot
+    assert before.count("Step ") > 2 * after.count("Step ") > 0
+
+
+def test_lines_of_text_in_json_are_cut_where_they_end() -> None:
+    plan = "\\n".join(f"- Modify: cmd/part_{number}.go, the summary (see above), and its callers" for number in range(9))
+    assert list(rows(f'{{"body": "{plan}"}}'))[1:-1] == plan.split("\\n")[1:-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Get:1 http://security.ubuntu.com/ubuntu jammy-security InRelease [129 kB]",
+        "Successfully installed iniconfig-2.3.0 pytest-9.0.3",
+        'File "/app/main_of_all.py", line 12, in run_all',
+        "diff --git a/main_of_all.py b/main_of_all.py",
+        "d70b3ad Merge pull request #223 from some/branch_of_all",
+    ],
+)
+def test_lines_that_tell_of_nothing_are_left_out(line: str) -> None:
+    reading = FoldReading(ask_of([user("Go."), *bash(1, "make it", f"the value_of_all is 3\n{line}\nbye bye\n" * 3)]))
+    told = [row for step in reading.steps for row in step.rows]
+    assert "the value_of_all is 3" in told and line not in told
+
+
+def test_the_frame_of_a_stopped_command_is_read_in_time_in_proportion() -> None:
+    def read(size: int) -> None:
+        for text in ("<exception>" * size, "<exception>" + "]' " * size, "<exception>x</exception>" * size):
+            describe(None, _result(text))
+
+    assert_in_proportion(read, 4_000, (8_000, 4.0), (16_000, 8.0))
