@@ -20,6 +20,7 @@ from collections import Counter
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from math import exp
 
+from midfold.fold.digest.outcomes import NOT_RUN
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, defines_constant, parts, subwords, worth
 from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
@@ -53,6 +54,8 @@ PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
 """What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
 much of them is said again later."""
+DOUBTED, LEANING = 0.5, 0.6
+"""What is left of that where a sentence only supposes something, and where it goes on with the one before it."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
 OF_READ_FILES, OF_STALE = 0.2, 0.005
@@ -79,7 +82,7 @@ ON_TOPIC = 100.0
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
 """A line of any text that demands something: documents are full of what somebody wants or needs."""
-# The next six are for text in small letters: to look for both is several times as slow.
+# The next eight are for text in small letters: to look for both is several times as slow.
 WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
 """A sentence that the user typed and that asks for something, however politely."""
 _INTENT = re.compile(
@@ -105,6 +108,10 @@ _FINDING = re.compile(
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
     r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]"
 )
+_DOUBT = re.compile(
+    r"\b(?:maybe|might|perhaps|i think|seems?|should work|let me|wait|hmm|probably|possibly|could be)\b|\?$"
+)
+_LEANS = re.compile(r"(?:so|however|that|it|but|this|these|those|still|which|they|also|and|because|then)\b")
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
 """What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
@@ -242,6 +249,8 @@ class Choice:
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
+        worth *= DOUBTED if _DOUBT.search(low) and not step.is_answer else 1.0
+        worth *= LEANING if line.first > 0 and _LEANS.match(low) else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
@@ -398,7 +407,7 @@ def _head_base(step: StoryStep, has_room: bool) -> float:
         return 0.0
     if action.family == "plan":
         return -1.0
-    if action.outcome == "failed":
+    if action.outcome == "failed" and not step.head.endswith(NOT_RUN):
         return FAILED * len(step.head) / 4 if has_room else HEADS["failed"]
     if action.wrote:
         return HEADS["act" if action.family == "other" else "wrote"]

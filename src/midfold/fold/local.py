@@ -191,7 +191,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
             marks = (UNDER[place - before > 1] for before, place in pairwise([places[0] - 1, *places]))
             out += [f"- {stays}{head}", *map(add, marks, lines)]
         else:
-            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
+            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(step, places))
     out += _together(bare, calls)
     return "\n".join([STORY, *out]) if out else ""
 
@@ -210,11 +210,14 @@ def _user_line(step: StoryStep, places: list[int]) -> str:
     return TYPED + text.strip()
 
 
-def _paragraph(lines: Iterable[str]) -> str:
-    """What the agent said; an item of its lists begins with a star, as calls begin with a dash."""
+def _paragraph(step: StoryStep, places: Sequence[int]) -> str:
+    """What the agent said, sentences that follow on each other in a line; an item of its lists begins with a star, as
+    calls begin with a dash."""
     text = ""
-    for line in lines:
-        gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalpha() else "\n"
+    for before, place in pairwise([places[0], *places]):
+        line = step.rows[place]
+        goes_on = text[-1:] in (".", "!", "?", ":") and line[:1].isalpha() and place - before == 1
+        gap = "" if not text else " " if goes_on else "\n"
         bare = line.lstrip("#").lstrip()
         text += gap + (f"* {bare[2:]}" if bare.startswith("- ") else bare)
     return text
@@ -327,7 +330,9 @@ class WorkState:
         if step.rows and not is_shown and estimate_text(whole) <= left:
             return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
         kept: list[str] = []
-        for line in step.rows:
+        for line in dict.fromkeys(step.rows):
+            if is_shown and len(line.split()) < FEWEST_WORDS and not any(map(str.isdigit, line)) and ":" not in line:
+                continue
             left -= estimate_text(line) + 1
             if left < 0 and kept:
                 while len(kept) > 1 and not is_statement(kept[-1]) and len(kept[-1]) < BARE_HEADING:

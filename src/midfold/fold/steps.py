@@ -49,7 +49,7 @@ MOST_DESCRIBED = 400
 MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 LOOKS = ("read", "search", "list")
@@ -80,16 +80,19 @@ _IDLE = re.compile(
     r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information|"
     r"(?:Get|Hit|Ign):[0-9]|Successfully (?:un)?installed|Using cached |Requirement already|WARNING: Running pip|"
     r"Shell cwd was reset|[0-7]{6} (?:blob|tree) |(?:Author|Date): |Found [0-9]{1,9} files|diff --git |"
-    r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$"
+    r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$|"
+    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/"
 )
 _IDLE_MARKS = (
     "=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more", "Get:", "Hit:", "Ign:", "installed",
     "cached ", "already", " pip", "Shell cwd", " blob ", " tree ", "Author: ", "Date: ", "Found ", "diff --git",
-    "index ", " Merge ", 'File "',
+    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ",
 )  # fmt: skip
 """A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
-while something is installed, the frames of a traceback."""
+while something is installed, the frames of a traceback with their code, the times and ids of a record."""
+FRAME = 'File "'
 _SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl)\b")
+_LOOKS_AT = re.compile(r"(?:cat|sed|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame)|echo|awk|tree|wc)\b")
 _SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
 _CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
 _PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
@@ -156,7 +159,7 @@ class StoryStep(msgspec.Struct, eq=False):
     names_count: float = 1.0
     """What the names in its lines count."""
     is_stale: bool = False
-    """Whether it shows what a file had before one was changed."""
+    """Whether it shows what a file had before one was changed, or stands behind the fold."""
     head_cost: float = 0.0
     again_cost: float = 0.0
     head_names: tuple[NameCounts, ...] = ()
@@ -300,6 +303,7 @@ class FoldReading:
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
         may_idle = is_told and who == RESULT and any(mark in text for mark in _IDLE_MARKS)
+        is_frame = False
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
@@ -309,7 +313,9 @@ class FoldReading:
             is_new = is_told and unit not in seen and unit not in step.head
             if is_new and "  " in unit and " ".join(unit.split()) in step.head:
                 continue
-            if is_new and not (may_idle and _IDLE.match(unit)):
+            is_idle = may_idle and (is_frame or _IDLE.match(unit))
+            is_frame = may_idle and unit.startswith(FRAME) and not is_frame
+            if is_new and not is_idle:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -415,7 +421,7 @@ def head_of(step: StoryStep, files: FileNames) -> str:
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
-        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing
+        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
     elif action.family == "search":
         closing = few_hits(look) or closing
     is_told = closing and not (closing == NO_OUTPUT and action.wrote)
@@ -428,6 +434,12 @@ def _short_output(look: Look) -> str:
     if not text:
         return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+
+
+def _last(look: Look) -> str:
+    """The last line that a command printed, unless it looks at something: what came of it."""
+    last = "" if _LOOKS_AT.match(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
+    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 
 def _counts(look: Look) -> str:
@@ -529,7 +541,7 @@ def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str],
             step.lines = []
         if action.family == "read" or _SHOWS.match(telling_part(look.command)):
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
-            step.is_stale = is_changed
+            step.is_stale = is_changed or step.at >= fold.stop
         if action.wrote:
             is_aside = is_scratch(path)
             is_changed = is_changed or (step.at in fold and bool(path) and not is_aside and action.family != "other")
@@ -579,7 +591,7 @@ def rows(text: str) -> Iterator[str]:
         if len(line) <= LONGEST_LINE:
             yield line
         elif not _holds_order(line):
-            for part in line.split("\\n"):
+            for part in line.replace("\\t", " ").replace('\\"', '"').split("\\n") if "\\n" in line else (line,):
                 pieces = map(str.strip, (part,) if len(part) <= LONGEST_LINE else _SEAM.split(part))
                 yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 

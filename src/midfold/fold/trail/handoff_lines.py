@@ -61,8 +61,9 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
-    for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]:
-        page.add(STATE, _check_line(check).replace(inside, ""))
+    checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]]
+    for line in checks[:1]:
+        page.add(STATE, line)
     if trail.git != GitState():
         page.add(STATE, _git_line(trail.git))
     if trail.reads and not (trail.files or trail.git.is_dirty or any(act.what not in SMALL for act in trail.acts)):
@@ -79,6 +80,8 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     if not trail.is_empty and (trail.root or trail.ahead):
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
+    for line in checks[1:]:
+        page.add(STATE, line)
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
     page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
     for state, gone, label in _GROUPS:
