@@ -157,7 +157,9 @@ class Choice:
         lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
             self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
-            self._run([line for line in lines if line.step.kind in SPEECH], self._speech_left)
+            said = [line for line in lines if line.step.kind in SPEECH]
+            self._weigh(said)
+            self._run(said, self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
@@ -225,8 +227,13 @@ class Choice:
         if line.is_weighed:
             self._bind(line)
         else:
-            line.base = self._base(line)
-            line.is_weighed = True
+            self._weigh([line])
+
+    def _weigh(self, lines: list[Line]) -> None:
+        for line in lines:
+            if not line.is_weighed and not line.is_judged:
+                line.base = self._base(line)
+                line.is_weighed = True
 
     def _base(self, line: Line) -> float:
         """What a line is worth beside its names."""
@@ -302,7 +309,8 @@ class Choice:
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
-        named, told, has_speech = [*map(self._names_worth, lines)], set(self.chosen), self._speech_left > 0
+        named = [self._names_worth(line) if line.names else 0.0 for line in lines]
+        told, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
         """What each line would add for each token before this run, at most; exact where it is judged."""
 
@@ -461,7 +469,7 @@ def _last_said(steps: list[StoryStep]) -> dict[str, int]:
     for step in steps:
         if step.kind is Kind.SAID:
             for line in step.lines:
-                line.words = _words(line.text)
+                line.words = _words(step.rows[line.first])
                 last.update(dict.fromkeys(line.words, step.at))
     return last
 

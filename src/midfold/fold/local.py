@@ -109,11 +109,11 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
 
 def _tools_used(ask: SummaryAsk) -> str:
     """Which tools were called how often, with the id of the newest call of each."""
-    messages = (message for message in ask.messages if message.kinds & CALL)
-    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    newest = {call.name: call.id for call in calls}
+    parts = [part for message in ask.messages if message.kinds & CALL for part in message.parts]
+    calls = [(part.name, part.id) for part in parts if isinstance(part, ToolCall)]
+    newest = dict(calls)
     most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
-    used = Counter(call.name for call in calls).most_common(most)
+    used = Counter([name for name, _ in calls]).most_common(most)
     names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
     return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
 

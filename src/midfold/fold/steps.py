@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
@@ -172,7 +172,7 @@ class FoldReading:
         self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
         """The folder in which the work is done; paths are told from there."""
         places = places_to_read(messages, scanned)
-        self.room = room_for([messages[at] for at in places], scanned)
+        self.room = room_for(places.values(), scanned)
         self.census = Census()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
         """The names of every line that was read: many stand in more than one place."""
@@ -266,23 +266,23 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
-        may_idle = is_told and who == RESULT and any(mark in text for mark in _IDLE_MARKS)
+        may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_new = is_told and unit not in seen and unit not in step.head
-            if is_new and not (may_idle and _IDLE.match(unit)):
+            if is_told and unit not in seen and unit not in step.head and not (may_idle and _IDLE.match(unit)):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
     def add(self, step: StoryStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
         """Adds a line to a step; without names it only goes along with its neighbours."""
+        place = len(step.rows)
         step.rows.append(text)
         if found or keep:
-            step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
+            step.lines.append(Line(step, place, place, found))
 
     def names(self, text: str) -> tuple[NameCounts, ...]:
         entries = self._names.get(text)
@@ -317,7 +317,7 @@ class FoldReading:
         return f"{head}\n{tail}" if step.is_end else head
 
 
-def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
+def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
     """What happened in the messages at these places, in order; a result belongs to its call."""
     steps: list[StoryStep] = []
     calls: dict[str, StoryStep] = {}
@@ -520,9 +520,10 @@ def rows(text: str) -> Iterator[str]:
     """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
     for raw in text.split("\n"):
         line = raw.strip().rstrip("━─═ ")
-        if line.startswith(GAP) or len(line) <= 2:
+        length = len(line)
+        if length <= 2 or line.startswith(GAP):
             continue
-        if len(line) <= LONGEST_LINE:
+        if length <= LONGEST_LINE:
             yield line
         elif not _holds_order(line):
             pieces = map(str.strip, _SEAM.split(line))
@@ -546,30 +547,34 @@ def _without_numbers(step: StoryStep, text: str) -> str:
     return _NUMBERED.sub("", text) if is_file else text
 
 
-def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
-    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
+def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
+    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called.
+
+    With each place, the lengths of its texts.
+    """
     left, least = scanned, ROOMS[-1]
-    for message in messages:
-        for length in _text_lengths(message):
+    found: dict[int, list[int]] = {}
+    for at, message in enumerate(messages):
+        lengths = found[at] = _text_lengths(message)
+        for length in lengths:
             left -= length if length < least else least
         if left < 0:
             break
     else:
-        return range(len(messages))
-    found: list[int] = []
+        return found
+    found = {}
     for at in range(len(messages) - 1, -1, -1):
-        if scanned > 0:
-            for length in _text_lengths(messages[at]):
-                scanned -= length if length <= least + 2 * MARGIN else least
-        elif messages[at].kinds & (CALL | RESULT_PART):
+        if scanned <= 0 and messages[at].kinds & (CALL | RESULT_PART):
             continue
-        found.append(at)
-    return found[::-1]
+        lengths = found[at] = _text_lengths(messages[at])
+        for length in lengths:
+            scanned -= length if length <= least + 2 * MARGIN else least
+    return dict(reversed(found.items()))
 
 
-def room_for(messages: Sequence[Message], scanned: int) -> int:
+def room_for(texts: Iterable[list[int]], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = sorted(chain.from_iterable(map(_text_lengths, messages)))
+    lengths = sorted(chain.from_iterable(texts))
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)

@@ -188,8 +188,10 @@ def estimate_each(texts: Sequence[str]) -> list[int]:
     start = 0
     for text in texts:
         length = len(text)
-        if length <= CHUNK and text.isascii():
+        if length <= CHUNK:
             units = adler32(prices[start : start + length], 0) & 0xFFFF
+            if not text.isascii():
+                units += _sum(block_codes(text).translate(_BLOCK, b"\0"))
             found.append((units + UNIT // 2) // UNIT or min(length, 1))
         else:
             found.append(estimate_text(text))
