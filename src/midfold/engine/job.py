@@ -345,11 +345,10 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        (ours, beside), rest = self._generated_messages, self.standing.rest
-        turns = ((index, self.messages[index]) for index in plan.fold() if index not in ours)
-        left = ((index, rest.get(index, message)) for index, message in turns)
+        (ours, beside), rest, messages = self._generated_messages, self.standing.rest, self.messages
+        left = [(index, rest.get(index, messages[index])) for index in plan.fold() if index not in ours]
         return tuple(
-            without_summary(message) if index in beside else message for index, message in left if message is not None
+            [without_summary(message) if index in beside else message for index, message in left if message is not None]
         )
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:

@@ -148,6 +148,8 @@ class StoryStep(msgspec.Struct, eq=False):
     """What of that is worth considering."""
     telling: frozenset[int] = frozenset()
     """The places of the lines that say most of an edit."""
+    gone: list[str] = []
+    """The lines that an edit took out."""
     result: ToolResult | None = None
     action: Action | None = None
     look: Look | None = None
@@ -191,7 +193,8 @@ class FoldReading:
         self.files = FileNames(self.root, _paths(ask.trail, described))
         for step in self.steps:
             self._read(step)
-        _drop_stale(self.steps)
+        if not only_names:
+            _drop_stale(self.steps)
 
     def _with_credentials(self) -> set[StoryStep]:
         """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
@@ -252,9 +255,10 @@ class FoldReading:
                 self.seen.update(entries if shown is text else self.names(shown))
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
-        if step.at in self.fold and step.look is not None and not self._only_names:
-            added = changes(step.look)[0]
-            for line in rows(self.files.inside(self.safe(step, "\n".join(added)))) if added else ():
+        if step.look is not None and not self._only_names:
+            added, step.gone = changes(step.look)
+            is_told = added and step.at in self.fold
+            for line in rows(self.files.inside(self.safe(step, "\n".join(added)))) if is_told else ():
                 is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
                 self.add(step, f"+ {line}", self.names(line), keep=is_telling)
 
@@ -481,7 +485,7 @@ def _drop_stale(steps: list[StoryStep]) -> None:
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
         if action.wrote:
             step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
-            gone.update(line.strip() for line in changes(look)[1])
+            gone.update(map(str.strip, step.gone))
             places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
             step.telling = frozenset(islice(places, MOST_TELLING))
 

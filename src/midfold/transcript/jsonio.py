@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +24,6 @@ _NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
 LONGEST_PATH, LONGEST_KEY = 50, 100
 """Steps of a path that an error names, and characters of a key in it."""
 PLAIN_DEPTH = 8
-_PLAIN_KINDS = {str, int, float, bool, type(None), dict, list}
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -122,15 +120,22 @@ def is_plainly_json(values: list[Any]) -> bool:
     """Whether values are plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
     level: list[Any] = [values]
     for _ in range(PLAIN_DEPTH):
-        items = [*chain.from_iterable([holder.values() if type(holder) is dict else holder for holder in level])]
-        kinds = set(map(type, items))
-        if not kinds <= _PLAIN_KINDS:
-            return False
-        if float in kinds and not all(math.isfinite(item) for item in items if type(item) is float):
-            return False
-        if kinds.isdisjoint((dict, list)):
+        below: list[Any] = []
+        for holder in level:
+            for item in holder.values() if type(holder) is dict else holder:
+                kind = type(item)
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    below.append(item)
+                elif kind is float:
+                    if not math.isfinite(item):
+                        return False
+                elif kind is not int and kind is not bool and item is not None:
+                    return False
+        if not below:
             return True
-        level = [item for item in items if type(item) is dict or type(item) is list]
+        level = below
     return False
 
 

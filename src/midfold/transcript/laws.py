@@ -77,7 +77,7 @@ class Pairing(NamedTuple):
 def pair(messages: Transcript) -> Pairing:
     walk = _PairingWalk()
     for index, message in enumerate(messages):
-        if walk.open:
+        if walk.open and message.role != "tool":
             walk.turn(message)
         if not message.kinds & (CALL | RESULT):
             continue
