@@ -110,7 +110,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
 def _tools_used(ask: SummaryAsk) -> str:
     """Which tools were called how often, with the id of the newest call of each."""
     parts = [part for message in ask.messages if message.kinds & CALL for part in message.parts]
-    calls = [(part.name, part.id) for part in parts if isinstance(part, ToolCall)]
+    calls = [(part.name, part.id) for part in parts if type(part) is ToolCall]
     newest = dict(calls)
     most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
     used = Counter([name for name, _ in calls]).most_common(most)
@@ -121,7 +121,7 @@ def _tools_used(ask: SummaryAsk) -> str:
 def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
     """The state without the newest ask, if that is not the first: for later folds it is told where it was made, too."""
     is_first = not state.goal and not any(
-        step.kind is Kind.USER for step in reading.steps if step.at < reading.fold.start
+        step.kind == Kind.USER for step in reading.steps if step.at < reading.fold.start
     )
     rest = state.task_snapshot if is_first else state.task_snapshot.partition("\n")[2]
     return msgspec.structs.replace(state, task_snapshot=rest)
@@ -135,7 +135,7 @@ def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
 
 def state_only(step: StoryStep, reading: FoldReading) -> bool:
     """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
-    return step.kind is Kind.NOTE or (step.kind is Kind.USER and step.at not in reading.fold)
+    return step.kind == Kind.NOTE or (step.kind == Kind.USER and step.at not in reading.fold)
 
 
 def book_of(choice: Choice) -> Book:
@@ -165,7 +165,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     files: set[str] = set()
     for step in steps:
         chosen = choice.chosen.get(step)
-        is_bare = step.kind is Kind.CALL and not chosen
+        is_bare = step.kind == Kind.CALL and not chosen
         if is_bare and step.at in choice.reading.fold:
             calls[step.head] += 1
         if chosen is None:
@@ -179,11 +179,11 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
             continue
         out += _together(bare, calls)
         bare, calls = {}, Counter()
-        if step.kind is Kind.CALL:
+        if step.kind == Kind.CALL:
             stays = "" if step.at in choice.reading.fold else ABOVE if step.at < choice.reading.fold.start else BELOW
             out += [f"- {stays}{head}", *(f"  {line}" for line in lines)]
         else:
-            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
+            out.append(_user_line(step, places) if step.kind == Kind.USER else _paragraph(lines))
     out += _together(bare, calls)
     return "\n".join([STORY, *out]) if out else ""
 
@@ -226,11 +226,11 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
             steps.append(StoryStep(kind, reading.fold.start))
         step = steps[-1]
         names = reading.names(text)
-        reading.census.count(set(names), reading.fold.start, USER if step.kind is Kind.USER else SAID)
+        reading.census.count(set(names), reading.fold.start, USER if step.kind == Kind.USER else SAID)
         reading.inside.update(names)
-        if step.kind is Kind.CALL and raw.startswith("- "):
+        if step.kind == Kind.CALL and raw.startswith("- "):
             step.head, step.head_names = text, names
-        elif step.kind is Kind.CALL:
+        elif step.kind == Kind.CALL:
             reading.add(step, text, names)
         else:
             for unit in sentences(text.replace(LEFT_OUT, "\n")):
@@ -286,7 +286,7 @@ class WorkState:
 
     def _asks(self) -> tuple[str, str]:
         """The newest ask, unless messages that stay show it, and the first."""
-        asks = [step for step in self.reading.steps if step.kind is Kind.USER and not step.is_reply]
+        asks = [step for step in self.reading.steps if step.kind == Kind.USER and not step.is_reply]
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
         newest, first = asks[-1], asks[0]
@@ -326,7 +326,7 @@ class WorkState:
 
     def _constraints(self, told: set[str]) -> str:
         """What the user demands, and what instructions around their words do: each line once, and none that is told."""
-        notes = [step for step in self.reading.steps if step.kind is Kind.NOTE]
+        notes = [step for step in self.reading.steps if step.kind == Kind.NOTE]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         instructions = [*self._instructions(notes), *commands]
         parts = (
@@ -340,7 +340,7 @@ class WorkState:
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
-            if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
+            if step.kind == Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
                 commands = self._commands(step)
                 listed, rest = _sections(step.rows)
                 demands = (commands.get(line, line) for line in rest if _is_demand(line) and line not in told)
@@ -373,7 +373,7 @@ class WorkState:
 
     def _next_words(self) -> set[str]:
         """Words of what comes next: of the newest ask, and of how changes are put on record where some are not."""
-        asks = [text for step in self.reading.steps if step.kind is Kind.USER for text in step.texts]
+        asks = [text for step in self.reading.steps if step.kind == Kind.USER for text in step.texts]
         return {*subwords(asks[-1] if asks else ""), *(ON_RECORD if self.reading.ask.trail.git.is_dirty else ())}
 
     def _plan(self) -> str:

@@ -16,7 +16,6 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
@@ -83,13 +82,10 @@ MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
-class Kind(IntEnum):
-    """Whose step it is."""
+class Kind:
+    """Whose step it is. Numbers: to look up the members of an enumeration takes ten times as long."""
 
-    USER = 0
-    SAID = 1
-    CALL = 2
-    NOTE = 3
+    USER, SAID, CALL, NOTE = range(4)
 
 
 class Line(msgspec.Struct, eq=False):
@@ -122,7 +118,7 @@ class Line(msgspec.Struct, eq=False):
 class StoryStep(msgspec.Struct, eq=False):
     """Something that happened: a line on it, and the lines that could stand below."""
 
-    kind: Kind
+    kind: int
     at: int
     call: ToolCall | None = None
     texts: tuple[str, ...] = ()
@@ -175,6 +171,8 @@ class FoldReading:
         """The folder in which the work is done; paths are told from there."""
         places = places_to_read(messages, scanned)
         self.room = room_for(places.values(), scanned)
+        self.longest = self.room + 2 * MARGIN
+        """Characters of a text that is read whole."""
         self.census = Census()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
         """The names of every line that was read: many stand in more than one place."""
@@ -187,7 +185,7 @@ class FoldReading:
         self.recent: set[str] = set()
         self.steps = steps_of(messages, places)
         self._dirty = self._with_credentials()
-        described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
+        described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
         self.files = FileNames(self.root, _paths(ask.trail, described))
@@ -209,31 +207,31 @@ class FoldReading:
         owners: list[StoryStep] = []
         for step in self.steps:
             for text in _texts(step):
-                ends = self._ends(text)
-                pieces += ends
-                owners += [step] * len(ends)
+                if len(text) <= self.longest:
+                    pieces.append(text)
+                    owners.append(step)
+                else:
+                    pieces += self._ends(text)
+                    owners += (step, step)
         return {owners[place] for place in with_credentials(pieces)}
 
-    def _ends(self, text: str) -> tuple[str, ...]:
-        """A text, or its beginning and its end where it is long, each with a margin."""
-        if len(text) <= self.room + 2 * MARGIN:
-            return (text,)
+    def _ends(self, text: str) -> tuple[str, str]:
+        """The beginning and the end of a long text, each with a margin."""
         return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
 
     def safe(self, step: StoryStep, text: str) -> str:
         """What is read of a text: redacted first, cut at a line after that."""
-        pieces = self._ends(text)
-        if step in self._dirty:
-            pieces = tuple(map(self.ask.redact, pieces))
-        if len(pieces) == 1:
-            return pieces[0]
-        first, last = pieces[0][:-MARGIN], pieces[1][MARGIN:]
+        redact = self.ask.redact if step in self._dirty else identity
+        if len(text) <= self.longest:
+            return redact(text)
+        first, last = map(redact, self._ends(text))
+        first, last = first[:-MARGIN], last[MARGIN:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
         longest = max(len(call.arguments) if call is not None else 0, len(result.text))
-        is_safe = self._only_names or (longest <= self.room + 2 * MARGIN and step not in self._dirty)
+        is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
         look = take_a_look(call, result, identity if is_safe else self._redact)
         step.look = look
         if not self._only_names or recognise(look) in (editor, patch, write):
@@ -298,7 +296,7 @@ class FoldReading:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
             safe = self.safe(step, text)
-            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind is Kind.SAID else safe
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
         if step.call is not None:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
@@ -310,13 +308,13 @@ class FoldReading:
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
         ask = self.ask
-        if step.kind is Kind.CALL:
+        if step.kind == Kind.CALL:
             return text if ask.shows_result(text) else "\n".join(ends_of_result(text, ask.shown_results))
         if ask.shows_text(text):
             return text
-        opening = ask.shown_asks if step.kind is Kind.USER else 0
+        opening = ask.shown_asks if step.kind == Kind.USER else 0
         head, tail = shown_words(text, ask.shown_texts, opening)
-        if step.kind is Kind.NOTE and ask.shown_asks:
+        if step.kind == Kind.NOTE and ask.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
 
@@ -328,10 +326,10 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
     for at in places:
         message = messages[at]
         for part in message.parts:
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 steps.append(StoryStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
-            elif isinstance(part, ToolResult):
+            elif type(part) is ToolResult:
                 asked = calls.pop(part.call_id, None)
                 if asked is None:
                     steps.append(asked := StoryStep(Kind.CALL, at))
@@ -339,9 +337,9 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
                 if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
                     steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
-            elif isinstance(part, Text) and part.text.strip():
+            elif type(part) is Text and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
-        if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:
+        if steps and steps[-1].at == at and steps[-1].kind == Kind.SAID:
             steps[-1].is_answer = True
     return steps
 
@@ -375,7 +373,7 @@ def _is_echo(step: StoryStep) -> bool:
 def head_of(step: StoryStep, files: FileNames) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
-    if step.kind is not Kind.CALL:
+    if step.kind != Kind.CALL:
         return ""
     if action is None or look is None:
         name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
@@ -447,9 +445,9 @@ class FileNames:
         """The file that the head of a step names, and the head where that file was told before."""
         action = step.action
         path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
-        inside, first = path.removeprefix(self.root), self.first(path)
-        if not path or first not in step.head:
+        if not path or (first := self.first(path)) not in step.head:
             return "", step.head
+        inside = path.removeprefix(self.root)
         end = self._ends.get(inside, inside)
         end = end if len(end) < len(first) else first
         return inside, step.head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
@@ -590,8 +588,8 @@ def room_for(texts: Iterable[list[int]], scanned: int) -> int:
 def _text_lengths(message: Message) -> list[int]:
     found: list[int] = []
     for part in message.parts:
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
             found.append(len(part.arguments))
-        elif isinstance(part, (Text, ToolResult)):
+        elif type(part) is Text or type(part) is ToolResult:
             found.append(len(part.text))
     return found

@@ -82,9 +82,9 @@ def pair(messages: Transcript) -> Pairing:
         if not message.kinds & (CALL | RESULT):
             continue
         for number, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 walk.call(Place(index, number), part.id)
-            elif isinstance(part, ToolResult):
+            elif type(part) is ToolResult:
                 walk.result(Place(index, number), part.call_id)
     waiting = walk.finish()
     return Pairing(walk.answers, tuple(walk.unanswered), waiting, tuple(walk.orphans), tuple(walk.reused))

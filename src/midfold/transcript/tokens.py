@@ -370,11 +370,11 @@ def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
         kind = type(part)
         if kind is Text:
             total += count(part.text)  # type: ignore[attr-defined]
-        elif isinstance(part, ToolResult):
+        elif type(part) is ToolResult:
             only = part.parts[0] if len(part.parts) == 1 else None
             inner = count(only.text) if type(only) is Text else part_units(part.parts, counter)
             total += RESULT_UNITS + inner
-        elif isinstance(part, ToolCall):
+        elif type(part) is ToolCall:
             total += CALL_UNITS + len(part.name) // NAME_CHARACTERS_PER_UNIT + count(part.arguments)
         elif isinstance(part, Thinking):
             total += count(part.text) or len(part.signature or "") // SIGNATURE_CHARACTERS_PER_UNIT
