@@ -60,6 +60,7 @@ GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
+_STOP = re.compile(r"[.!?。][ \t]")
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
@@ -508,9 +509,11 @@ def sentences(text: str) -> Iterator[str]:
             continue
         elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
             yield line
-        else:
+        elif _STOP.search(line):
             pieces = map(str.strip, _SENTENCE.split(line))
             yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
+        elif len(line) <= LONGEST_SENTENCE:
+            yield line
 
 
 def is_statement(line: str) -> bool:
