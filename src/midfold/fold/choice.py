@@ -347,8 +347,9 @@ class Choice:
         return over
 
     def _is_full(self, step: StoryStep) -> bool:
-        most = MOST_READ if _READS.match(step.head) else MOST_LINES
-        return step.kind == Kind.CALL and not self._only_names and len(self.chosen.get(step, ())) >= most
+        if step.kind != Kind.CALL or self._only_names:
+            return False
+        return len(self.chosen.get(step, ())) >= (MOST_READ if _READS.match(step.head) else MOST_LINES)
 
     def _key(self, line: Line, row: str) -> str:
         """By what a line is known again: of tool output, without its numbers."""

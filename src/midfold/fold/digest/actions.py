@@ -209,8 +209,8 @@ def editor(look: Look) -> Action:
 
 
 def patch_text(look: Look) -> str:
-    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments]
-    return next((value for value in (*named, look.command, look.raw) if is_patch(value)), "")
+    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments] if look.has(*PATCH_KEYS) else []
+    return next(filter(is_patch, (*named, look.command, look.raw)), "")
 
 
 def changes(look: Look) -> tuple[list[str], list[str]]:

@@ -99,7 +99,7 @@ def read_body(result: ToolResult) -> Body:
         exit_code=opened.exit_code,
         running=opened.running,
         value=opened.value,
-        media=sum(not isinstance(part, Text) for part in result.parts),
+        media=sum([type(part) is not Text for part in result.parts]),
         partial=opened.partial,
         is_error=result.is_error,
     )
