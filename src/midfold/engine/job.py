@@ -347,9 +347,8 @@ class Job:
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
         beside = self._generated_messages[1]
-        return tuple(
-            without_summary(message) if index in beside else message for index, message in self._turns(plan).items()
-        )
+        turns = self._turns(plan)
+        return tuple([without_summary(turns[index]) if index in beside else turns[index] for index in turns])
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}

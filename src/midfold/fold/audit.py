@@ -120,9 +120,9 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
         if length // 4 >= enough:
             break
         for part in message.parts:
-            if isinstance(part, (Text, ToolResult)):
+            if type(part) is Text or type(part) is ToolResult:
                 length += len(part.text)
-            elif isinstance(part, ToolCall):
+            elif type(part) is ToolCall:
                 length += len(part.arguments) + len(part.name)
     return length // 4
 
@@ -326,7 +326,7 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
     counts: dict[str, int] = {}
     for message in ask.messages[-LAST_STEPS:]:
         for part in message.parts if message.role == "assistant" else ():
-            text = part.text if isinstance(part, Text) else part.arguments if isinstance(part, ToolCall) else ""
+            text = part.text if type(part) is Text else part.arguments if type(part) is ToolCall else ""
             named = (item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item))
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
@@ -344,7 +344,7 @@ def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
     found = constants(ask.previous)
     for message in ask.messages:
         for part in message.parts:
-            if isinstance(part, ToolResult):
+            if type(part) is ToolResult:
                 found.update(constants(part.text[:LONGEST_READ]))
     absent = [f"`{name} = {value}`" for name, value in found.items() if name not in told]
     safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))

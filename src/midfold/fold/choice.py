@@ -164,8 +164,10 @@ class Choice:
         self._told_words = set() if only_names else set(_words(told))
         lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
-            self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
-            self._run([line for line in lines if line.step.kind in SPEECH], self._speech_left)
+            self._run([line for line in lines if line.step.kind == Kind.USER and line.first == 0], budget * ASKS_SHARE)
+            said = [line for line in lines if line.step.kind in SPEECH]
+            self._weigh(said)
+            self._run(said, self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
@@ -195,7 +197,7 @@ class Choice:
             is_read = step.action is not None and step.action.family == "read"
             if not self._only_names:
                 step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
-            step.length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
+            step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
@@ -234,12 +236,17 @@ class Choice:
         if line.is_weighed:
             self._bind(line)
         else:
-            line.base = self._base(line)
-            line.is_weighed = True
+            self._weigh([line])
+
+    def _weigh(self, lines: list[Line]) -> None:
+        for line in lines:
+            if not line.is_weighed and not line.is_judged:
+                line.base = self._base(line)
+                line.is_weighed = True
 
     def _base(self, line: Line) -> float:
         """What a line is worth beside its names."""
-        return (self._said_worth(line) if line.step.kind is Kind.SAID else _worth(line)) * line.step.age
+        return (self._said_worth(line) if line.step.kind == Kind.SAID else _worth(line)) * line.step.age
 
     def _said_worth(self, line: Line) -> float:
         """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
@@ -263,11 +270,11 @@ class Choice:
     def _bind(self, line: Line) -> None:
         """Whether a line says what its names are, if need be with the one before or behind it."""
         line.is_judged = True
-        if line.step.kind is Kind.CALL and line.first >= 0:
+        if line.step.kind == Kind.CALL and line.first >= 0:
             self._widen(line)
-        elif line.step.kind is Kind.SAID:
+        elif line.step.kind == Kind.SAID:
             line.binds = not line.is_intent
-        elif line.step.kind is Kind.USER:
+        elif line.step.kind == Kind.USER:
             line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
 
     def _widen(self, line: Line) -> None:
@@ -301,9 +308,9 @@ class Choice:
         step = line.step
         if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
             return line.base, line.cost
-        if step.kind is Kind.SAID and has_speech and not self._only_names:
+        if step.kind == Kind.SAID and has_speech and not self._only_names:
             return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
-        base = 0.0 if step.kind is Kind.SAID or self._only_names else line.base
+        base = 0.0 if step.kind == Kind.SAID or self._only_names else line.base
         named *= 1.0 if line.first < 0 else step.names_count
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
         if line.first >= 0 and (is_told or not step.head):
@@ -315,7 +322,8 @@ class Choice:
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
         """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
-        named, told, has_speech = [*map(self._names_worth, lines)], set(self.chosen), self._speech_left > 0
+        named = [self._names_worth(line) if line.names else 0.0 for line in lines]
+        told, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
         """What each line would add for each token before this run, at most; exact where it is judged."""
 
@@ -352,12 +360,13 @@ class Choice:
         return over
 
     def _is_full(self, step: StoryStep) -> bool:
-        most = MOST_READ if _READS.match(step.head) else MOST_LINES
-        return step.kind is Kind.CALL and not self._only_names and len(self.chosen.get(step, ())) >= most
+        if step.kind != Kind.CALL or self._only_names:
+            return False
+        return len(self.chosen.get(step, ())) >= (MOST_READ if _READS.match(step.head) else MOST_LINES)
 
     def _key(self, line: Line, row: str) -> str:
         """By what a line is known again: of tool output, without its numbers."""
-        return _skeleton(row) if line.step.kind is Kind.CALL else row.lstrip("-*# ")
+        return _skeleton(row) if line.step.kind == Kind.CALL else row.lstrip("-*# ")
 
     def _take(self, line: Line, cost: float) -> None:
         rows = line.step.rows[line.first : line.last + 1] if line.first >= 0 else []
@@ -449,7 +458,7 @@ def _most_per_token(line: Line, text: str) -> float:
     """What a token of a line is worth beside its names, at most: what can be told without a search."""
     step = line.step
     if step.kind in SPEECH:
-        return PER_TOKEN["ask"] if step.kind is Kind.USER else SAID * FOUND
+        return PER_TOKEN["ask"] if step.kind == Kind.USER else SAID * FOUND
     if text.startswith("+ "):
         return EDITED if line.first in step.telling else ADDED
     if defines_constant(text):
@@ -472,9 +481,9 @@ def _last_said(steps: list[StoryStep]) -> dict[str, int]:
     """In which message each word of the agent's was last said; every sentence of it gets its words."""
     last: dict[str, int] = {}
     for step in steps:
-        if step.kind is Kind.SAID:
+        if step.kind == Kind.SAID:
             for line in step.lines:
-                line.words = _words(line.text)
+                line.words = _words(step.rows[line.first])
                 last.update(dict.fromkeys(line.words, step.at))
     return last
 
@@ -483,7 +492,7 @@ def _worth(line: Line) -> float:
     """What a line of the user's, of a call or of its result is worth beside its names."""
     step, text = line.step, line.text
     tokens = len(text) / 4
-    if step.kind is Kind.USER:
+    if step.kind == Kind.USER:
         key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "other"
         return PER_TOKEN[key] * tokens
     if text.startswith("+ "):

@@ -250,9 +250,10 @@ def find_generated(
     found |= _opencode_summary(messages)
     others, old = 0, len(messages) - recent
     for index, message in enumerate(messages):
-        if index in found or message.kinds == RESULT:
+        kinds = message.kinds
+        if kinds == RESULT or index in found:
             continue
-        is_early, is_text = others <= head + PINNED, message.kinds == TEXT
+        is_early, is_text = others <= head + PINNED, kinds == TEXT
         ours = recognise(message) if is_text else None
         foreign = recognise_foreign(message) if is_text and ours is None and (is_early or index < old) else None
         if ours is not None and (is_early or ours.fold in known or ours.kind != "fold"):

@@ -91,9 +91,9 @@ class Source:
         said: list[str] = []
         for message in messages:
             for part in message.parts:
-                if isinstance(part, (Text, ToolResult)):
+                if type(part) is Text or type(part) is ToolResult:
                     said.append(part.text)
-                elif isinstance(part, ToolCall):
+                elif type(part) is ToolCall:
                     said += (part.name, part.arguments)
         said += texts
         plain = (text.replace("\\/", "/") if "\\" in text else text for text in said)
@@ -502,7 +502,7 @@ class _Said:
     @cached_property
     def _each_ask(self) -> list[str]:
         users = (message for message in self._messages if message.role == "user")
-        texts = ([part.text for part in message.parts if isinstance(part, Text)] for message in users)
+        texts = ([part.text for part in message.parts if type(part) is Text] for message in users)
         return [_normal(_plain(self._redact(text)) for text in said) for said in texts]
 
     @cached_property
@@ -511,7 +511,7 @@ class _Said:
         return _Texts(
             part.text if isinstance(part, Text) else part.arguments
             for part in parts
-            if isinstance(part, (Text, ToolCall))
+            if type(part) is Text or type(part) is ToolCall
         )
 
     @cached_property
@@ -549,7 +549,7 @@ def _ends(text: str, room: int) -> str:
 
 def _results(messages: Iterable[Message]) -> Iterable[ToolResult]:
     holding = (message for message in messages if message.kinds & RESULT)
-    return (part for message in holding for part in message.parts if isinstance(part, ToolResult))
+    return (part for message in holding for part in message.parts if type(part) is ToolResult)
 
 
 def _plain(text: str) -> str:

@@ -116,11 +116,11 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
 
 def _tools_used(ask: SummaryAsk) -> str:
     """Which tools were called how often, with the id of the newest call of each."""
-    messages = (message for message in ask.messages if message.kinds & CALL)
-    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    newest = {call.name: call.id for call in calls}
+    parts = [part for message in ask.messages if message.kinds & CALL for part in message.parts]
+    calls = [(part.name, part.id) for part in parts if type(part) is ToolCall]
+    newest = dict(calls)
     most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
-    used = Counter(call.name for call in calls).most_common(most)
+    used = Counter([name for name, _ in calls]).most_common(most)
     names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
     return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
 
@@ -128,7 +128,7 @@ def _tools_used(ask: SummaryAsk) -> str:
 def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
     """The state without the newest ask, if that is not the first: for later folds it is told where it was made, too."""
     is_first = not state.goal and not any(
-        step.kind is Kind.USER for step in reading.steps if step.at < reading.fold.start
+        step.kind == Kind.USER for step in reading.steps if step.at < reading.fold.start
     )
     rest = state.task_snapshot if is_first else state.task_snapshot.partition("\n")[2]
     return msgspec.structs.replace(state, task_snapshot=rest)
@@ -142,7 +142,7 @@ def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
 
 def state_only(step: StoryStep, reading: FoldReading) -> bool:
     """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
-    return step.kind is Kind.NOTE or (step.kind is Kind.USER and step.at not in reading.fold)
+    return step.kind == Kind.NOTE or (step.kind == Kind.USER and step.at not in reading.fold)
 
 
 def book_of(choice: Choice) -> Book:
@@ -172,7 +172,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     files: set[str] = set()
     for step in steps:
         chosen = choice.chosen.get(step)
-        is_bare = step.kind is Kind.CALL and not chosen
+        is_bare = step.kind == Kind.CALL and not chosen
         if is_bare and step.at in choice.reading.fold:
             calls[step.head] += 1
         if chosen is None:
@@ -186,12 +186,12 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
             continue
         out += _together(bare, calls)
         bare, calls = {}, Counter()
-        if step.kind is Kind.CALL:
+        if step.kind == Kind.CALL:
             stays = "" if step.at in choice.reading.fold else BELOW if choice.reading.is_below(step.at) else ABOVE
             marks = (UNDER[place - before > 1] for before, place in pairwise([places[0] - 1, *places]))
             out += [f"- {stays}{head}", *map(add, marks, lines)]
         else:
-            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(step, places))
+            out.append(_user_line(step, places) if step.kind == Kind.USER else _paragraph(step, places))
     out += _together(bare, calls)
     return "\n".join([STORY, *out]) if out else ""
 
@@ -237,11 +237,11 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
             steps.append(StoryStep(kind, reading.fold.start))
         step = steps[-1]
         names = reading.names(text)
-        reading.census.count(set(names), reading.fold.start, USER if step.kind is Kind.USER else SAID)
+        reading.census.count(set(names), reading.fold.start, USER if step.kind == Kind.USER else SAID)
         reading.inside.update(names)
-        if step.kind is Kind.CALL and raw.startswith("- "):
+        if step.kind == Kind.CALL and raw.startswith("- "):
             step.head, step.head_names = text, names
-        elif step.kind is Kind.CALL:
+        elif step.kind == Kind.CALL:
             step.rows += [""] if raw.startswith(UNDER[1]) else []
             reading.add(step, text, names)
         else:
@@ -298,7 +298,7 @@ class WorkState:
 
     def _asks(self) -> tuple[str, str]:
         """The newest ask, unless messages that stay show it, and the first."""
-        asks = [step for step in self.reading.steps if step.kind is Kind.USER and not step.is_reply]
+        asks = [step for step in self.reading.steps if step.kind == Kind.USER and not step.is_reply]
         if not asks:
             return self.old.task_snapshot.strip(), self.old.goal.strip()
         newest, first = asks[-1], next((step for step in asks if _is_task(step)), asks[0])
@@ -343,7 +343,7 @@ class WorkState:
 
     def _constraints(self, told: set[str]) -> str:
         """What the user demands, and what instructions around their words do: each line once, and none that is told."""
-        notes = [step for step in self.reading.steps if step.kind is Kind.NOTE]
+        notes = [step for step in self.reading.steps if step.kind == Kind.NOTE]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         instructions = [*self._instructions(notes), *commands]
         parts = (
@@ -357,7 +357,7 @@ class WorkState:
         staying = self.reading.staying
         found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
-            if step.kind is Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
+            if step.kind == Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
                 commands = self._commands(step)
                 listed, rest = _sections(step.rows)
                 demands = (commands.get(line, line) for line in rest if _is_demand(line) and line not in told)
@@ -390,7 +390,7 @@ class WorkState:
 
     def _next_words(self) -> set[str]:
         """Words of what comes next: of the newest ask, and of how changes are put on record where some are not."""
-        asks = [text for step in self.reading.steps if step.kind is Kind.USER for text in step.texts]
+        asks = [text for step in self.reading.steps if step.kind == Kind.USER for text in step.texts]
         return {*subwords(asks[-1] if asks else ""), *(ON_RECORD if self.reading.ask.trail.git.is_dirty else ())}
 
     def _plan(self) -> str:

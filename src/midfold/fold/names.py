@@ -311,9 +311,14 @@ def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
     """How likely a name is needed after so many messages, of which the newest have these words."""
     score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * log1p(length - entry.last)
     score += LENGTH * log1p(len(entry.text))
-    for count, weight in zip(entry.counts, BY_COUNT, strict=True):
-        if count:
-            score += weight * log1p(count)
+    if entry.by_user:
+        score += BY_COUNT[USER] * log1p(entry.by_user)
+    if entry.by_assistant:
+        score += BY_COUNT[SAID] * log1p(entry.by_assistant)
+    if entry.in_calls:
+        score += BY_COUNT[CALLED] * log1p(entry.in_calls)
+    if entry.in_results:
+        score += BY_COUNT[RESULT] * log1p(entry.in_results)
     if entry.assistant < 0:
         score += NEVER_BY_ASSISTANT
     if entry.messages > 1:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
@@ -63,6 +62,7 @@ GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
+_STOP = re.compile(r"[.!?。][ \t]")
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
@@ -102,13 +102,10 @@ MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
-class Kind(IntEnum):
-    """Whose step it is."""
+class Kind:
+    """Whose step it is. Numbers: to look up the members of an enumeration takes ten times as long."""
 
-    USER = 0
-    SAID = 1
-    CALL = 2
-    NOTE = 3
+    USER, SAID, CALL, NOTE = range(4)
 
 
 class Line(msgspec.Struct, eq=False):
@@ -141,7 +138,7 @@ class Line(msgspec.Struct, eq=False):
 class StoryStep(msgspec.Struct, eq=False):
     """Something that happened: a line on it, and the lines that could stand below."""
 
-    kind: Kind
+    kind: int
     at: int
     call: ToolCall | None = None
     texts: tuple[str, ...] = ()
@@ -169,6 +166,8 @@ class StoryStep(msgspec.Struct, eq=False):
     """What of that is worth considering."""
     telling: frozenset[int] = frozenset()
     """The places of the lines that say most of an edit."""
+    gone: list[str] = []
+    """The lines that an edit took out."""
     result: ToolResult | None = None
     action: Action | None = None
     look: Look | None = None
@@ -198,7 +197,9 @@ class FoldReading:
         self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
         """The folder in which the work is done; paths are told from there."""
         places = places_to_read(messages, scanned)
-        self.room = room_for([messages[at] for at in places], scanned)
+        self.room = room_for(places.values(), scanned)
+        self.longest = self.room + 2 * MARGIN
+        """Characters of a text that is read whole."""
         self.census = Census()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
         """The names of every line that was read: many stand in more than one place."""
@@ -211,14 +212,15 @@ class FoldReading:
         self.recent: set[str] = set()
         self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
         self._dirty = self._with_credentials()
-        described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
+        described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
         self.files = FileNames(self.root, _paths(ask.trail, described))
         for step in self.steps:
             self._read(step)
-        scratch = {file.path.removeprefix(self.root) for file in ask.trail.files if file.state == "scratch"}
-        _drop_stale(self.steps, self.fold, lambda path: path.removeprefix(self.root) in scratch)
+        if not only_names:
+            scratch = {file.path.removeprefix(self.root) for file in ask.trail.files if file.state == "scratch"}
+            _drop_stale(self.steps, self.fold, lambda path: path.removeprefix(self.root) in scratch)
 
     def is_below(self, at: int) -> bool:
         """Whether a message stands behind the handoff."""
@@ -242,31 +244,31 @@ class FoldReading:
         owners: list[StoryStep] = []
         for step in self.steps:
             for text in _texts(step):
-                ends = self._ends(text)
-                pieces += ends
-                owners += [step] * len(ends)
+                if len(text) <= self.longest:
+                    pieces.append(text)
+                    owners.append(step)
+                else:
+                    pieces += self._ends(text)
+                    owners += (step, step)
         return {owners[place] for place in with_credentials(pieces)}
 
-    def _ends(self, text: str) -> tuple[str, ...]:
-        """A text, or its beginning and its end where it is long, each with a margin."""
-        if len(text) <= self.room + 2 * MARGIN:
-            return (text,)
+    def _ends(self, text: str) -> tuple[str, str]:
+        """The beginning and the end of a long text, each with a margin."""
         return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
 
     def safe(self, step: StoryStep, text: str) -> str:
         """What is read of a text: redacted first, cut at a line after that."""
-        pieces = self._ends(text)
-        if step in self._dirty:
-            pieces = tuple(map(self.ask.redact, pieces))
-        if len(pieces) == 1:
-            return pieces[0]
-        first, last = pieces[0][:-MARGIN], pieces[1][MARGIN:]
+        redact = self.ask.redact if step in self._dirty else identity
+        if len(text) <= self.longest:
+            return redact(text)
+        first, last = map(redact, self._ends(text))
+        first, last = first[:-MARGIN], last[MARGIN:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
         longest = max(len(call.arguments) if call is not None else 0, len(result.text))
-        is_safe = self._only_names or (longest <= self.room + 2 * MARGIN and step not in self._dirty)
+        is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
         look = take_a_look(call, result, identity if is_safe else self._redact)
         step.look = look
         if not self._only_names or recognise(look) in (editor, patch, write):
@@ -288,9 +290,10 @@ class FoldReading:
                 self.seen.update(entries if shown is text else self.names(shown))
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
-        if step.at in self.fold and step.look is not None and not self._only_names:
-            added = rows(self.files.inside(self.safe(step, "\n".join(changes(step.look)[0]))))
-            for line in [line for line in added if line not in self._names]:
+        if step.look is not None and step.action is not None and not self._only_names:
+            added, step.gone = changes(step.look) if step.action.outcome != "failed" else ([], [])
+            lines = rows(self.files.inside(self.safe(step, "\n".join(added)))) if step.at in self.fold else ()
+            for line in [line for line in lines if line not in self._names]:
                 is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
                 self.add(step, f"+ {line}", self.names(line), keep=is_telling)
 
@@ -302,7 +305,7 @@ class FoldReading:
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
-        may_idle = is_told and who == RESULT and any(mark in text for mark in _IDLE_MARKS)
+        may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
@@ -321,9 +324,10 @@ class FoldReading:
 
     def add(self, step: StoryStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
         """Adds a line to a step; without names it only goes along with its neighbours."""
+        place = len(step.rows)
         step.rows.append(text)
         if found or keep:
-            step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
+            step.lines.append(Line(step, place, place, found))
 
     def names(self, text: str) -> tuple[NameCounts, ...]:
         entries = self._names.get(text)
@@ -335,7 +339,7 @@ class FoldReading:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
             safe = self.safe(step, text)
-            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind is Kind.SAID else safe
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
         if step.call is not None:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
@@ -347,28 +351,28 @@ class FoldReading:
     def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
         ask = self.ask
-        if step.kind is Kind.CALL:
+        if step.kind == Kind.CALL:
             return text if ask.shows_result(text) else "\n".join(ends_of_result(text, ask.shown_results))
         if ask.shows_text(text):
             return text
-        opening = ask.shown_asks if step.kind is Kind.USER else 0
+        opening = ask.shown_asks if step.kind == Kind.USER else 0
         head, tail = shown_words(text, ask.shown_texts, opening)
-        if step.kind is Kind.NOTE and ask.shown_asks:
+        if step.kind == Kind.NOTE and ask.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
 
 
-def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
+def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
     """What happened in the messages at these places, in order; a result belongs to its call."""
     steps: list[StoryStep] = []
     calls: dict[str, StoryStep] = {}
     for at in places:
         message = messages[at]
         for part in message.parts:
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 steps.append(StoryStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
-            elif isinstance(part, ToolResult):
+            elif type(part) is ToolResult:
                 asked = calls.pop(part.call_id, None)
                 if asked is None:
                     steps.append(asked := StoryStep(Kind.CALL, at))
@@ -376,9 +380,9 @@ def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
                 if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
                     steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
-            elif isinstance(part, Text) and part.text.strip():
+            elif type(part) is Text and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
-        if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:
+        if steps and steps[-1].at == at and steps[-1].kind == Kind.SAID:
             steps[-1].is_answer = True
     return steps
 
@@ -412,7 +416,7 @@ def _is_echo(step: StoryStep) -> bool:
 def head_of(step: StoryStep, files: FileNames) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
-    if step.kind is not Kind.CALL:
+    if step.kind != Kind.CALL:
         return ""
     if action is None or look is None:
         name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
@@ -502,9 +506,9 @@ class FileNames:
         """The file that the head of a step names, and the head where that file was told before."""
         action = step.action
         path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
-        inside, first = path.removeprefix(self.root), self.first(path)
-        if not path or first not in step.head:
+        if not path or (first := self.first(path)) not in step.head:
             return "", step.head
+        inside = path.removeprefix(self.root)
         end = self._ends.get(inside, inside)
         end = end if len(end) < len(first) else first
         return inside, step.head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
@@ -547,7 +551,7 @@ def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str],
             is_changed = is_changed or (step.at in fold and bool(path) and not is_aside and action.family != "other")
             gone_here = {line[2:] for line in step.rows if line.startswith("+ ")} if is_aside else gone
             step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone_here]
-            gone.update(line.strip() for line in changes(look)[1])
+            gone.update(map(str.strip, step.gone))
             places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
             step.telling = frozenset(islice(places, MOST_TELLING))
 
@@ -572,9 +576,11 @@ def sentences(text: str) -> Iterator[str]:
             continue
         elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
             yield line
-        else:
+        elif _STOP.search(line):
             pieces = map(str.strip, _SENTENCE.split(line))
             yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
+        elif len(line) <= LONGEST_SENTENCE:
+            yield line
 
 
 def is_statement(line: str) -> bool:
@@ -586,9 +592,10 @@ def rows(text: str) -> Iterator[str]:
     """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
     for raw in text.split("\n"):
         line = raw.strip().rstrip("━─═ ")
-        if line.startswith(GAP) or len(line) <= 2:
+        length = len(line)
+        if length <= 2 or line.startswith(GAP):
             continue
-        if len(line) <= LONGEST_LINE:
+        if length <= LONGEST_LINE:
             yield line
         elif not _holds_order(line):
             for part in line.replace("\\t", " ").replace('\\"', '"').split("\\n") if "\\n" in line else (line,):
@@ -613,30 +620,34 @@ def _without_numbers(step: StoryStep, text: str) -> str:
     return _NUMBERED.sub("", text) if is_file else text
 
 
-def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
-    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
+def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
+    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called.
+
+    With each place, the lengths of its texts.
+    """
     left, least = scanned, ROOMS[-1]
-    for message in messages:
-        for length in _text_lengths(message):
+    found: dict[int, list[int]] = {}
+    for at, message in enumerate(messages):
+        lengths = found[at] = _text_lengths(message)
+        for length in lengths:
             left -= length if length < least else least
         if left < 0:
             break
     else:
-        return range(len(messages))
-    found: list[int] = []
+        return found
+    found = {}
     for at in range(len(messages) - 1, -1, -1):
-        if scanned > 0:
-            for length in _text_lengths(messages[at]):
-                scanned -= length if length <= least + 2 * MARGIN else least
-        elif messages[at].kinds & (CALL | RESULT_PART):
+        if scanned <= 0 and messages[at].kinds & (CALL | RESULT_PART):
             continue
-        found.append(at)
-    return found[::-1]
+        lengths = found[at] = _text_lengths(messages[at])
+        for length in lengths:
+            scanned -= length if length <= least + 2 * MARGIN else least
+    return dict(reversed(found.items()))
 
 
-def room_for(messages: Sequence[Message], scanned: int) -> int:
+def room_for(texts: Iterable[list[int]], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = sorted(chain.from_iterable(map(_text_lengths, messages)))
+    lengths = sorted(chain.from_iterable(texts))
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)
@@ -648,8 +659,8 @@ def room_for(messages: Sequence[Message], scanned: int) -> int:
 def _text_lengths(message: Message) -> list[int]:
     found: list[int] = []
     for part in message.parts:
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
             found.append(len(part.arguments))
-        elif isinstance(part, (Text, ToolResult)):
+        elif type(part) is Text or type(part) is ToolResult:
             found.append(len(part.text))
     return found

@@ -499,12 +499,12 @@ def part_texts(message: Message, room: TextRoom, redact: Redact) -> Iterator[str
     """The parts of one message as texts."""
     who = message.role.upper()
     for part in message.parts:
-        if isinstance(part, Text):
+        if type(part) is Text:
             if part.text.strip():
                 yield f"[{who}]: {_inside(clip(part.text, room.text, redact))}"
-        elif isinstance(part, ToolCall):
+        elif type(part) is ToolCall:
             yield f"[{who} CALLS {part.name}]: {_inside(clip(part.arguments, room.other, redact))}"
-        elif isinstance(part, ToolResult):
+        elif type(part) is ToolResult:
             failed = " (failed)" if part.is_error else ""
             yield f"[RESULT{failed}]: {_inside(clip_result(part.text, room.other, redact))}"
         elif isinstance(part, (Media, Opaque)):
@@ -575,7 +575,7 @@ class _Lengths:
         found: tuple[list[int], ...] = ([], [], [], [])
         for index, message in enumerate(messages):
             for part in message.parts:
-                found[2 * (not isinstance(part, Text)) + (index >= newest)].append(_length(part))
+                found[2 * (type(part) is not Text) + (index >= newest)].append(_length(part))
         self._lengths = [sorted(lengths) for lengths in found]
         self._before = [list(accumulate(lengths, initial=0)) for lengths in self._lengths]
 
@@ -591,8 +591,8 @@ class _Lengths:
 
 
 def _length(part: Part) -> int:
-    if isinstance(part, (Text, ToolResult)):
+    if type(part) is Text or type(part) is ToolResult:
         return len(part.text)
-    if isinstance(part, ToolCall):
+    if type(part) is ToolCall:
         return len(part.arguments) + len(part.name)
     return 0 if isinstance(part, (Thinking, Opaque)) else FRAME

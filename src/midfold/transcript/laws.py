@@ -77,14 +77,14 @@ class Pairing(NamedTuple):
 def pair(messages: Transcript) -> Pairing:
     walk = _PairingWalk()
     for index, message in enumerate(messages):
-        if walk.open:
+        if walk.open and message.role != "tool":
             walk.turn(message)
         if not message.kinds & (CALL | RESULT):
             continue
         for number, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 walk.call(Place(index, number), part.id)
-            elif isinstance(part, ToolResult):
+            elif type(part) is ToolResult:
                 walk.result(Place(index, number), part.call_id)
     waiting = walk.finish()
     return Pairing(walk.answers, tuple(walk.unanswered), waiting, tuple(walk.orphans), tuple(walk.reused))

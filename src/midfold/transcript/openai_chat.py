@@ -22,6 +22,7 @@ ROLES: dict[str, Role] = {
 THINKING_FIELDS = ("reasoning_content", "reasoning")
 OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "audio", "refusal")
 BESIDE_CONTENT = frozenset({*THINKING_FIELDS, *OPAQUE_FIELDS})
+BESIDE_TEXT = frozenset({*BESIDE_CONTENT, "tool_calls", "function_call"})
 TEXT_BLOCKS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
@@ -33,6 +34,9 @@ class OpenAIChat:
 
     @staticmethod
     def read(value: Any) -> Reading:
+        plain = _plain_text(value) if type(value) is dict and BESIDE_TEXT.isdisjoint(value) else None
+        if plain is not None:
+            return plain
         notes = Notes()
         if type(value) is not dict and not isinstance(value, Mapping):
             return notes.reading("other", [notes.opaque("", "message", value, "a message object")])
@@ -83,6 +87,20 @@ class OpenAIChat:
     @staticmethod
     def system_value(message: Message, origin: Any) -> Any:
         return message.text
+
+
+def _plain_text(value: dict[str, Any]) -> Reading | None:
+    """A text or a result with nothing wrong about it, as most messages are; None leaves it to the careful reader."""
+    content, call_id, name = value.get("content"), value.get("tool_call_id"), value.get("role")
+    role = ROLES.get(name) if type(name) is str else None
+    if role is None or type(content) is not str or not content:
+        return None
+    if role != "tool":
+        return Reading(role, (Text(content),))
+    if type(call_id) is not str or not call_id:
+        return None
+    tool = value.get("name")
+    return Reading(role, (ToolResult(call_id, (Text(content),), False, tool if isinstance(tool, str) else None),))
 
 
 def _role(value: Any, notes: Notes) -> Role:

@@ -188,8 +188,10 @@ def estimate_each(texts: Sequence[str]) -> list[int]:
     start = 0
     for text in texts:
         length = len(text)
-        if length <= CHUNK and text.isascii():
+        if length <= CHUNK:
             units = adler32(prices[start : start + length], 0) & 0xFFFF
+            if not text.isascii():
+                units += _sum(block_codes(text).translate(_BLOCK, b"\0"))
             found.append((units + UNIT // 2) // UNIT or min(length, 1))
         else:
             found.append(estimate_text(text))
@@ -368,11 +370,11 @@ def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
         kind = type(part)
         if kind is Text:
             total += count(part.text)  # type: ignore[attr-defined]
-        elif isinstance(part, ToolResult):
+        elif type(part) is ToolResult:
             only = part.parts[0] if len(part.parts) == 1 else None
             inner = count(only.text) if type(only) is Text else part_units(part.parts, counter)
             total += RESULT_UNITS + inner
-        elif isinstance(part, ToolCall):
+        elif type(part) is ToolCall:
             total += CALL_UNITS + len(part.name) // NAME_CHARACTERS_PER_UNIT + count(part.arguments)
         elif isinstance(part, Thinking):
             total += count(part.text) or len(part.signature or "") // SIGNATURE_CHARACTERS_PER_UNIT

@@ -449,11 +449,11 @@ def test_what_the_newest_edits_put_there_counts_and_old_edits_leave_room_for_oth
         new = f"    the_first_{n}(of, this, edit)\n    the_second_{n}(of, this, edit)"
         turns += call(n, "edit_file", {"path": f"src/b_{n}.py", "old_string": "x", "new_string": new}, "ok")
     reading = FoldReading(ask_of(turns))
-    assert all(len(step.telling) == 2 for step in reading.steps if step.kind is Kind.CALL)
+    assert all(len(step.telling) == 2 for step in reading.steps if step.kind == Kind.CALL)
     Choice(reading, reading.steps, 1_000)
-    telling = [bool(step.telling) for step in reading.steps if step.kind is Kind.CALL]
+    telling = [bool(step.telling) for step in reading.steps if step.kind == Kind.CALL]
     assert telling == sorted(telling) and 0 < sum(telling) < 10
-    worths = [[line.base / len(line.text) for line in step.lines] for step in reading.steps if step.kind is Kind.CALL]
+    worths = [[line.base / len(line.text) for line in step.lines] for step in reading.steps if step.kind == Kind.CALL]
     assert min(worths[-1]) > 10 * max(worths[0])
 
 
@@ -672,7 +672,7 @@ def test_of_a_fold_that_is_too_long_to_read_the_newest_calls_and_everything_said
     assert calls[0] > len(messages) // 2
     assert messages[calls[-1]].text == "def newest_of_all(): ..."
     reading = FoldReading(ask_of(turns), scanned=3_000)
-    assert {step.at for step in reading.steps if step.kind is Kind.USER} == {0, len(messages) - 1}
+    assert {step.at for step in reading.steps if step.kind == Kind.USER} == {0, len(messages) - 1}
     assert reading.length == len(messages)
 
 
@@ -682,7 +682,7 @@ def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> Non
     assert "Port the parser to src/parser/core.rs" in text
     assert "I changed handle_2499 in src/module_2499/file_2499.py." in text
     reading = FoldReading(ask_of(turns))
-    read = sum(len(row) for step in reading.steps if step.kind is Kind.CALL for row in step.rows)
+    read = sum(len(row) for step in reading.steps if step.kind == Kind.CALL for row in step.rows)
     assert 0 < read < SCANNED
 
 

@@ -209,8 +209,8 @@ def editor(look: Look) -> Action:
 
 
 def patch_text(look: Look) -> str:
-    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments]
-    return next((value for value in (*named, look.command, look.raw) if is_patch(value)), "")
+    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments] if look.has(*PATCH_KEYS) else []
+    return next(filter(is_patch, (*named, look.command, look.raw)), "")
 
 
 def changes(look: Look) -> tuple[list[str], list[str]]:
@@ -309,7 +309,7 @@ _FOUND = re.compile(
 )
 MOST_HITS, LONGEST_HIT = 2, 120
 _NO_HITS = re.compile(r"(?:No (?:matches|files|results|occurrences|match|entries)\b|Found 0 |0 (?:matches|results))")
-_HIT = re.compile(r"(?:(.{1,500}?):)?\d{1,9}:")
+_LINE_NUMBER, _NUMBER_FIRST, LONGEST_HIT_PATH = re.compile(r":\d{1,9}:"), re.compile(r"\d{1,9}:"), 500
 _PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
 
 
@@ -345,9 +345,9 @@ def _count_hits(look: Look) -> str:
     """Hits of `path:line:text` output; with context lines around them, only those that carry the colon."""
     lines = [line for line in look.body.text.splitlines() if line.strip() and line != "--"]
     context = look.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
-    found = [hit for line in lines if (hit := _HIT.match(line))]
+    found = [path for line in lines if (path := _hit_path(line)) is not None]
     if found:
-        files = {hit[1] for hit in found if hit[1]}
+        files = set(filter(None, found))
         count = len(found)
     elif context:
         return look.size()
@@ -357,10 +357,18 @@ def _count_hits(look: Look) -> str:
     return plural(count, "match") + (f" in {plural(len(files), 'file')}" if files else "")
 
 
+def _hit_path(line: str) -> str | None:
+    """The path before the number of a hit, empty where there is none; None where a line is no hit."""
+    number = _LINE_NUMBER.search(line, 1)
+    if number is not None and number.start() <= LONGEST_HIT_PATH:
+        return line[: number.start()]
+    return "" if _NUMBER_FIRST.match(line) else None
+
+
 def few_hits(look: Look) -> str:
     """The hits of a search, where they are few."""
     lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
-    hits = list(islice(filter(_HIT.match, lines), MOST_HITS + 1))
+    hits = list(islice((line for line in lines if _hit_path(line) is not None), MOST_HITS + 1))
     return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 

@@ -100,7 +100,7 @@ def read_body(result: ToolResult) -> Body:
         exit_code=opened.exit_code,
         running=opened.running,
         value=opened.value,
-        media=sum(not isinstance(part, Text) for part in result.parts),
+        media=sum([type(part) is not Text for part in result.parts]),
         partial=opened.partial,
         is_error=result.is_error,
     )
@@ -253,9 +253,11 @@ _PHRASES = (
     "❌", "✗ ",
     "Request failed", "Operation timed out", "Timed out", "Timeout", "Tool execution failed", "Tool error", "MCP error",
 )  # fmt: skip
-_TOO_BIG = re.compile(r"File content \([\d,. ]{1,20}\S{0,4} ?\w{1,12}\) exceeds maximum")
-_MATCHES = re.compile(r"Found \d{1,9} matches of the string to replace, but")
-_HTTP = re.compile(r"(?:HTTP(?:/[\d.]{1,4})? |Request failed with status code |HTTP error:? |status code:? )[45]\d\d\b")
+_OPENINGS = re.compile(
+    r"File content \([\d,. ]{1,20}\S{0,4} ?\w{1,12}\) exceeds maximum"
+    r"|Found \d{1,9} matches of the string to replace, but"
+    r"|(?:HTTP(?:/[\d.]{1,4})? |Request failed with status code |HTTP error:? |status code:? )[45]\d\d\b"
+)
 _BLOCKED = re.compile(
     r"\b(?:timed out|connection (?:refused|reset|closed|aborted)|permission denied|access denied"
     r"|host (?:is )?unreachable|no space left|out of memory|rate limit exceeded)\b",
@@ -340,7 +342,7 @@ def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated
 
 
 def opens_with_an_error(text: str) -> bool:
-    return text.startswith(_PHRASES) or any(rule.match(text) for rule in (_TOO_BIG, _MATCHES, _HTTP))
+    return text.startswith(_PHRASES) or _OPENINGS.match(text) is not None
 
 
 def _told_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:

@@ -297,6 +297,7 @@ _FILE_KEYS = (
     "files",
 )
 _PATTERN_KEYS = ("pattern", "regex", "searchterm", "searchpattern")
+_PATCHES = ("patch", "diff", "input")
 
 _NAMES: dict[Describer, str] = {
     shell: "bash shell execcommand localshell localshellcall containerexec runshellcommand terminal runterminalcmd "
@@ -377,9 +378,9 @@ def _changing(look: Look) -> Describer | None:
         on_file and look.has(*OLD_KEYS) and look.has(*NEW_KEYS)
     ):
         return patch
-    if any(is_patch(look.arguments.get(key)) for key in ("patch", "diff", "input")) or (
-        not look.arguments and patch_text(look)
-    ):
+    if look.has(*_PATCHES) and any(is_patch(look.arguments.get(key)) for key in _PATCHES):
+        return patch
+    if not look.arguments and patch_text(look):
         return patch
     if on_file and look.has(*CONTENT_KEYS):
         return write

@@ -191,26 +191,37 @@ def _task_check(program: str, rest: list[str]) -> CheckKind | None:
     return found.lastgroup if found else None  # type: ignore[return-value]
 
 
-_TALLIES = (
-    re.compile(
-        r"^[=\s]{0,90}((?:\d{1,7} (?:failed|passed|skipped|errors?|warnings?|x\w{5,6}|deselected)(?:, )?){1,7})"
-        r" in [\d.]{1,12}",
-        re.M,
+_Rules = tuple[tuple[str, re.Pattern[str]], ...]
+_TALLIES: _Rules = (
+    (
+        " in ",
+        re.compile(
+            r"^[=\s]{0,90}((?:\d{1,7} (?:failed|passed|skipped|errors?|warnings?|x\w{5,6}|deselected)(?:, )?){1,7})"
+            r" in [\d.]{1,12}",
+            re.M,
+        ),
     ),
-    re.compile(r"^Tests?:? {1,12}((?:\d{1,7} (?:failed|passed|skipped|todo|pending|total)[,| ]{0,3}){1,5})", re.M),
-    re.compile(r"^test result: \w{1,8}\. ((?:\d{1,7} [a-z ]{1,14}; ?){1,5})", re.M),
-    re.compile(r"^(Ran \d{1,7} tests? in [\d.]{1,12}s\s{1,4}(?:OK|FAILED)(?: ?\([^)\n]{1,80}\))?)", re.M),
-    re.compile(r"^ {0,4}(\d{1,7} pass\s{1,4}(?:\d{1,7} skip\s{1,4})?\d{1,7} fail)\b", re.M),
-    re.compile(r"^(Ran \d{1,7} tests? across \d{1,6} files?)", re.M),
-    re.compile(r"^ {0,4}(\d{1,7} passing[^\n]{0,20}(?:\n {0,4}\d{1,7} failing)?)", re.M),
+    (
+        "Test",
+        re.compile(r"^Tests?:? {1,12}((?:\d{1,7} (?:failed|passed|skipped|todo|pending|total)[,| ]{0,3}){1,5})", re.M),
+    ),
+    ("test result: ", re.compile(r"^test result: \w{1,8}\. ((?:\d{1,7} [a-z ]{1,14}; ?){1,5})", re.M)),
+    (
+        "Ran ",
+        re.compile(r"^(Ran \d{1,7} tests? in [\d.]{1,12}s\s{1,4}(?:OK|FAILED)(?: ?\([^)\n]{1,80}\))?)", re.M),
+    ),
+    (" pass", re.compile(r"^ {0,4}(\d{1,7} pass\s{1,4}(?:\d{1,7} skip\s{1,4})?\d{1,7} fail)\b", re.M)),
+    ("Ran ", re.compile(r"^(Ran \d{1,7} tests? across \d{1,6} files?)", re.M)),
+    (" passing", re.compile(r"^ {0,4}(\d{1,7} passing[^\n]{0,20}(?:\n {0,4}\d{1,7} failing)?)", re.M)),
 )
-_FINDINGS = (
-    re.compile(r"((?:Found )?\d{1,6} errors?(?: in \d{1,6} files?)?[^\n]{0,40})$", re.M),
-    re.compile(r"^(?:\[[\w:.-]{1,40}\] )?(\d{1,6} issues?)\b", re.M),
-    re.compile(r"(\d{1,6} problems? \([^)\n]{1,60}\))"),
-    re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M),
-    re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M),
+_FINDINGS: _Rules = (
+    (" error", re.compile(r"((?:Found )?\d{1,6} errors?(?: in \d{1,6} files?)?[^\n]{0,40})$", re.M)),
+    (" issue", re.compile(r"^(?:\[[\w:.-]{1,40}\] )?(\d{1,6} issues?)\b", re.M)),
+    (" problem", re.compile(r"(\d{1,6} problems? \([^)\n]{1,60}\))")),
+    ("Checked ", re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M)),
+    ("", re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M)),
 )
+"""What stands wherever a rule finds something, and the rule."""
 _FAILURE = re.compile(
     r"^(?:FAILED ([^\n]{1,200})|ERROR ([\w/.:-]{3,160}\.py[^\n]{0,80})|[ \t]{0,12}--- FAIL: (\S{1,160})"
     r"|FAIL:? ([^\s(][^\n]{0,120})|\(fail\) ([^\n]{1,160})|test (\S{1,160}) \.\.\. FAILED"
@@ -292,8 +303,8 @@ def _tally(text: str, kind: str) -> str:
     return _first(_TALLIES, text) or _go_counts(text) or _first(_FINDINGS[:1], text)
 
 
-def _first(rules: Iterable[re.Pattern[str]], text: str) -> str:
-    return next((found[1] for rule in rules if (found := rule.search(text))), "")
+def _first(rules: _Rules, text: str) -> str:
+    return next((found[1] for mark, rule in rules if mark in text and (found := rule.search(text))), "")
 
 
 def _is_empty_go_run(text: str) -> bool:

@@ -114,7 +114,7 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
         message = messages[index]
         if message.kinds & CALL:
             for number, part in enumerate(message.parts):
-                if isinstance(part, ToolCall):
+                if type(part) is ToolCall:
                     place = answers.get(Place(index, number))
                     result = messages[place.message].parts[place.part] if place is not None else None
                     walk.call(trail.messages + index, part, result if isinstance(result, ToolResult) else None)
