@@ -356,7 +356,9 @@ class Job:
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
         ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
-        behind, turns = self._behind(plan), [*self._turns(plan)]
+        behind = self._behind(plan)
+        pinned = [index for index in behind if index < plan.tail_start]
+        turns = [*self._turns(plan)] if pinned else []
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, behind))
@@ -373,7 +375,7 @@ class Job:
             prefix=self._prefix(plan),
             before=self._before(plan),
             after=after,
-            pinned=tuple(bisect_left(turns, index) for index in behind if index < plan.tail_start),
+            pinned=tuple(bisect_left(turns, index) for index in pinned),
             trail=trail,
             trail_lines=render(trail, int(budget * trail_share(budget, is_dense=is_dense))),
             folded_trail=folded,

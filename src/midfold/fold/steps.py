@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 
 import msgspec
 
-from midfold.fold.digest.actions import changes, editor, few_hits, patch, telling_part, write
+from midfold.fold.digest.actions import changes, editor, patch, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
 from midfold.fold.ends import ends_of_result, ends_with, shown_words
+from midfold.fold.heads import FileNames, head_of, is_told_by_its_head
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
-from midfold.fold.trail.checks import check_of, verdict_of
-from midfold.fold.trail.commands import steps_of as commands_of
-from midfold.fold.trail.entries import Trail
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
@@ -48,31 +45,21 @@ MOST_DESCRIBED = 400
 MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
-ABOUT_FILES = ("read", "write", "patch", "search")
-"""Families whose calls name a file."""
 LOOKS = ("read", "search", "list")
-CLOSINGS = ("search", "list", "other", "web", "process")
-"""Families whose whole outcome is told."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
-NO_OUTPUT = "no output"
 GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _STOP = re.compile(r"[.!?。][ \t]")
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
-_FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
-_RUN = re.compile(
-    r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
-)
-_RECORDS = (["git", "commit"], ["git", "push"])
 _FRAME = re.compile(
     r"\+ (?:[\])}>,;]|(?:else|try|pass|continue|break)\b|print\b|console\.|(?:import|from)\s|return;?$|#|//|/?\*|"
-    r"if err != nil|\w+,$|expect\(|assert)"
+    r"if err != nil|\w+,$|expect\(|assert|</?[\w.]{1,60}[^>]{0,80}>?$|"
+    r"[\w-]{1,40}=(?:\"[^\"]{0,240}\"|\{[^}]{0,240}\})/?>?$)"
 )
 """An added line that stands around what was changed."""
 _IDLE = re.compile(
@@ -92,12 +79,7 @@ _IDLE_MARKS = (
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
 FRAME = 'File "'
 _SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl)\b")
-_LOOKS_AT = re.compile(r"(?:cat|sed|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame)|echo|awk|tree|wc)\b")
-_SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
-_CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
-_PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
-_HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
-"""Commands that show what a file has, that run a script of several lines, and that write a file."""
+"""Commands that show what a file has."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -215,7 +197,9 @@ class FoldReading:
         described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
             self._describe(step)
-        self.files = FileNames(self.root, _paths(ask.trail, described))
+        acted = (path for step in described if step.action is not None for path in step.action.paths)
+        known = (*(file.path for file in ask.trail.files), *(read.path for read in ask.trail.reads))
+        self.files = FileNames(self.root, (*known, *acted))
         for step in self.steps:
             self._read(step)
         if not only_names:
@@ -277,8 +261,8 @@ class FoldReading:
     def _read(self, step: StoryStep) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
         if not self._only_names:
-            step.head = head_of(step, self.files)
-            step.file, step.again = self.files.again(step)
+            step.head = self._head(step)
+            step.file, step.again = self.files.again(step.action, step.head)
             step.head_names = self.names(step.head)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._visible(step, text)
@@ -296,6 +280,12 @@ class FoldReading:
             for line in [line for line in lines if line not in self._names]:
                 is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
                 self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+
+    def _head(self, step: StoryStep) -> str:
+        if step.action is not None and step.look is not None:
+            return head_of(step.action, step.look, self.files)
+        named = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
+        return (named or "result") if step.kind == Kind.CALL else ""
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
@@ -413,123 +403,6 @@ def _is_echo(step: StoryStep) -> bool:
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
-def head_of(step: StoryStep, files: FileNames) -> str:
-    """A call in a few words, with its outcome."""
-    action, look = step.action, step.look
-    if step.kind != Kind.CALL:
-        return ""
-    if action is None or look is None:
-        name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
-        return name or "result"
-    if action.outcome == "failed":
-        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
-    closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
-    if action.family == "shell":
-        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
-    elif action.family == "search":
-        closing = few_hits(look) or closing
-    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
-    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
-
-
-def _short_output(look: Look) -> str:
-    """All that a command printed, if it is little."""
-    text = look.body.text.strip()
-    if not text:
-        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
-    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
-
-
-def _last(look: Look) -> str:
-    """The last line that a command printed, unless it looks at something: what came of it."""
-    last = "" if _LOOKS_AT.match(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
-    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
-
-
-def _counts(look: Look) -> str:
-    """What a check that passed counts, where its last line is that of one of its parts."""
-    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
-    kind = next(filter(None, kinds), None)
-    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
-    return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
-
-
-def _did(action: Action, look: Look, files: FileNames) -> str:
-    if action.family == "shell":
-        command = telling_part(look.command).strip()
-        first, _, rest = command.partition("\n")
-        if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
-            first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
-        elif _SCRIPT.search(first):
-            first = f"{first} {_telling_line(rest)}".rstrip()
-        if here := _HERE.match(first):
-            return f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
-        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
-    if action.family == "other":
-        return f"{action.tool}: {action.did.removeprefix('called it with ')}"
-    did = action.did
-    for path in action.paths:
-        did = did.replace(look.path(path), files.first(path))
-    return did
-
-
-def _telling_line(script: str) -> str:
-    """The line of a script that changes something; where none does, the first that is no preparation."""
-    lines = [line.strip() for line in script.split("\n")]
-    changing = (line for line in lines if _CHANGING.search(line))
-    return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
-
-
-class FileNames:
-    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
-
-    def __init__(self, root: str, paths: Iterable[str]) -> None:
-        self.root = root
-        inside = dict.fromkeys(path.removeprefix(root) for path in paths)
-        counts = Counter(end for path in inside for end in _ends_of_path(path))
-        self._ends = {
-            path: next((end for end in _ends_of_path(path) if counts[end] == 1), path)
-            for path in inside
-            if _FILE.search(path)
-        }
-
-    def inside(self, text: str) -> str:
-        """A text of the agent's or of its tools with paths told from the root."""
-        return text.replace(self.root, "") if self.root else text
-
-    def first(self, path: str) -> str:
-        """The path from the root, or the telling end of a long one."""
-        inside = path.removeprefix(self.root)
-        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
-
-    def again(self, step: StoryStep) -> tuple[str, str]:
-        """The file that the head of a step names, and the head where that file was told before."""
-        action = step.action
-        path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
-        if not path or (first := self.first(path)) not in step.head:
-            return "", step.head
-        inside = path.removeprefix(self.root)
-        end = self._ends.get(inside, inside)
-        end = end if len(end) < len(first) else first
-        return inside, step.head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
-
-
-def _paths(trail: Trail, steps: Iterable[StoryStep]) -> Iterator[str]:
-    """Every file that is told of."""
-    yield from (file.path for file in trail.files)
-    yield from (read.path for read in trail.reads)
-    for step in steps:
-        yield from step.action.paths if step.action is not None else ()
-
-
-def _ends_of_path(path: str) -> Iterator[str]:
-    """What a path ends in, the shortest first."""
-    place = len(path)
-    while (place := path.rfind("/", 0, place)) > 0:
-        yield path[place + 1 :]
-    yield path
-
-
 def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str], bool]) -> None:
     """Leaves out what a later edit took out again, what was read before the last change of a file, but for constants,
     what scratch files have, and what a check or a commit that went well printed."""
@@ -541,7 +414,7 @@ def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str],
             continue
         path = action.paths[0] if action.paths else ""
         gone = gone_of.setdefault(path, set())
-        if step.lines and _is_told_by_its_head(action, look):
+        if step.lines and is_told_by_its_head(action, look):
             step.lines = []
         if action.family == "read" or _SHOWS.match(telling_part(look.command)):
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
@@ -554,15 +427,6 @@ def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str],
             gone.update(map(str.strip, step.gone))
             places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
             step.telling = frozenset(islice(places, MOST_TELLING))
-
-
-def _is_told_by_its_head(action: Action, look: Look) -> bool:
-    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
-    if action.family == "plan":
-        return True
-    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
-        return False
-    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -308,7 +308,7 @@ def test_a_check_says_whether_sources_were_changed_after_it_and_why_it_failed() 
     ]
     missing = "<returncode>1</returncode>\n<output>\n/opt/bin/python: No module named pytest\n</output>"
     run = bash("python -m pytest tests/a.py", missing)
-    assert state(run)[0].endswith("FAILED; failing: /opt/bin/python: No module named pytest")
+    assert state(run)[0].endswith("did NOT start; failing: /opt/bin/python: No module named pytest")
     assert state(run, bash("ruff check .", "All checks passed!"), bash("pip install pytest")) == [
         "- last lint: `ruff check .` passed (All checks passed!)"
     ]

@@ -122,7 +122,7 @@ def shell(look: Look) -> Action:
     elif told.failed is False and not shows:
         end = failure.ending(body)
         told = end if end.failed else told
-    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(command):
+    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(command.rpartition("|")[2].lstrip()):
         return act(look, "shell", did, "no matches")
     changed = file_changes(look.command)
     if told.failed and told.aside:

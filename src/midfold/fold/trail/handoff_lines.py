@@ -48,10 +48,12 @@ _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
 )
 _READ = "read, not changed"
 _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
-_ENDED = "ran to its end"
+_ENDED, _NOT_STARTED = "ran to its end", "did NOT start"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
 _NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
 _UNCHANGED = "- no change of a file was seen in these turns"
+_NO_MODULE = re.compile(r"No module named '?([\w.]{1,80})")
+_NO_PROGRAM = re.compile(r"command not found|unrecognized subcommand|: not found$|not recognized as an internal")
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
@@ -184,10 +186,18 @@ def _plain(text: str) -> str:
 
 def _check_line(check: CheckRun) -> str:
     verdict = _ENDED if check.ok and check.kind == "script" else _VERDICTS[check.ok]
+    if check.ok is False and any(_lacks_runner(check.command, line) for line in check.fails):
+        verdict = _NOT_STARTED
     counts = f" ({_plain(check.counts)})" if check.counts else ""
     before = f", before the last change of {_plain(check.before)}" if check.before else ""
     fails = f"; failing: {' | '.join(map(_plain, check.fails))}" if check.fails else ""
     return f"- last {check.kind}: {_quote(check.command)} {verdict}{counts}{before}{fails}"
+
+
+def _lacks_runner(command: str, failure: str) -> bool:
+    """Whether what should run a check is not there: then nothing was checked."""
+    module = _NO_MODULE.search(failure)
+    return module[1] in command.split() if module else _NO_PROGRAM.search(failure) is not None
 
 
 def _git_line(git: GitState) -> str:
@@ -248,7 +258,7 @@ _ACT_LINE = re.compile(r"- \[(done|FAILED|outcome not shown)\] ([\w-]{1,40}): ?(
 _RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ?([^\n]{0,400})")
 _CHECK_LINE = re.compile(
     r"- last (test|build|lint|typecheck|script): (?:`([^`\n]{0,400})`|``{1,3} ([^\n]{1,400}?) ``{1,3}) "
-    rf"({'|'.join(_VERDICTS.values())}|{_ENDED})"
+    rf"({'|'.join(_VERDICTS.values())}|{_ENDED}|{_NOT_STARTED})"
     r"(?: \(([^\n]{1,200}?)\))?(?:, before the last change of ([^\n]{1,400}?))?(?:; failing: ([^\n]{1,4000}))?"
 )
 _LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
@@ -312,7 +322,7 @@ class _Found:
             CheckRun(
                 kind=kind,  # type: ignore[arg-type]
                 command=command or quoted or "",
-                ok={_VERDICTS[False]: False, _VERDICTS[None]: None}.get(verdict, True),
+                ok={_VERDICTS[False]: False, _NOT_STARTED: False, _VERDICTS[None]: None}.get(verdict, True),
                 counts=counts or "",
                 fails=tuple(fails.split(" | ")) if fails else (),
                 before=before or "",

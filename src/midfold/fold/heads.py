@@ -1,0 +1,142 @@
+"""A call in a few words, with its outcome, and how the files of a fold are named."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from midfold.fold.digest.actions import few_hits, telling_part
+from midfold.fold.digest.look import Action, Look
+from midfold.fold.trail.checks import check_of, verdict_of
+from midfold.fold.trail.commands import steps_of as commands_of
+
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
+ABOUT_FILES = ("read", "write", "patch", "search")
+"""Families whose calls name a file."""
+CLOSINGS = ("search", "list", "other", "web", "process")
+"""Families whose whole outcome is told."""
+NO_OUTPUT = "no output"
+
+_RUN = re.compile(
+    r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
+)
+_RECORDS = (["git", "commit"], ["git", "push"])
+_FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
+_LOOKS_AT = re.compile(r"(?:cat|sed|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame)|echo|awk|tree|wc)\b")
+_SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
+_CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
+_PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
+_HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
+"""Commands that look at something, that run a script of several lines, and that write a file."""
+
+
+def head_of(action: Action, look: Look, files: FileNames) -> str:
+    """A call in a few words, with its outcome."""
+    if action.outcome == "failed":
+        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
+    closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
+    if action.family == "shell":
+        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
+    elif action.family == "search":
+        closing = few_hits(look) or closing
+    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
+    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
+
+
+def _short_output(look: Look) -> str:
+    """All that a command printed, if it is little."""
+    text = look.body.text.strip()
+    if not text:
+        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
+    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+
+
+def _last(look: Look) -> str:
+    """The last line that a command printed, unless it looks at something: what came of it."""
+    last = "" if _LOOKS_AT.match(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
+    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
+
+
+def _counts(look: Look) -> str:
+    """What a check that passed counts, where its last line is that of one of its parts."""
+    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
+    kind = next(filter(None, kinds), None)
+    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
+    return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
+
+
+def _did(action: Action, look: Look, files: FileNames) -> str:
+    if action.family == "shell":
+        command = telling_part(look.command).strip()
+        first, _, rest = command.partition("\n")
+        if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
+            first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
+        elif _SCRIPT.search(first):
+            first = f"{first} {_telling_line(rest)}".rstrip()
+        if here := _HERE.match(first):
+            return f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
+    if action.family == "other":
+        return f"{action.tool}: {action.did.removeprefix('called it with ')}"
+    did = action.did
+    for path in action.paths:
+        did = did.replace(look.path(path), files.first(path))
+    return did
+
+
+def _telling_line(script: str) -> str:
+    """The line of a script that changes something; where none does, the first that is no preparation."""
+    lines = [line.strip() for line in script.split("\n")]
+    changing = (line for line in lines if _CHANGING.search(line))
+    return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
+
+
+class FileNames:
+    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
+
+    def __init__(self, root: str, paths: Iterable[str]) -> None:
+        self.root = root
+        inside = dict.fromkeys(path.removeprefix(root) for path in paths)
+        counts = Counter(end for path in inside for end in _ends_of_path(path))
+        self._ends = {
+            path: next((end for end in _ends_of_path(path) if counts[end] == 1), path)
+            for path in inside
+            if _FILE.search(path)
+        }
+
+    def inside(self, text: str) -> str:
+        """A text of the agent's or of its tools with paths told from the root."""
+        return text.replace(self.root, "") if self.root else text
+
+    def first(self, path: str) -> str:
+        """The path from the root, or the telling end of a long one."""
+        inside = path.removeprefix(self.root)
+        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
+
+    def again(self, action: Action | None, head: str) -> tuple[str, str]:
+        """The file that a head names, and the head where that file was told before."""
+        path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
+        inside, first = path.removeprefix(self.root), self.first(path)
+        if not path or first not in head:
+            return "", head
+        end = self._ends.get(inside, inside)
+        end = end if len(end) < len(first) else first
+        return inside, head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
+
+
+def _ends_of_path(path: str) -> Iterator[str]:
+    """What a path ends in, the shortest first."""
+    place = len(path)
+    while (place := path.rfind("/", 0, place)) > 0:
+        yield path[place + 1 :]
+    yield path
+
+
+def is_told_by_its_head(action: Action, look: Look) -> bool:
+    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
+    if action.family == "plan":
+        return True
+    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
+        return False
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
