@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain, islice
 
 import msgspec
@@ -78,7 +78,7 @@ _IDLE_MARKS = (
 """A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
 FRAME = 'File "'
-_SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl)\b")
+_SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame))\b")
 """Commands that show what a file has."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
@@ -203,8 +203,21 @@ class FoldReading:
         for step in self.steps:
             self._read(step)
         if not only_names:
-            scratch = {file.path.removeprefix(self.root) for file in ask.trail.files if file.state == "scratch"}
-            _drop_stale(self.steps, self.fold, lambda path: path.removeprefix(self.root) in scratch)
+            _drop_stale(self.steps, self.fold, self._is_change)
+
+    @cached_property
+    def _scratch(self) -> set[str]:
+        return {file.path.removeprefix(self.root) for file in self.ask.trail.files if file.state == "scratch"}
+
+    @cached_property
+    def _scripts(self) -> set[str]:
+        return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
+
+    def _is_change(self, action: Action, look: Look) -> bool:
+        """Whether a call changes a file of the work, be it by a script."""
+        path = action.paths[0].removeprefix(self.root) if action.paths else ""
+        is_written = action.wrote and path and action.family != "other" and path not in self._scratch
+        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
 
     def is_below(self, at: int) -> bool:
         """Whether a message stands behind the handoff."""
@@ -403,7 +416,7 @@ def _is_echo(step: StoryStep) -> bool:
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
-def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str], bool]) -> None:
+def _drop_stale(steps: list[StoryStep], fold: range, is_change: Callable[[Action, Look], bool]) -> None:
     """Leaves out what a later edit took out again, what was read before the last change of a file, but for constants,
     what scratch files have, and what a check or a commit that went well printed."""
     gone_of: dict[str, set[str]] = {}
@@ -416,12 +429,12 @@ def _drop_stale(steps: list[StoryStep], fold: range, is_scratch: Callable[[str],
         gone = gone_of.setdefault(path, set())
         if step.lines and is_told_by_its_head(action, look):
             step.lines = []
-        if action.family == "read" or _SHOWS.match(telling_part(look.command)):
+        if action.family in LOOKS or _SHOWS.match(telling_part(look.command)):
             step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
             step.is_stale = is_changed or step.at >= fold.stop
+        is_changed = is_changed or (step.at in fold and is_change(action, look))
         if action.wrote:
-            is_aside = is_scratch(path)
-            is_changed = is_changed or (step.at in fold and bool(path) and not is_aside and action.family != "other")
+            is_aside = bool(path) and not is_change(action, look)
             gone_here = {line[2:] for line in step.rows if line.startswith("+ ")} if is_aside else gone
             step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone_here]
             gone.update(map(str.strip, step.gone))
