@@ -144,8 +144,8 @@ def audit_summary(ask: SummaryAsk, text: str) -> Audit:
     trail = sections_text(ask.trail_lines)
     added = _omissions(ask, f"{quiet.text}\n{trail}")
     room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
-    summary = _with_lines(_fit_into(parse_summary(quiet.text), room), ask.trail_lines)
-    body = "\n\n".join(filter(None, [summary.render(), added]))
+    summary = _with_lines(_fit_into(parse_summary(quiet.text), room, terse=ask.dense), ask.trail_lines)
+    body = ("\n" if ask.dense else "\n\n").join(filter(None, [summary.render(terse=ask.dense), added]))
     book = count_names(ask, body, SCANNED_FOR_MODEL)
     return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
 
@@ -385,10 +385,10 @@ GAP, LEAST_WORDS = " […]", 12
 """Tokens; the beginning of a line that has no more room is left out with the rest of it."""
 
 
-def _fit_into(summary: StructuredSummary, room: int) -> StructuredSummary:
+def _fit_into(summary: StructuredSummary, room: int, *, terse: bool) -> StructuredSummary:
     """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
-    over = estimate_text(summary.render()) - int(room * TOLERANCE)
+    over = estimate_text(summary.render(terse=terse)) - int(room * TOLERANCE)
     if over <= 0:
         return summary
     low, high = 0, max(sizes.values())

@@ -32,7 +32,7 @@ from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
-TERSE_NOTICE = "Made locally, may be incomplete."
+TERSE_NOTICE = "Made locally, incomplete."
 TYPED = "User said: "
 LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
@@ -106,12 +106,16 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
     state = WorkState(reading, old, room).sections()
-    told, tools = (state.render(), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
+    told, tools = (
+        (state.render(terse=True), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
+    )
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
-    choice = Choice(reading, steps, room - estimate_text(state.render()) - estimate_text(tools), told)
-    body = msgspec.structs.replace(state, critical="\n".join(filter(None, [story(steps, choice), tools])))
-    notice = TERSE_NOTICE if ask.dense else NOTICE
-    return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
+    rendered = state.render(terse=ask.dense)
+    choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
+    happened = [STORY if choice.chosen and not ask.dense else "", story(steps, choice), tools]
+    body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
+    parts = (TERSE_NOTICE, ask.redact(body)) if ask.dense else (NOTICE, "", ask.redact(body))
+    return "\n".join(parts), book_of(choice)
 
 
 def _tools_used(ask: SummaryAsk) -> str:
@@ -193,7 +197,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
         else:
             out.append(_user_line(step, places) if step.kind == Kind.USER else _paragraph(step, places))
     out += _together(bare, calls)
-    return "\n".join([STORY, *out]) if out else ""
+    return "\n".join(out)
 
 
 def _together(heads: Mapping[str, str], calls: Counter[str]) -> list[str]:

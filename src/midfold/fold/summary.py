@@ -155,11 +155,12 @@ class StructuredSummary(msgspec.Struct, frozen=True, kw_only=True):
     next_steps: str = ""
     critical: str = ""
 
-    def render(self) -> str:
-        return "\n\n".join(
+    def render(self, *, terse: bool = False) -> str:
+        """The sections that have text; where room is short without blank lines, and without a heading for headings."""
+        return ("\n" if terse else "\n\n").join(
             f"{'#' * section.level} {section.heading}" + (f"\n{text}" if text else "")
             for section in SECTIONS
-            if (text := getattr(self, section.key).strip()) or self._opens(section)
+            if (text := getattr(self, section.key).strip()) or (self._opens(section) and not terse)
         )
 
     def _opens(self, section: Section) -> bool:

@@ -34,7 +34,8 @@ from midfold.transcript.tokens import estimate_text
 FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
 """The sections of a handoff that the lines belong to."""
 FILES_SHARE, OPEN_SHARE = 0.5, 0.4
-MOST_CHECKS_SHOWN = 4
+MOST_CHECKS_SHOWN, SMALL_ROOM = 4, 300
+"""Checks that are told; half of them where there is little room."""
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
 """Files of a folder that are named; where more of it went, and nothing else of it is known, they are counted."""
@@ -63,7 +64,8 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
-    checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)[:MOST_CHECKS_SHOWN]]
+    most = MOST_CHECKS_SHOWN if room >= SMALL_ROOM else MOST_CHECKS_SHOWN // 2
+    checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)[:most]]
     for line in checks[:1]:
         page.add(STATE, line)
     if trail.git != GitState():
