@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain, islice
 
@@ -40,7 +40,7 @@ SCANNED = 300_000
 ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
 MARGIN = 256
 """Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
-MOST_DESCRIBED = 400
+MOST_DESCRIBED = 300
 """Newest calls whose outcome is told; older ones are told by what was called."""
 MOST_REDACTED = 1_000
 """Pieces of calls that are remembered as they were redacted: a call is told more than once."""
@@ -203,21 +203,46 @@ class FoldReading:
         for step in self.steps:
             self._read(step)
         if not only_names:
-            _drop_stale(self.steps, self.fold, self._is_change)
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
+        well printed. What was looked at before the last change of a file is stale, and what stands behind the fold."""
+        gone_of: dict[str, set[str]] = {}
+        is_changed = False
+        for step in reversed(self.steps):
+            action, look = step.action, step.look
+            if look is None or action is None:
+                continue
+            path = action.paths[0] if action.paths else ""
+            gone = gone_of.setdefault(path, set())
+            if step.lines and is_told_by_its_head(action, look):
+                step.lines = []
+            if action.family in LOOKS or _SHOWS.match(telling_part(look.command)):
+                step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
+                step.is_stale = is_changed or step.at >= self.fold.stop
+            is_changed = is_changed or (step.at in self.fold and self._is_change(action, look))
+            if action.wrote:
+                lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
+                step.lines = lines if path not in self._scratch else [line for line in lines if not _is_added(line)]
+                gone.update(map(str.strip, step.gone))
+                places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
+                step.telling = frozenset(islice(places, MOST_TELLING))
+
+    def _is_change(self, action: Action, look: Look) -> bool:
+        """Whether a call changes a file of the work, be it by a script."""
+        path = action.paths[0] if action.paths else ""
+        is_written = action.wrote and path and action.family != "other" and path not in self._scratch
+        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
 
     @cached_property
     def _scratch(self) -> set[str]:
-        return {file.path.removeprefix(self.root) for file in self.ask.trail.files if file.state == "scratch"}
+        files = [file.path for file in self.ask.trail.files if file.state == "scratch"]
+        return {*files, *(f"{self.root}{path}" for path in files)}
 
     @cached_property
     def _scripts(self) -> set[str]:
         return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
-
-    def _is_change(self, action: Action, look: Look) -> bool:
-        """Whether a call changes a file of the work, be it by a script."""
-        path = action.paths[0].removeprefix(self.root) if action.paths else ""
-        is_written = action.wrote and path and action.family != "other" and path not in self._scratch
-        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
 
     def is_below(self, at: int) -> bool:
         """Whether a message stands behind the handoff."""
@@ -410,36 +435,14 @@ def _texts(step: StoryStep) -> Iterator[str]:
         yield step.result.text
 
 
+def _is_added(line: Line) -> bool:
+    return line.step.rows[line.first].startswith("+ ")
+
+
 def _is_echo(step: StoryStep) -> bool:
     """Whether a result only says that a file was written, or shows what was written into it."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
-
-
-def _drop_stale(steps: list[StoryStep], fold: range, is_change: Callable[[Action, Look], bool]) -> None:
-    """Leaves out what a later edit took out again, what was read before the last change of a file, but for constants,
-    what scratch files have, and what a check or a commit that went well printed."""
-    gone_of: dict[str, set[str]] = {}
-    is_changed = False
-    for step in reversed(steps):
-        action, look = step.action, step.look
-        if look is None or action is None:
-            continue
-        path = action.paths[0] if action.paths else ""
-        gone = gone_of.setdefault(path, set())
-        if step.lines and is_told_by_its_head(action, look):
-            step.lines = []
-        if action.family in LOOKS or _SHOWS.match(telling_part(look.command)):
-            step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
-            step.is_stale = is_changed or step.at >= fold.stop
-        is_changed = is_changed or (step.at in fold and is_change(action, look))
-        if action.wrote:
-            is_aside = bool(path) and not is_change(action, look)
-            gone_here = {line[2:] for line in step.rows if line.startswith("+ ")} if is_aside else gone
-            step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone_here]
-            gone.update(map(str.strip, step.gone))
-            places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
-            step.telling = frozenset(islice(places, MOST_TELLING))
 
 
 def sentences(text: str) -> Iterator[str]:
