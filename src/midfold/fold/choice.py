@@ -184,6 +184,7 @@ class Choice:
         """The lines that can be told."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
+        in_order = bool(self._topic) or self._only_names
         _price_heads(steps)
         failures = _newest_failures(steps, budget * FAILED_SHARE)
         _limit_edits(steps, budget * EDITED_SHARE)
@@ -197,12 +198,12 @@ class Choice:
                 head.cost = step.head_cost
                 head.is_judged = True
                 if step.at in self.reading.fold:
-                    found.append(head)
+                    (self._stale if step.is_bare_look and not in_order else found).append(head)
             is_read = step.action is not None and step.action.family == "read"
             if not self._only_names:
                 step.names_count = OF_READ_FILES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
-            comes_last = step.is_stale and not (self._topic or self._only_names)
+            comes_last = step.is_stale and not in_order
             for line in step.lines:
                 (self._stale if comes_last and not defines_constant(line.text) else found).append(line)
         return self._ready(found, budget)

@@ -14,6 +14,7 @@ from midfold.fold.trail.commands import steps_of as commands_of
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
+WRITES = ("patch", "write")
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 NO_OUTPUT = "no output"
@@ -135,7 +136,7 @@ def _ends_of_path(path: str) -> Iterator[str]:
 
 def is_told_by_its_head(action: Action, look: Look) -> bool:
     """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
-    if action.family == "plan":
+    if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True
     if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
         return False
