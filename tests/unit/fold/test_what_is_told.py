@@ -1,4 +1,4 @@
-"""What a reader of a local summary must not be told wrong: order, what is stale, what was not run, what a change was."""
+"""What a local summary must not tell wrong: order, what is stale, what was not run, what a change was."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_what_was_read_before_a_file_was_changed_comes_last_but_for_constants() 
 
 def test_of_scratch_files_no_line_is_told() -> None:
     script = "from app import load\nprint(load('orders.csv'), largest_of_rows)"
-    turns = [user("Why is it slow?"), *bash(1, f"cat > try_load.py << 'EOF'\n{script}\nEOF"), *bash(2, "rm try_load.py")]
+    write = f"cat > try_load.py << 'EOF'\n{script}\nEOF"
+    turns = [user("Why is it slow?"), *bash(1, write), *bash(2, "rm try_load.py")]
     told = told_of([*turns, assistant("The loader opens orders.csv twice.")])
     assert "largest_of_rows" not in told.critical and "wrote try_load.py" in told.critical
     kept = told_of([user("Go."), *bash(1, f"cat > src/load_rows.py << 'EOF'\n{script}\nEOF")])
@@ -76,7 +77,8 @@ def test_a_file_that_is_written_anew_is_told_by_what_is_new_in_it() -> None:
 
 def test_lines_that_do_not_follow_on_each_other_are_set_apart() -> None:
     output = "the first_value of alpha is 1\nx y\nz w\nthe second_value of beta is 2\nthe third_value of gamma is 3"
-    told = told_of([user("Go."), *bash(1, "make all", f"{output}\n" + "a b c d e f\n" * 20)], budget_tokens=140).critical
+    printed = f"{output}\n" + "a b c d e f\n" * 20
+    told = told_of([user("Go."), *bash(1, "make all", printed)], budget_tokens=140).critical
     assert "\n  the first_value of alpha is 1\n …the second_value of beta is 2\n  the third_value of gamma is 3" in told
     again = told_of([*bash(2, "make more", "done"), user("So?")], previous=f"## Critical Context\n{told}").critical
     assert "\n …the second_value of beta is 2\n  the third_value of gamma is 3" in again
@@ -97,7 +99,8 @@ def test_an_offer_that_the_user_took_is_told_before_what_came_of_it() -> None:
     offer = f"{long}\nWant me to merge writer_of_setup into writer_of_hooks?\n{long}"
     past = [message for at in range(6) for message in bash(at, f"ls {at}", f"file_{at}.py\n" + "x y z\n" * 400)]
     later = [message for at in range(6, 12) for message in bash(at, f"ls {at}", f"file_{at}.py\n" + "x y z\n" * 400)]
-    done = midfold.compact([user("Tidy up."), *past, assistant(offer), user("yes"), *later], target_tokens=900, force=True)
+    turns = [user("Tidy up."), *past, assistant(offer), user("yes"), *later]
+    done = midfold.compact(turns, target_tokens=900, force=True)
     told = next(str(message["content"]) for message in done.messages if "END OF CONTEXT" in str(message["content"]))
     assert "Want me to merge" in told, "the offer is told at all"
     assert told.index("ls 5") < told.index("Want me to merge") < told.index("ls 6")
@@ -173,7 +176,8 @@ def test_a_long_ask_has_more_room_while_nothing_was_changed() -> None:
 
 
 def test_lines_of_text_in_json_are_cut_where_they_end() -> None:
-    plan = "\\n".join(f"- Modify: cmd/part_{number}.go, the summary (see above), and its callers" for number in range(9))
+    lines = [f"- Modify: cmd/part_{number}.go, the summary (see above), and its callers" for number in range(9)]
+    plan = "\\n".join(lines)
     assert list(rows(f'{{"body": "{plan}"}}'))[1:-1] == plan.split("\\n")[1:-1]
 
 
