@@ -58,8 +58,9 @@ DOUBTED, LEANING = 0.5, 0.6
 """What is left of that where a sentence only supposes something, and where it goes on with the one before it."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
-OF_READ_FILES = 0.2
-"""What the names count that stand in a file which was read: there are very many of them."""
+OF_READ_FILES, OF_STALE = 0.2, 0.005
+"""What the names count that stand in a file which was read, of which there are very many; and in what is stale: so
+little that they come last."""
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
@@ -156,8 +157,6 @@ class Choice:
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
         self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
-        self._stale: list[Line] = []
-        """Lines for which there is room only when everything else is told."""
         self._files: set[str] = set()
         """Those that steps which are told name."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
@@ -170,9 +169,6 @@ class Choice:
             self._weigh(said)
             self._run(said, self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
-        if self.left > LEAST_LEFT and self._stale:
-            lines = self._ready(self._stale, int(self.left))
-            self._run(self._run(lines, self.left), self.left, is_last=True)
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
         known = self.reading.census.entries
@@ -181,10 +177,9 @@ class Choice:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
     def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
-        """The lines that can be told."""
+        """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
-        in_order = bool(self._topic) or self._only_names
         _price_heads(steps)
         failures = _newest_failures(steps, budget * FAILED_SHARE)
         _limit_edits(steps, budget * EDITED_SHARE)
@@ -198,18 +193,12 @@ class Choice:
                 head.cost = step.head_cost
                 head.is_judged = True
                 if step.at in self.reading.fold:
-                    (self._stale if step.is_bare_look and not in_order else found).append(head)
+                    found.append(head)
             is_read = step.action is not None and step.action.family == "read"
             if not self._only_names:
-                step.names_count = OF_READ_FILES if is_read else 1.0
+                step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
-            comes_last = step.is_stale and not in_order
-            for line in step.lines:
-                (self._stale if comes_last and not defines_constant(line.text) else found).append(line)
-        return self._ready(found, budget)
-
-    def _ready(self, found: list[Line], budget: int) -> list[Line]:
-        """Lines with what they cost. Where that is too many, they are judged here, else when one may be next."""
+            found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
             return self._judge_all(found, budget)
         lines = [line for line in found if line.first >= 0]
@@ -515,6 +504,8 @@ def _worth(line: Line) -> float:
         return ERROR * tokens
     if defines_constant(text):
         return DEFINES * tokens
+    if step.is_stale:
+        return 0.0
     if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
