@@ -435,15 +435,16 @@ def _price_heads(steps: list[StoryStep]) -> None:
 
 
 def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
-    """The newest calls that failed, as many as there is room to tell."""
-    found: set[StoryStep] = set()
+    """The newest calls that failed, of those that failed alike the last, as many as there is room to tell."""
+    found: dict[str, StoryStep] = {}
     for step in reversed(steps):
-        if step.action is not None and step.action.outcome == "failed":
+        reason = step.head.rpartition(" → ")[2]
+        if step.action is not None and step.action.outcome == "failed" and reason not in found:
             room -= step.head_cost
             if room < 0:
                 break
-            found.add(step)
-    return found
+            found[reason] = step
+    return set(found.values())
 
 
 def _limit_edits(steps: list[StoryStep], room: float) -> None:
@@ -504,8 +505,6 @@ def _worth(line: Line) -> float:
         return ERROR * tokens
     if defines_constant(text):
         return DEFINES * tokens
-    if step.is_stale:
-        return 0.0
     if _is_quoting(text) and _REFUSES.search(text.lower()):
         return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))

@@ -56,6 +56,27 @@ def test_what_was_read_before_a_file_was_changed_comes_last_but_for_constants() 
     assert "read_all_rows(path_of_rows" in unchanged
 
 
+@pytest.mark.parametrize(
+    "stale",
+    [
+        "alpha_of_rows and beta_of_rows, gamma_of_rows",
+        "limit_of_rows: 'rows-77', other_rows",
+    ],
+)
+def test_a_stale_line_is_told_after_a_fresh_one_that_says_less(stale: str) -> None:
+    fresh = (
+        "the rows are those of delta_of_rows, as long as there is nothing else that could be said about each of them"
+    )
+    old, new = (
+        call(at, "read_file", {"path": path}, f"{line}\nx\n" * 3)
+        for at, path, line in ((1, "a.py", stale), (3, "c.py", fresh))
+    )
+    turns = [user("Go on."), *old, *edit(2, "b.py", "a = 1", "b = 2"), *new]
+    told = {room: told_of(turns, budget_tokens=room).critical for room in range(60, 400, 4)}
+    assert any(stale in text for text in told.values()), "it is told where there is room for it"
+    assert stale not in next(text for text in told.values() if fresh in text)
+
+
 def test_of_scratch_files_no_line_is_told() -> None:
     script = "from app import load\nprint(load('orders.csv'), largest_of_rows)"
     write = f"cat > try_load.py << 'EOF'\n{script}\nEOF"
@@ -112,6 +133,21 @@ def test_a_call_that_was_never_run_blocks_nothing() -> None:
     assert "typecheck" not in told.blocked
     assert "not run: another call beside it failed" in told.critical
     assert "make all" in told_of([user("Go."), *bash(1, "make all", "make: *** [all] Error 1")]).blocked
+
+
+def test_of_an_edit_that_failed_only_its_line_is_told() -> None:
+    echo = "<tool_use_error>String to replace not found in file.\nString: amount_of_rows = old_amount()\nbye\nbye\nbye"
+    arguments = {
+        "file_path": "src/a.py",
+        "old_string": "amount_of_rows = old_amount()",
+        "new_string": "sum_of_rows = 1",
+    }
+    told = told_of([user("Go."), *call(1, "edit_file", arguments, f"{echo}</tool_use_error>")])
+    assert "edited src/a.py → FAILED: String to replace not found in file." in told.critical
+    assert "old_amount" not in told.critical and "sum_of_rows" not in told.critical
+    denied = "bash: /etc/rows.py: Permission denied"
+    told = told_of([user("Go."), *bash(1, "cat > /etc/rows.py << 'EOF'\nsum_of_rows = 1\nEOF", denied)])
+    assert denied in told.critical and "sum_of_rows" not in told.critical
 
 
 def test_a_command_that_its_frame_stopped_failed_and_says_why() -> None:
