@@ -849,7 +849,8 @@ def test_names_of_files_that_were_read_give_way_to_those_of_what_was_run() -> No
     words = ("limit", "header", "encoding", "order", "cursor", "buffer", "socket", "thread", "schema", "locale")
 
     def lines(kind: str, thing: str) -> str:
-        return "\n".join(f"{other} of this {thing} comes from {kind}_{thing}_{other} here" for other in words[:6])
+        more = "".join(f", {thing}_{number}_{{0}}" for number in range(3)) if kind == "read" else ""
+        return "\n".join(f"{other} of {kind}_{thing}_{other} here{more.format(other)}" for other in words[:6])
 
     turns = [user("Go.")]
     for n, thing in enumerate(words):
