@@ -36,7 +36,7 @@ LEAST_LEFT = 3
 UNBOUND = 0.4
 MOST_ALIKE = 3
 """Lines that differ in nothing but their numbers."""
-ASKS_SHARE, SPEECH_SHARE = 0.35, 0.75
+ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
 """Of the budget, for a line of each ask, and for that and what the agent said for its own sake; beyond that its
 sentences count by their names."""
 MOST_READ, MOST_LINES = 4, 8
@@ -58,7 +58,7 @@ DOUBTED, LEANING = 0.5, 0.6
 """What is left of that where a sentence only supposes something, and where it goes on with the one before it."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
-OF_READ_FILES, OF_STALE = 0.2, 0.005
+OF_READ_FILES, OF_STALE = 0.2, 0.03
 """What the names count that stand in a file which was read, of which there are very many; and in what is stale: so
 little that they come last."""
 HEADS = {
