@@ -6,11 +6,14 @@ Rules of this file:
 2. Under one step stand few lines, more only where nothing else is left to tell.
 3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
    is only handed on less. A sentence of the agent's counts by what it tells, too, less where its words are told
-   already or said again later; one that only announces a call counts by its names alone.
+   already or said again later, where it only supposes something or goes on with another; one that only announces a
+   call counts nothing.
 4. The value of a constant, how a call failed, and what an edit put there are told before other lines: nobody can guess
    them.
 5. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
-6. The same fold and budget give the same lines.
+6. What was looked at before the last change of a file comes last, but for constants, and so does a look of which
+   nothing is told.
+7. The same fold and budget give the same lines.
 """
 
 from __future__ import annotations

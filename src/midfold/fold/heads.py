@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from midfold.fold.digest.actions import few_hits, telling_part
+from midfold.fold.digest.actions import few_hits, shows_content, telling_part
 from midfold.fold.digest.look import Action, Look
 from midfold.fold.trail.checks import check_of, verdict_of
 from midfold.fold.trail.commands import steps_of as commands_of
@@ -24,12 +24,11 @@ _RUN = re.compile(
 )
 _RECORDS = (["git", "commit"], ["git", "push"])
 _FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
-_LOOKS_AT = re.compile(r"(?:cat|sed|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame)|echo|awk|tree|wc)\b")
 _SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
 _CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
 _PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
 _HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
-"""Commands that look at something, that run a script of several lines, and that write a file."""
+"""Commands that run a script of several lines, and that write a file."""
 
 
 def head_of(action: Action, look: Look, files: FileNames) -> str:
@@ -55,7 +54,7 @@ def _short_output(look: Look) -> str:
 
 def _last(look: Look) -> str:
     """The last line that a command printed, unless it looks at something: what came of it."""
-    last = "" if _LOOKS_AT.match(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
+    last = "" if shows_content(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
     return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 

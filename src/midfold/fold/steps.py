@@ -20,7 +20,7 @@ from itertools import accumulate, chain, islice
 
 import msgspec
 
-from midfold.fold.digest.actions import changes, editor, patch, telling_part, write
+from midfold.fold.digest.actions import changes, editor, patch, shows_content, telling_part, write
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
@@ -78,8 +78,6 @@ _IDLE_MARKS = (
 """A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
 FRAME = 'File "'
-_SHOWS = re.compile(r"(?:cat (?!>)|sed -n|head|tail|nl|grep|rg|ls|find|git (?:log|show|diff|blame))\b")
-"""Commands that show what a file has."""
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -218,7 +216,7 @@ class FoldReading:
             gone = gone_of.setdefault(path, set())
             if step.lines and is_told_by_its_head(action, look):
                 step.lines = []
-            if action.family in LOOKS or _SHOWS.match(telling_part(look.command)):
+            if action.family in LOOKS or (not action.wrote and shows_content(telling_part(look.command))):
                 step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
                 step.is_stale = is_changed or step.at >= self.fold.stop
             is_changed = is_changed or (step.at in self.fold and self._is_change(action, look))

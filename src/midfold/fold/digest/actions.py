@@ -115,7 +115,7 @@ _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,30
 def shell(look: Look) -> Action:
     command, body = telling_part(look.command), look.body
     did = f"ran {look.code(command)}" if look.command else "ran a command"
-    shows = bool(_SHOWS.match(command))
+    shows = shows_content(command)
     told = failure.stated_outcome(body, content=True, opening=not shows)
     if told.failed is None:
         told = failure.own_error(body, command) if shows else failure.ending(body)
@@ -147,6 +147,11 @@ def shell(look: Look) -> Action:
         detail.append(f"ends with: {closing}")
     outcome: Outcome = "ok" if told.failed is False else "unknown"
     return act(look, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0])
+
+
+def shows_content(command: str) -> bool:
+    """Whether a command, without a change of folder before it, shows what is there."""
+    return _SHOWS.match(command) is not None
 
 
 def telling_part(command: str) -> str:
