@@ -14,6 +14,7 @@ import midfold
 from midfold.errors import SummaryFailed
 from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.fold.receipt import receipt_schema
+from midfold.fold.request import CUT_OUT, STAYS_AGAIN
 from midfold.transcript.laws import violations
 from support.convert import to_anthropic, to_responses
 from support.fixtures import free
@@ -397,7 +398,8 @@ def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them(
     done = midfold.compact(messages, context_length=16_000, summarizer=summarise)
     assert any(digest.kind == "spill" for digest in done.receipt.digests)
     (prompt,), (budget,) = prompts, budgets
-    assert "(Of the next message only the beginning and the end stay:)" in prompt and "name_0_250 = 250" in prompt
+    cut = prompt.partition("<stays>")[2].split(CUT_OUT)[1].partition(STAYS_AGAIN)[0]
+    assert "name_0_250 = 250" in cut and "name_0_250 = 250" not in str(done.messages)
     assert budget == 1_600
 
 

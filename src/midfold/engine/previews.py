@@ -10,7 +10,7 @@ from typing import NamedTuple
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.digest.outcomes import error_line, read_body, verdict
 from midfold.fold.ends import ends_of, ends_of_result, ends_with, shown_words
-from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, longest_whole
+from midfold.fold.request import HARDLY_SHORTER, SHORT_TEXT, leaf_characters, longest_whole
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text, without_reminders
@@ -32,11 +32,6 @@ class Ends(NamedTuple):
     texts: int
     asks: int = 0
     """Characters that stay at the beginning of what the user said, where that is more."""
-
-    @property
-    def leaf(self) -> int:
-        """Characters of a string in a call's arguments."""
-        return max(2 * self.texts, 60)
 
 
 ALL = 1_000_000
@@ -95,7 +90,9 @@ def _shorten_part(part: Part, handle: str, ends: Ends, role: Role) -> Part:
     if isinstance(part, Text) and _is_long(part.text, ends):
         return Text(_preview_words(part.text, handle, ends, role), wire=None)
     if isinstance(part, ToolCall) and _is_long(part.arguments, ends):
-        return ToolCall(part.id, part.name, shrink_arguments(part.arguments, ends.leaf), wire=part.wire)
+        return ToolCall(
+            part.id, part.name, shrink_arguments(part.arguments, leaf_characters(ends.texts)), wire=part.wire
+        )
     return part
 
 

@@ -331,9 +331,15 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
+    absent = [name for name, count in counts.items() if count > 1 and _shortest(name) not in known]
     root = f"{ask.trail.root}/"
-    absent = [name for name, count in counts.items() if count > 1 and name.removeprefix(root) not in known]
-    return [f"`{name}`" for name in absent[-MOST_NAMES:]]
+    return [f"`{name.removeprefix(root)}`" for name in absent[-MOST_NAMES:]]
+
+
+def _shortest(name: str) -> str:
+    """The least by which a name is known: a file's own name."""
+    last = name.rpartition("/")[2]
+    return last if "." in last and "://" not in name else name
 
 
 def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:

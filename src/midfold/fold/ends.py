@@ -7,9 +7,13 @@ import re
 SHORTEST_ENDS = 60
 """Characters; shorter ends of a text say nothing, only whole lines do."""
 LONGEST_FRAME = 60
+LISTED = 600
+"""Characters; shorter ends of a listing with line numbers say nothing: its first line tells what it is."""
 _OPENING = re.compile(r"\s{0,4}(?:<(\w{1,20})>(?:[^<>\n]{0,20}</\1>)?\n){1,4}")
 _CLOSING = re.compile(r"(?:\n</\w{1,20}>){1,2}\s{0,4}\Z")
 """What a client puts around what was printed, on lines of its own."""
+_NUMBERED = re.compile(r"\s{0,7}\d{1,7}(?:→|\t|[:-](?=\s))")
+"""A line of a file as tools show it, by its number."""
 
 
 def ends_of(text: str, length: int) -> tuple[str, str]:
@@ -27,8 +31,11 @@ def ends_of_result(text: str, length: int) -> tuple[str, str]:
     opening, closing = _OPENING.match(text), _CLOSING.search(text, max(len(text) - LONGEST_FRAME, 0))
     before, behind = opening[0] if opening else "", closing[0] if closing else ""
     inside = text[len(before) : len(text) - len(behind)]
-    head, tail = ends_of(inside, length)
     last = inside.rstrip().rpartition("\n")[2]
+    if length < LISTED and _NUMBERED.match(last):
+        first = inside.partition("\n")[0]
+        return f"{before}{first if len(first) <= 2 * length else _whole(first[:length])}".rstrip(), behind
+    head, tail = ends_of(inside, length)
     return f"{before}{head}".rstrip(), (tail or (last if len(last) <= 2 * length else "")) + behind
 
 

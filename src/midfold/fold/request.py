@@ -11,6 +11,7 @@ from midfold.errors import FailureKind
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
+from midfold.fold.ends import ends_of_result, shown_words
 from midfold.fold.handoff import Keeper
 from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Readiness, Receipt
@@ -26,15 +27,15 @@ from midfold.fold.summary import (
 )
 from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
-from midfold.transcript.message import Message, Role, Tool, ToolResult, Transcript, Usage
+from midfold.transcript.message import Message, Part, Role, Text, Tool, ToolCall, ToolResult, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
 """Of a summary's budget: what the user said and a model left out, added word for word."""
 TRAIL_SHARE, DENSE_TRAIL_SHARE = 0.1, 0.05
 """The same: what was made and changed, as calls and results tell it; and where a size was asked for."""
-BY_ENDS = "(Of the next message only the beginning and the end stay:)"
-BY_BEGINNING = "(Of the next message only about the first {shown:,} characters stay:)"
+CUT_OUT, STAYS_AGAIN = "(from here on it is cut out:)", "(and this stays again:)"
+SHORTENED_CALL = "(Of long arguments only about {shown:,} characters each stay:)"
 SHORT_TEXT = 360
 """Characters of an ask or an answer that always stays whole."""
 HARDLY_SHORTER, LEAST_GAP = 120, 200
@@ -187,9 +188,21 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         """Whether all of a text is seen in a message that stays."""
         return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self.shown_texts + HARDLY_SHORTER)
 
+    def shows_call(self, arguments: str) -> bool:
+        """The same of a call's arguments."""
+        return not self.shown_texts or len(arguments) <= 2 * self.shown_texts + HARDLY_SHORTER
+
     def shows_result(self, text: str) -> bool:
         """The same of a result."""
         return not self.shown_results or len(text) <= longest_whole(self.shown_results)
+
+    def visible_result(self, text: str) -> tuple[str, str]:
+        """The beginning and the end that are surely seen of a long result that stays."""
+        return ends_of_result(text, self.shown_results)
+
+    def visible_text(self, text: str, role: Role) -> tuple[str, str]:
+        """The same of what somebody said."""
+        return shown_words(text, self.shown_texts, self.shown_asks if role == "user" else 0)
 
     def pieces(self, characters: int) -> Iterator[Transcript]:
         """The messages in runs of at most so many characters, at least one each: for models that read no more at once.
@@ -236,6 +249,11 @@ def longest_whole(preview: int) -> int:
     return max(3 * preview, 2 * preview + LEAST_GAP)
 
 
+def leaf_characters(ends: int) -> int:
+    """Characters that stay of a long string in a call's arguments, where so many stay at each end of a text."""
+    return max(2 * ends, 60)
+
+
 def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
     before, after = _staying(ask, ask.before), _staying(ask, ask.after)
@@ -246,17 +264,47 @@ def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
 
 
 def _staying(ask: SummaryAsk, messages: Transcript) -> str:
-    texts = ((message, turn_text(message, TextRoom(WHOLE, WHOLE), ask.redact)) for message in _without_prompt(messages))
-    return "\n\n".join(f"{_loss(ask, message)}{text}" for message, text in texts if text)
+    texts = ((message, _marked_text(ask, message)) for message in _without_prompt(messages))
+    return "\n\n".join(f"{_shortened_call(ask, message)}{text}" for message, text in texts if text)
 
 
-def _loss(ask: SummaryAsk, message: Message) -> str:
-    """What is told of a message that does not stay whole."""
-    results = (part.text for part in message.parts if isinstance(part, ToolResult))
-    if all(map(ask.shows_result, results)) and ask.shows_text(message.text):
-        return ""
-    is_opening = message.role == "user" and ask.shown_asks > ask.shown_texts
-    return f"{BY_BEGINNING.format(shown=ask.shown_asks) if is_opening else BY_ENDS}\n"
+def _shortened_call(ask: SummaryAsk, message: Message) -> str:
+    """What is told of a message with calls that do not stay whole."""
+    calls = (part.arguments for part in message.parts if isinstance(part, ToolCall))
+    return (
+        "" if all(map(ask.shows_call, calls)) else f"{SHORTENED_CALL.format(shown=leaf_characters(ask.shown_texts))}\n"
+    )
+
+
+def _marked_text(ask: SummaryAsk, message: Message) -> str:
+    """A message that stays, redacted, with marks around what will not be seen of it."""
+    marked = message.with_parts(tuple(_marked_part(ask, part, message.role) for part in message.parts))
+    return turn_text(marked, TextRoom(WHOLE, WHOLE), ask.redact)
+
+
+def _marked_part(ask: SummaryAsk, part: Part, role: Role) -> Part:
+    if isinstance(part, ToolResult) and not ask.shows_result(part.text):
+        text = ask.redact(part.text)
+        return ToolResult(part.call_id, (Text(_with_marks(text, *ask.visible_result(text))),), part.is_error, part.name)
+    if isinstance(part, Text) and not ask.shows_text(part.text):
+        text = ask.redact(part.text)
+        return Text(_with_marks(text, *ask.visible_text(text, role)))
+    return part
+
+
+def _with_marks(text: str, head: str, tail: str) -> str:
+    """A text in which it is marked where it is cut: after its beginning, and before its end where that is seen."""
+    body, tail = text.rstrip(), tail.rstrip()
+    end = len(body) - len(tail) if body.endswith(tail) else len(body)
+    start = len(head) if body.startswith(head) else 0
+    pieces = (
+        body[:start],
+        CUT_OUT,
+        body[start:end].strip("\n"),
+        STAYS_AGAIN if body[end:] else "",
+        body[end:].strip("\n"),
+    )
+    return "\n".join(filter(None, pieces))
 
 
 def _without_prompt(messages: Transcript) -> Transcript:

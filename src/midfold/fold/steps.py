@@ -24,7 +24,7 @@ from midfold.fold.digest.actions import changes, editor, patch, shows_content, t
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.ends import ends_of_result, ends_with, shown_words
+from midfold.fold.ends import ends_with
 from midfold.fold.heads import FileNames, head_of, is_told_by_its_head
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
@@ -378,11 +378,10 @@ class FoldReading:
         """What a reader sees of a text that stays."""
         ask = self.ask
         if step.kind == Kind.CALL:
-            return text if ask.shows_result(text) else "\n".join(ends_of_result(text, ask.shown_results))
+            return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
         if ask.shows_text(text):
             return text
-        opening = ask.shown_asks if step.kind == Kind.USER else 0
-        head, tail = shown_words(text, ask.shown_texts, opening)
+        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant")
         if step.kind == Kind.NOTE and ask.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head

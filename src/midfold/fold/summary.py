@@ -108,8 +108,8 @@ MERGE = (
 )
 STAYS = (
     "What stands in <stays> stays in the context word for word, before or after your summary: know it, so that the "
-    "task and the present state are right, but do not repeat it. What is marked there as shown by its ends loses its "
-    "middle: carry over what matters of it, above all what the newest results say."
+    "task and the present state are right, but do not repeat it. What is marked there as cut out is not seen "
+    "any more: carry over what matters of it, above all what the newest results say."
 )
 STANDING = (
     "Instructions that the client put into the conversation (project rules, environment, lists of skills) stay in the "

@@ -12,7 +12,7 @@ from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_res
 from midfold.fold.ends import ends_of_result
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.fold.local import GOES_ON
-from midfold.fold.request import DENSE_TRAIL_SHARE, SummaryAsk
+from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STAYS_AGAIN, SummaryAsk
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
@@ -176,13 +176,50 @@ def test_a_model_is_told_what_stays_whole_and_what_does_not_and_to_use_few_headi
         "Port the parser. " + "Mind the limits of each module, too. " * 60,
         "Port the parser, and mind the limits.",
     )
+    views = []
     for ask, target in ((long, 700), (brief, 700), (brief, 6_000)):
         turns = [*session(40), assistant("Fine."), user(ask), *call(90, "sh", {"command": "ls"}, "a.py is fine\n" * 12)]
-        midfold.compact(turns, target_tokens=target, force=True, summarizer=summarise)
+        views.append(midfold.compact(turns, target_tokens=target, force=True, summarizer=summarise).messages)
     cut, whole, large = (prompt.partition("</turns>")[2] for prompt in prompts)
-    assert "only about the first" in cut.partition("Port the parser.")[0]
-    assert "Of the next message" not in whole
+    told, _, lost = cut.partition(CUT_OUT)
+    shown = told.rpartition("[USER]: ")[2].rstrip()
+    assert shown.startswith("Port the parser.") and shown in str(views[0]) and len(lost) > 1_500
+    assert CUT_OUT not in whole and CUT_OUT not in large
     assert FEW_HEADINGS in whole and FEW_HEADINGS not in large
+
+
+def test_a_model_is_shown_where_a_result_that_stays_is_cut_and_that_arguments_are() -> None:
+    prompts: list[str] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        prompts.append(ask.prompt())
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    printed = "\n".join(["== round trip ==", *(f"handler called {n} times" for n in range(30)), "checked 9 of 9"])
+    script = "python - <<EOF\n" + "print('a long script')\n" * 40 + "EOF"
+    turns = [*session(40), *call(90, "sh", {"command": script}, printed)]
+    result = midfold.compact(turns, target_tokens=600, force=True, summarizer=summarise)
+    (view,) = (part.text for part in midfold.read(result.messages).messages[-1].parts if isinstance(part, ToolResult))
+    reference = prompts[0].partition("</turns>")[2]
+    before, _, rest = reference.partition(f"\n{CUT_OUT}\n")
+    lost, _, after = rest.partition(f"\n{STAYS_AGAIN}\n")
+    shown, end = before.rpartition("[RESULT]: ")[2], after.partition("\n</stays>")[0]
+    assert shown.startswith("== round trip ==") and end.endswith("checked 9 of 9")
+    assert view.startswith(shown) and view.endswith(end)
+    assert "handler called 17 times" in lost and "handler called 17 times" not in view
+    assert SHORTENED_CALL.format(shown=60) in before.partition("CALLS sh")[0]
+
+
+def test_of_a_listing_with_line_numbers_the_first_line_tells_what_it_is() -> None:
+    listing = "\n".join(f"{n:6}\u2192\tx_{n} = compute(n)" for n in range(40, 140))
+    echo = "The file /srv/app/models/user.py has been updated. Here's the result of running `cat -n` on a snippet:\n"
+    for text, first in ((listing, "    40\u2192\tx_40 = compute(n)"), (echo + listing, echo.rstrip())):
+        turns = [*session(40), *call(90, "read_file", {"path": "a.py"}, text)]
+        shown = [part for message in view_of(turns, 600) for part in message.parts if isinstance(part, ToolResult)]
+        kept = [line for line in shown[-1].text.split("\n") if not line.startswith("[…")]
+        assert kept == [first] if len(first) <= 100 else first.startswith(kept[0])
+        assert "x_139" not in shown[-1].text
 
 
 @pytest.mark.parametrize("percent", [2, 5, 10, 20, 50])
