@@ -129,6 +129,12 @@ FENCE = "```"
 _FENCE = re.compile(r"^[ \t]{0,3}+```[^\n]*$", re.MULTILINE)
 _FRAME_END = re.compile(r"</(?=\s{0,4}(?:turns|previous-summary|stays|appended)\b)", re.I)
 _WORDS = re.compile(r"[a-z]+")
+SHORT_HEADINGS = {
+    "task_snapshot": "Task", "goal": "Goal", "constraints": "Constraints", "progress": "Progress", "done": "Done",
+    "in_progress": "In Progress", "blocked": "Blocked", "active_state": "State", "decisions": "Decisions",
+    "resolved": "Resolved", "pending": "Pending", "files": "Files", "next_steps": "Next", "critical": "Context",
+}  # fmt: skip
+"""Where a size was asked for."""
 _ALIASES = {
     "historical task snapshot": "task_snapshot", "objective": "goal", "constraints": "constraints",
     "completed actions": "done", "completed": "done", "historical in progress state": "in_progress",
@@ -156,9 +162,11 @@ class StructuredSummary(msgspec.Struct, frozen=True, kw_only=True):
     critical: str = ""
 
     def render(self, *, terse: bool = False) -> str:
-        """The sections that have text; where room is short without blank lines, and without a heading for headings."""
+        """The sections that have text; where room is short under one word each, without blank lines and without a
+        heading for headings."""
         return ("\n" if terse else "\n\n").join(
-            f"{'#' * section.level} {section.heading}" + (f"\n{text}" if text else "")
+            (f"## {SHORT_HEADINGS[section.key]}" if terse else f"{'#' * section.level} {section.heading}")
+            + (f"\n{text}" if text else "")
             for section in SECTIONS
             if (text := getattr(self, section.key).strip()) or (self._opens(section) and not terse)
         )
@@ -176,7 +184,11 @@ def _normal(heading: str) -> str:
     return " ".join(_WORDS.findall(heading.lower().replace("(historical)", "")))
 
 
-_KEYS = {_normal(section.heading): section.key for section in SECTIONS} | _ALIASES
+_KEYS = (
+    {_normal(section.heading): section.key for section in SECTIONS}
+    | {_normal(heading): key for key, heading in SHORT_HEADINGS.items()}
+    | _ALIASES
+)
 
 
 def follows_template(text: str) -> bool:

@@ -154,7 +154,7 @@ def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(ses
     assert "What was made" in shown
     assert "cli/cmd/entire/cli/git_operations.go changed +12 −18 1 HasUncommittedChanges" in shown
     assert "last lint: mise run lint passed (0 issues)" in shown
-    assert "paths are in /Users/soph/Work/entire/devenv" in shown
+    assert "in /Users/soph/Work/entire/devenv" in shown
     made = web.get(f"/api{session_path(CODING)}").json["made"]
     assert made["trail"]["messages"] == sessions.store.must(CODING).count and made["skipped"] == 0
     booked = " ".join(Tags(web.get(session_path(AIRLINE)).text).text.split())

@@ -1,7 +1,7 @@
 """What an edit does to a file: patches, replaced texts and scripts that write, read as text.
 
 Rules of this file:
-1. Lines are counted after the common beginning and end; nothing here compares texts in more than linear time.
+1. Lines that stand in both texts are not counted, wherever; nothing here compares texts in more than linear time.
 2. What is touched is told by names that stand in the edited text: functions with the names of their parameters,
    classes, headings.
 3. A script writes what it opens for writing under a name that stands in it. Paths that are computed are not guessed.
@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple
@@ -38,6 +39,8 @@ _PARAMETERS = re.compile(r"(?:[^=(\n]{0,80}= ?(?:async )?(?:function ?)?|<[^<>()
 _NESTED = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|=[^,]*|\"[^\"]*\"")
 _PARAMETER = re.compile(r"[&*.]{0,3}(?:mut )?([A-Za-z_$][\w$]{0,40})")
 _RECEIVERS = frozenset({"self", "cls", "this"})
+_NUMBERS = re.compile(r"^ {0,8}[0-9]{1,7}(?:→|\t)", re.MULTILINE)
+"""Before the lines of a file as tools show it."""
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
 
@@ -95,8 +98,22 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
         end += 1
     fresh = after[start : len(after) - end]
     gone = before[start : len(before) - end]
+    both = (Counter(fresh) & Counter(gone)).total()
     names = names_in("\n".join(fresh), path) or names_in(old, path)
-    return FileEdit(path, "update", _count(fresh), _count(gone), names, telling_line(fresh))
+    return FileEdit(path, "update", _count(fresh) - both, _count(gone) - both, names, telling_line(fresh))
+
+
+def rewrite(path: str, seen: str, now: str) -> FileEdit:
+    """A whole file in the place of what was last seen of it; no lines are counted where that was only a part."""
+    before, after = (text[:LONGEST_TEXT].strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
+    left = Counter(before)
+    left.subtract(after)
+    gone = sum(count for count in left.values() if count > 0)
+    fresh = [line for line in after if left[line] < 0]
+    if gone * 2 > len(before):
+        return FileEdit(path, "update", names=names_in(now, path), last=telling_line(fresh))
+    added = len(after) - len(before) + gone
+    return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), telling_line(fresh))
 
 
 def _count(lines: list[str]) -> int:

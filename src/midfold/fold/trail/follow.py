@@ -21,7 +21,7 @@ from midfold.fold.digest.recognise import recognise
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
 from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, mark_replaced, told_ids, tool_act
-from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
+from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, rewrite, telling_line
 from midfold.fold.trail.entries import (
     MOST_ACTS,
     MOST_CHECKS,
@@ -133,6 +133,8 @@ class _Walk:
         self.branch, self.branch_folder = trail.git.branch, ""
         self.commit = trail.git.commit
         self.scripts: dict[str, str] = {}
+        self.whole: dict[str, str | CallAnswer] = {}
+        """What was last seen of a file that was shown or written as a whole."""
         self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
         self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
             "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
@@ -171,7 +173,13 @@ class _Walk:
         if paths and (is_content or not answer.has_failed(content=True)):
             for path in paths[:20]:
                 if is_path(path):
-                    self.book.read(self.book.places.key(path), _lines(look), at)
+                    self._see(self.book.places.key(path), _lines(look), at, answer if len(paths) == 1 else None)
+
+    def _see(self, key: str, looked: str, at: int, answer: CallAnswer | None) -> None:
+        """A file is shown; `answer` where nothing else is."""
+        self.book.read(key, looked, at)
+        if answer is not None and not looked:
+            self.whole[key] = answer
 
     def _search(self, at: int, look: Look, answer: CallAnswer) -> None:
         """What searches find is told relative to where the agent works."""
@@ -210,8 +218,17 @@ class _Walk:
     def _put(self, key: str, content: str, at: int, *, is_new: bool | None = None) -> None:
         if key.endswith((".py", ".sh", ".js", ".mjs", ".ts", ".bash", ".diff", ".patch")):
             self.scripts[key] = content
+        seen = self.whole.get(key, "")
+        before = seen if isinstance(seen, str) else seen.body.text
+        self.whole[key] = content
+        if before and content:
+            self.book.write(key, at, rewrite(key, before, content), is_new=False)
+            return
         lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
-        self.book.write(key, at, FileEdit(key, "add", lines, 0, names_in(content, key)), is_new=is_new)
+        is_known = self.book.is_there(key) and not is_new
+        self.book.write(
+            key, at, FileEdit(key, "add", 0 if is_known else lines, 0, names_in(content, key)), is_new=is_new
+        )
 
     def _patch(self, at: int, look: Look, answer: CallAnswer) -> None:
         if answer.has_failed():
@@ -226,6 +243,7 @@ class _Walk:
         key = self.book.places.key(paths[0])
         edits = look.get("edits", "operations", "blocks")
         found = [_edit(paths[0], item) for item in edits if isinstance(item, dict)] if isinstance(edits, list) else []
+        self.whole.pop(key, None)
         for change in found or [_edit(paths[0], look.arguments)]:
             is_new = change.deed == "add" and "created" in answer.body.text[:300].lower()
             self.book.write(key, at, change, is_new=is_new)
@@ -233,6 +251,7 @@ class _Walk:
     def _apply(self, changes: list[FileEdit], folder: str, at: int) -> None:
         for change in changes:
             key = self.book.places.key(change.path, folder)
+            self.whole.pop(key, None)
             if change.deed == "delete":
                 self.book.delete(key, at)
             elif change.deed == "move":
@@ -322,7 +341,7 @@ class _Walk:
         for step, items, fate in zip(steps, effects, found, strict=True):
             for effect in items:
                 if effect not in aside:
-                    self._take(at, step, effect, fate, answer)
+                    self._take(at, step, effect, fate, answer, is_only=len(steps) == len(items) == 1)
 
     def _try_out(self, steps: list[Step], effects: list[list[Effect]]) -> None:
         """Files that were made to try something, given to a program that does more than handle or check files."""
@@ -361,7 +380,7 @@ class _Walk:
                 if started:
                     self.acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
 
-    def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+    def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer, *, is_only: bool) -> None:
         """One effect of a program, if it took place."""
         kind = effect.kind
         if kind == "act":
@@ -374,7 +393,8 @@ class _Walk:
         elif not fate.done:
             return
         elif kind == "read":
-            self.book.read(self.book.places.key(effect.path, step.folder), effect.target, at)
+            key = self.book.places.key(effect.path, step.folder)
+            self._see(key, effect.target, at, answer if is_only else None)
         elif kind == "see":
             self.book.places.add(self.book.places.key(effect.path, step.folder))
         elif kind == "start":
@@ -413,6 +433,8 @@ class _Walk:
         """What one effect does to files."""
         book, kind = self.book, effect.kind
         key = book.places.key(effect.path, folder) if effect.path else ""
+        if kind not in ("write", "make"):
+            self.whole.pop(key, None)
         if kind == "write":
             self._put(key, effect.text, at)
         elif kind == "append":

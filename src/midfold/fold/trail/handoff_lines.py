@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -39,6 +39,8 @@ MOST_CHECKS_SHOWN, SMALL_ROOM = 4, 300
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
 """Files of a folder that are named; where more of it went, and nothing else of it is known, they are counted."""
+SAME = "…/"
+"""In place of the folder that the path before has."""
 SMALL = ("fetch", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config")
 """Acts that are told behind others."""
 _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
@@ -47,11 +49,17 @@ _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
     ("scratch", False, "scratch files"),
     ("scratch", True, "scratch files, removed again"),
 )
+_ALSO: tuple[tuple[FileState, bool, str], ...] = (
+    ("changed", False, "also changed"),
+    ("created", False, "also created"),
+    ("moved", False, "also moved"),
+)
+"""Where there is no room for a line each."""
 _READ = "read, not changed"
 _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED, _NOT_STARTED = "ran to its end", "did NOT start"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
-_NO_COMMIT, _DIRTY = "no commit was seen", ("; files were changed", "; files were changed after it")
+_NO_COMMIT, _DIRTY = "no commit seen", ("; files changed", "; files changed after it")
 _UNCHANGED = "- no change of a file was seen in these turns"
 _NO_MODULE = re.compile(r"No module named '?([\w.]{1,80})")
 _NO_PROGRAM = re.compile(r"command not found|unrecognized subcommand|: not found$|not recognized as an internal")
@@ -84,10 +92,14 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     if not trail.is_empty and (trail.root or trail.ahead):
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
+    if room < SMALL_ROOM:
+        page.name_rest(changed)
     for line in checks[1:]:
         page.add(STATE, line)
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
-    page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
+    if room >= SMALL_ROOM:
+        page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
+        page.name_rest(changed)
     for state, gone, label in _GROUPS:
         items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
@@ -148,6 +160,12 @@ class _Page:
             if short:
                 self.add(STATE if act.ok is None else BLOCKED, short)
 
+    def name_rest(self, files: list[TrackedFile]) -> None:
+        """The files that have no line of their own."""
+        rest = files[self.count(FILES, files) :]
+        for state, _, label in _ALSO:
+            self.group(FILES, label, [_plain(file.path) for file in rest if file.state == state])
+
     def count(self, section: str, files: list[TrackedFile]) -> int:
         """How many of these are there."""
         there = set(self.sections.get(section, ()))
@@ -157,7 +175,7 @@ class _Page:
         """One line for many, as many as fit."""
         shown: list[str] = []
         room = self.left - estimate_text(label) - 8
-        for item in items[:SHOWN_IN_GROUP]:
+        for item in _from_the_same_folders(items[:SHOWN_IN_GROUP]):
             room -= estimate_text(item) + 1
             if room < 0:
                 break
@@ -177,9 +195,26 @@ class _Page:
                 self.left -= cost
 
 
+def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
+    """Paths, without the folder where it is that of the one before."""
+    before = ""
+    for path in paths:
+        folder, _, name = path.partition(" (")[0].rpartition("/")
+        yield f"{SAME}{path[len(folder) + 1 :]}" if folder and name and folder == before else path
+        before = folder
+
+
+def _with_folders(items: Iterable[str]) -> Iterator[str]:
+    before = ""
+    for item in items:
+        path = f"{before}/{item.removeprefix(SAME)}" if item.startswith(SAME) else item
+        yield path
+        before = path.partition(" (")[0].rpartition("/")[0]
+
+
 def _frame(trail: Trail) -> str:
-    below = f"the {trail.ahead} messages below included" if trail.ahead else ""
-    return f"- ({'; '.join(filter(None, [below, f'paths are in {trail.root}' if trail.root else '']))})"
+    below = f"{trail.ahead} messages below included" if trail.ahead else ""
+    return f"- ({'; '.join(filter(None, [below, f'in {trail.root}' if trail.root else '']))})"
 
 
 def _plain(text: str) -> str:
@@ -240,7 +275,9 @@ def _read_words(read: FileRead) -> str:
     return _plain(f"{read.path}{looked}")
 
 
-_FRAME_LINE = re.compile(r"- \((?:the (\d{1,9}) messages below included)?(?:; )?(?:paths are in ([^\n]{1,400}))?\)")
+_FRAME_LINE = re.compile(
+    r"- \((?:(?:the )?(\d{1,9}) messages below included)?(?:; )?(?:(?:paths are )?in ([^\n]{1,400}))?\)"
+)
 _FILE_LINE = re.compile(
     r"- ([^\n]{1,400}?): (created|changed|moved)(?: by ([^\s;]{1,80}))?(?: from ([^;\n]{1,400}?))?"
     r"(?: \+(\d{1,9}) -(\d{1,9}))?"
@@ -248,12 +285,12 @@ _FILE_LINE = re.compile(
     r"(?:; now (?:`([^`\n]{1,400})`|``{1,3} ([^\n]{1,400}) ``{1,3}))?"
 )
 _GROUP_LINE = re.compile(
-    rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
+    rf"- ({'|'.join(label for _, _, label in (*reversed(_GROUPS), *_ALSO))}|{_READ}): ([^\n]{{1,20000}}?)"
     r"(?: \(and \d{1,9} more\))?"
 )
 _GIT_LINE = re.compile(
-    rf"- git: (?:on ([^\n;]{{1,400}}); )?(?:last commit ([0-9a-f]{{7,40}}|{re.escape(NO_HASH)})|{_NO_COMMIT})"
-    rf"({'|'.join(reversed(_DIRTY))})?"
+    rf"- git: (?:on ([^\n;]{{1,400}}); )?(?:last commit ([0-9a-f]{{7,40}}|{re.escape(NO_HASH)})|"
+    r"no commit (?:was )?seen)(; files (?:were )?changed(?: after it)?)?"
 )
 _FOLDER = re.compile(r"([^\n]{1,400})/ \((\d{1,9}) files\)")
 _ACT_LINE = re.compile(r"- \[(done|FAILED|outcome not shown)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
@@ -302,7 +339,7 @@ class _Found:
         if frame := _FRAME_LINE.fullmatch(line):
             self.ahead, self.root = int(frame[1] or 0), frame[2] or ""
         elif group := _GROUP_LINE.fullmatch(line):
-            self._group(group[1], group[2].split("; "))
+            self._group(group[1], list(_with_folders(group[2].split("; "))))
         elif act := _ACT_LINE.fullmatch(line):
             ok = next(ok for ok, word in _OUTCOMES.items() if word == act[1])
             self.acts.append(WorldAct(what=act[2], text=act[3], ok=ok, outcome=act[4] or ""))
@@ -355,7 +392,7 @@ class _Found:
                     looked = tuple(words[2].split(", ")) if words[2] else ()
                     self.reads.append(FileRead(path=words[1], looked=looked))
             return
-        state, gone = next((state, gone) for state, gone, known in _GROUPS if known == label)
+        state, gone = next((state, gone) for state, gone, known in (*_GROUPS, *_ALSO) if known == label)
         for item in items:
             folder = _FOLDER.fullmatch(item)
             path, below = (folder[1], int(folder[2])) if folder else (item, 0)

@@ -270,6 +270,11 @@ class RecordBook:
         inside = [key for key in self.files if key.startswith(f"{pattern}/")]
         return inside or [pattern]
 
+    def is_there(self, key: str) -> bool:
+        """Whether a file is known that nobody took away."""
+        record = self.files.get(key)
+        return self.places.knows(key) if record is None else not record.gone and record.state != "deleted"
+
     def is_work(self, key: str) -> bool:
         """Whether a file is of the project, and no attempt."""
         record = self.files.get(key)
