@@ -74,7 +74,7 @@ HEADS = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 5.0, 0.04, 0.02
+ADDED, ERROR, DEFINES, VALUE = 0.008, 0.05, 5.0, 0.02
 EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
@@ -85,7 +85,7 @@ ON_TOPIC = 100.0
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
 """A line of any text that demands something: documents are full of what somebody wants or needs."""
-# The next eight are for text in small letters: to look for both is several times as slow.
+# The next seven are for text in small letters: to look for both is several times as slow.
 WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
 """A sentence that the user typed and that asks for something, however politely."""
 _INTENT = re.compile(
@@ -119,10 +119,6 @@ _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
 """What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
-_REFUSES = re.compile(
-    r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}"
-)
-"""A message that a program gives up with, as its code has it or as it was printed."""
 _LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
 """A value: what nobody can guess from the names around it."""
 _IMPORTS = re.compile(
@@ -469,11 +465,7 @@ def _most_per_token(line: Line, text: str) -> float:
         return DEFINES
     if step.action is not None and step.action.outcome == "failed":
         return ERROR
-    return REFUSES if _is_quoting(text) else VALUE
-
-
-def _is_quoting(text: str) -> bool:
-    return "'" in text or '"' in text or "`" in text
+    return VALUE
 
 
 def _words(text: str) -> frozenset[str]:
@@ -508,7 +500,5 @@ def _worth(line: Line) -> float:
         return ERROR * tokens
     if defines_constant(text):
         return DEFINES * tokens
-    if _is_quoting(text) and _REFUSES.search(text.lower()):
-        return REFUSES * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0

@@ -27,7 +27,7 @@ from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import FENCE, StructuredSummary, parse_summary
-from midfold.fold.trail import render, without_trail
+from midfold.fold.trail import TrackedFile, missing_checks, render, without_trail
 from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
 
@@ -42,6 +42,7 @@ UNDER = ("  ", " …")
 STORY = "What happened, in order:"
 GOES_ON = "(the ask goes on)"
 TOOLS_USED = "- Tools used: "
+UNCHECKED, MOST_MISSING = "- asked for, not run since the last change: ", 4
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
@@ -157,9 +158,13 @@ def book_of(choice: Choice) -> Book:
     return Book(len(kept), len(inside) - len(kept), round(share, 3))
 
 
+def _is_work(file: TrackedFile) -> bool:
+    return file.state != "scratch"
+
+
 def _without_frame(previous: str) -> str:
     bare = previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
-    return "\n".join(line for line in bare.split("\n") if not line.startswith(TOOLS_USED))
+    return "\n".join(line for line in bare.split("\n") if not line.startswith((TOOLS_USED, UNCHECKED)))
 
 
 # What happened.
@@ -274,7 +279,7 @@ class WorkState:
             constraints=self._constraints(set(sentences(f"{task}\n{goal}")) if self.reading.ask.dense else set()),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
-            active_state=self._section("active_state", trail),
+            active_state="\n".join(filter(None, [self._section("active_state", trail), self._unchecked()])),
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
             files=self._section("files", trail),
@@ -285,6 +290,14 @@ class WorkState:
         """The trail's lines of a section, and what else an earlier summary has there."""
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
+
+    def _unchecked(self) -> str:
+        """Checks that the user asked for and that were not run since the last change."""
+        trail = self.reading.ask.trail
+        asks = ("\n".join(step.texts) for step in reversed(self.reading.steps) if step.kind == Kind.USER)
+        asked = next((ask for ask in asks if "`" in ask), "") if any(map(_is_work, trail.files)) else ""
+        missing = missing_checks(trail, asked)
+        return f"{UNCHECKED}{', '.join(f'`{command}`' for command in missing[:MOST_MISSING])}" if missing else ""
 
     def _fit(
         self, lines: Iterable[str], share: float, first: Callable[[str], bool] = bool, least: int = LEAST_ROOM
@@ -309,7 +322,7 @@ class WorkState:
         known = self.old.task_snapshot.strip()
         goes_on = known.startswith(GOES_ON)
         is_same = newest.at not in self.reading.fold and any(GAP in text for text in newest.texts)
-        is_work = any(file.state != "scratch" for file in self.reading.ask.trail.files)
+        is_work = any(map(_is_work, self.reading.ask.trail.files))
         task = self._beginning(newest, ASK_SHARE if is_work else ASK_BEFORE_WORK) or (
             known if goes_on and is_same else ""
         )

@@ -98,6 +98,7 @@ _SHOWS = re.compile(
 _LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
 """What exits with 1 where it finds nothing."""
 _QUOTED = re.compile(r"'[^']*'")
+_ANY_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _REDIRECTED = re.compile(
     r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
 )
@@ -122,7 +123,7 @@ def shell(look: Look) -> Action:
     elif told.failed is False and not shows:
         end = failure.ending(body)
         told = end if end.failed else told
-    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(command.rpartition("|")[2].lstrip()):
+    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(_last_of_pipe(command)):
         return act(look, "shell", did, "no matches")
     changed = file_changes(look.command)
     if told.failed and told.aside:
@@ -147,6 +148,11 @@ def shell(look: Look) -> Action:
         detail.append(f"ends with: {closing}")
     outcome: Outcome = "ok" if told.failed is False else "unknown"
     return act(look, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0])
+
+
+def _last_of_pipe(command: str) -> str:
+    bare = _ANY_QUOTED.sub("", command) if "|" in command else command
+    return bare.rpartition("|")[2].lstrip()
 
 
 def shows_content(command: str) -> bool:

@@ -5,6 +5,7 @@
     trail = parse(handoff)                      what such lines say, so that a handoff carries the trail on
     text = without_trail(handoff)               the handoff without them, for whoever writes the next one
     runs = latest_checks(trail)                 the tests, builds and linters whose outcome still counts
+    commands = missing_checks(trail, ask)       those that were asked for and not run since the last change
     acts = latest_acts(trail.acts)              the acts, each with what came of it last
 
 State carries the trail of what is folded; what is shown also follows the messages that stay, and says how many those
@@ -13,7 +14,7 @@ are (`Trail.ahead`), so that whoever reads it back does not count them twice.
 `Trail` is plain data. No model writes or rewords any of it.
 """
 
-from midfold.fold.trail.checks import latest_checks
+from midfold.fold.trail.checks import latest_checks, missing_checks
 from midfold.fold.trail.deeds import latest_acts
 from midfold.fold.trail.entries import CheckRun, FileRead, GitState, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.trail.follow import follow
@@ -30,6 +31,7 @@ __all__ = [
     "follow",
     "latest_acts",
     "latest_checks",
+    "missing_checks",
     "parse",
     "render",
     "without_trail",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from midfold.fold.digest.outcomes import NOTHING_RECORDED, Body, error_line, traceback_end
-from midfold.fold.trail.commands import WRAPPERS, Step
+from midfold.fold.trail.commands import WRAPPERS, Step, steps_of
 from midfold.fold.trail.edits import PROSE
 from midfold.fold.trail.entries import CheckKind, CheckRun, TrackedFile, Trail, WorldAct
 
@@ -113,6 +113,11 @@ _VALUED = frozenset(
 """Options of runners whose value is the next word."""
 _PASSING = frozenset({"exec", "x", "dlx"})
 """Words behind which a runner is given a program."""
+
+
+LONGEST_ASK = 20_000
+_COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
+"""Commands as a text shows them: in marks, or in a block of their own."""
 
 
 def check_of(step: Step) -> CheckKind | None:
@@ -409,6 +414,15 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
         if all(parts) or (is_open and not any(_covers(other.command, check.command) for other in newer)):
             found.append(check)
     return found
+
+
+def missing_checks(trail: Trail, asked: str) -> list[str]:
+    """The tests, builds and linters that a text asks for as commands, and that were not run since the last change."""
+    spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]))
+    commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
+    checks = [command for command, steps in commands.items() if any(map(check_of, steps))]
+    fresh = [check.command for check in trail.checks if not check.before]
+    return [command for command in checks if not any(_covers(run, command) for run in fresh)]
 
 
 def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:

@@ -433,7 +433,7 @@ class _Walk:
         """What one effect does to files."""
         book, kind = self.book, effect.kind
         key = book.places.key(effect.path, folder) if effect.path else ""
-        if kind not in ("write", "make"):
+        if kind not in ("write", "make", "copy"):
             self.whole.pop(key, None)
         if kind == "write":
             self._put(key, effect.text, at)

@@ -60,9 +60,12 @@ _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED, _NOT_STARTED = "ran to its end", "did NOT start"
 _OUTCOMES = {True: "done", False: "FAILED", None: "outcome not shown"}
 _NO_COMMIT, _DIRTY = "no commit seen", ("; files changed", "; files changed after it")
-_UNCHANGED = "- no change of a file was seen in these turns"
+_UNCHANGED, _UNTESTED = "- no change of a file was seen in these turns", "- no test or build was seen in these turns"
 _NO_MODULE = re.compile(r"No module named '?([\w.]{1,80})")
-_NO_PROGRAM = re.compile(r"command not found|unrecognized subcommand|: not found$|not recognized as an internal")
+_NO_PROGRAM = re.compile(
+    r"command not found|unrecognized subcommand|: not found$|not recognized as an internal|"
+    r"ERROR: (?:file or directory )?not found: |\bImproperlyConfigured: (?:The SECRET_KEY|Requested) setting"
+)
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
@@ -73,7 +76,10 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
     most = MOST_CHECKS_SHOWN if room >= SMALL_ROOM else MOST_CHECKS_SHOWN // 2
-    checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)[:most]]
+    checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)]
+    if room < SMALL_ROOM:
+        checks = [line for line in checks if f" {_NOT_STARTED}" not in line] or checks[:1]
+    checks = checks[:most]
     for line in checks[:1]:
         page.add(STATE, line)
     if trail.git != GitState():
@@ -81,6 +87,8 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     if trail.reads and not (trail.files or trail.git.is_dirty or any(act.what not in SMALL for act in trail.acts)):
         page.add(STATE, _UNCHANGED)
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
+    if changed and not trail.checks:
+        page.add(STATE, _UNTESTED)
     changed.sort(key=lambda file: bool(_TEST.search(file.path)))
     acts = latest_acts(
         [
@@ -92,8 +100,10 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     if not trail.is_empty and (trail.root or trail.ahead):
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
+    longer = {_file_line(file, short=True): _file_line(file, short=False) for file in changed}
     if room < SMALL_ROOM:
         page.name_rest(changed)
+        page.lengthen(longer)
     for line in checks[1:]:
         page.add(STATE, line)
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
@@ -104,10 +114,11 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
-    page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
+    if room >= SMALL_ROOM:
+        page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
     if page.sections.get(FILES) == [_frame(trail)]:
         page.remove(FILES)
-    page.lengthen({_file_line(file, short=True): _file_line(file, short=False) for file in changed})
+    page.lengthen(longer)
     return page.sections
 
 
@@ -334,7 +345,7 @@ class _Found:
 
     def line(self, line: str) -> bool:
         """Whether the line is one of ours; what it says is kept."""
-        if line == _UNCHANGED:
+        if line in (_UNCHANGED, _UNTESTED):
             return True
         if frame := _FRAME_LINE.fullmatch(line):
             self.ahead, self.root = int(frame[1] or 0), frame[2] or ""
