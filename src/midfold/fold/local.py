@@ -41,6 +41,7 @@ UNDER = ("  ", " …")
 """Before a line under its step; the second where it does not follow on the one before."""
 STORY = "What happened, in order:"
 GOES_ON = "(the ask goes on)"
+PARTS, FEWEST_PARTS = "(its parts: ", 2
 TOOLS_USED = "- Tools used: "
 UNCHECKED, MOST_MISSING = "- asked for, not run since the last change: ", 4
 FRAME_TOKENS = 40
@@ -84,6 +85,14 @@ _DEMANDING = re.compile(
     r"(?i)\b(?:verif\w{1,8}|unchanged|out of scope|non-goals?|acceptance|criteria|constraints?|requirements?)\b"
 )
 """A heading of what must hold, whatever is done."""
+_PART = re.compile(r"#{1,6} (?:[A-Z][a-z]{2,12} )?[0-9]{1,2}[.):]|#{1,6} [^\n]{0,40}`|[0-9]{1,2}[.)] \*\*")
+"""A heading with a number, or with a name in marks."""
+_RUBRIC = re.compile(
+    r"(?i)\W*(?:versions?|python(?: version)?|platform|os|(?:your )?environment|steps to reproduce|describe the bug|"
+    r"actual behaviou?r|additional context|screenshots?|configuration|include the output of\b[^\n]*|"
+    r"[^\n]{0,40}\bversion\b[^\n]{0,12}\d\.\d[^\n]{0,12}|python:? \d[^\n]{0,20}|[^\n]{0,30}__version__[^\n]{0,40})\W*"
+)
+"""A line of a form for reports, and versions of what is used."""
 _MARKS = re.compile(r"\A(?:[-*+#]{1,6} )+")
 _QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
@@ -346,17 +355,30 @@ class WorkState:
         whole = "\n\n".join(self.reading.safe(step, text).strip() for text in step.texts)
         if step.rows and not is_shown and estimate_text(whole) <= left:
             return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
+        rows = [line for line in dict.fromkeys(step.rows) if not _RUBRIC.fullmatch(line)]
+        parts = self._parts(rows, left)
+        left -= estimate_text(parts) + 1 if parts else 0
         kept: list[str] = []
-        for line in dict.fromkeys(step.rows):
+        for line in rows if left >= 2 * LEAST_ROOM or not parts else ():
             if is_shown and len(line.split()) < FEWEST_WORDS and not any(map(str.isdigit, line)) and ":" not in line:
                 continue
             left -= estimate_text(line) + 1
-            if left < 0 and kept:
+            if left < 0 and (kept or parts):
                 while len(kept) > 1 and not is_statement(kept[-1]) and len(kept[-1]) < BARE_HEADING:
                     kept.pop()
                 break
             kept.append(line.lstrip("#").strip())
+        kept += [parts] if parts else []
         return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
+
+    def _parts(self, rows: Sequence[str], room: float) -> str:
+        """The headings of a long plan in one line, as many as fit: each says what is to be done, or where."""
+        parts = [line.strip("#* ").rstrip(":") for line in rows if _PART.match(line)]
+        if len(parts) < FEWEST_PARTS or sum(map(len, rows)) <= SHORT_ASK:
+            return ""
+        while parts and estimate_text(line := f"{PARTS}{'; '.join(parts)})") > room:
+            parts.pop()
+        return line if len(parts) >= FEWEST_PARTS else ""
 
     def _constraints(self, told: set[str]) -> str:
         """What the user demands, and what instructions around their words do: each line once, and none that is told."""
