@@ -54,6 +54,10 @@ GAP = "[… "
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _STOP = re.compile(r"[.!?。][ \t]")
+_HIT, _AROUND = re.compile(r"(?:\S{1,200}:)?[0-9]{1,7}:"), re.compile(r"(?:\S{1,200}-)?[0-9]{1,7}-")
+"""Lines that `grep` found, and lines around them."""
+MOST_OF_SEARCH = 0.6
+"""Of a result: with so many of both it is that of a search."""
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
 _FRAME = re.compile(
@@ -202,6 +206,9 @@ class FoldReading:
             self._read(step)
         if not only_names:
             self._drop_stale()
+            for step in described:
+                if step.action is not None and (step.action.family == "search" or "grep " in step.head):
+                    step.lines = _without_context(step)
 
     def _drop_stale(self) -> None:
         """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
@@ -434,6 +441,14 @@ def _texts(step: StoryStep) -> Iterator[str]:
 
 def _is_added(line: Line) -> bool:
     return line.step.rows[line.first].startswith("+ ")
+
+
+def _without_context(step: StoryStep) -> list[Line]:
+    """The lines of a step; of a search those that it hit, not those around them."""
+    around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
+    hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
+    is_search = hits and len(around) + hits > MOST_OF_SEARCH * len(step.rows)
+    return [line for line in step.lines if line.first not in around] if is_search else step.lines
 
 
 def _is_echo(step: StoryStep) -> bool:

@@ -42,7 +42,7 @@ def calls(*made: tuple[dict[str, str], str]) -> bytes:
 def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
     lines = [" ".join(line.split()) for line in artifacts(CODING).output.splitlines()]
     assert lines[0].startswith("106 messages; files in /Users/soph/Work/entire/devenv: 5 scratch, 2 changed")
-    assert "[27] changed cli/cmd/entire/cli/git_operations.go +12 -18 1 HasUncommittedChanges()" in lines
+    assert "[27] changed cli/cmd/entire/cli/git_operations.go +8 -14 1 HasUncommittedChanges()" in lines
     assert "[99] lint passed (0 issues) mise run lint" in lines
     assert "[80] stash git stash pop" in lines
     assert "[4] cli/cmd/entire/cli/resume.go 95-124" in lines

@@ -350,12 +350,13 @@ def test_where_git_stands_and_what_was_deleted_is_told() -> None:
     sections = render(trail, 2_000)
     assert sections["done"] == ["- deleted: plugins/trace/lib/ (4 files)", "- [done] fetch: git fetch origin"]
     standing = "- git: on main...origin/main [behind 4]; no commit seen; files changed"
-    assert sections["active_state"] == [standing]
+    untested = "- no test or build was seen in these turns"
+    assert sections["active_state"] == [standing, untested]
     committed = follow(trail, ran(bash("git commit -am x", "[main 1a2b3c4] x")), midfold.redact)
-    assert render(committed, 2_000)["active_state"] == ["- git: on main; last commit 1a2b3c4"]
+    assert render(committed, 2_000)["active_state"] == ["- git: on main; last commit 1a2b3c4", untested]
     edited = follow(committed, ran(edit("/p/q/b.ts")), midfold.redact)
     changed = "- git: on main; last commit 1a2b3c4; files changed after it"
-    assert render(edited, 2_000)["active_state"] == [changed]
+    assert render(edited, 2_000)["active_state"] == [changed, untested]
     elsewhere = bash("cd /p/other && git status", "On branch side\nYour branch is up to date with 'origin/side'.")
     assert not followed(edit("/p/q/r/a.py"), edit("/p/q/r/s/b.py"), elsewhere).git.branch
 

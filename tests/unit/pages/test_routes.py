@@ -152,7 +152,7 @@ def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
 def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(sessions: Sessions, web: Served) -> None:
     shown = " ".join(Tags(web.get(session_path(CODING)).text).text.split())
     assert "What was made" in shown
-    assert "cli/cmd/entire/cli/git_operations.go changed +12 −18 1 HasUncommittedChanges" in shown
+    assert "cli/cmd/entire/cli/git_operations.go changed +8 −14 1 HasUncommittedChanges" in shown
     assert "last lint: mise run lint passed (0 issues)" in shown
     assert "in /Users/soph/Work/entire/devenv" in shown
     made = web.get(f"/api{session_path(CODING)}").json["made"]
