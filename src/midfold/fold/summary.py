@@ -165,8 +165,7 @@ class StructuredSummary(msgspec.Struct, frozen=True, kw_only=True):
         """The sections that have text; where room is short under one word each, without blank lines and without a
         heading for headings."""
         return ("\n" if terse else "\n\n").join(
-            (f"## {SHORT_HEADINGS[section.key]}" if terse else f"{'#' * section.level} {section.heading}")
-            + (f"\n{text}" if text else "")
+            _heading(section, terse=terse) + (f"\n{text}" if text else "")
             for section in SECTIONS
             if (text := getattr(self, section.key).strip()) or (self._opens(section) and not terse)
         )
@@ -230,12 +229,18 @@ def parse_summary(text: str) -> StructuredSummary:
     return StructuredSummary(**{key: "\n".join(texts) for key, texts in found.items()})
 
 
-def template(*, is_brief: bool = False) -> str:
-    """The template as a model is shown it; `is_brief` for one that can read little more than that."""
+def template(*, is_brief: bool = False, is_terse: bool = False) -> str:
+    """The template as a model is shown it; `is_brief` for one that can read little more than that, `is_terse` for one
+    that has little room to write."""
     return ("\n" if is_brief else "\n\n").join(
-        f"{'#' * section.level} {section.heading}" + (f"\n[{section.wants}]" if section.wants and not is_brief else "")
+        _heading(section, terse=is_terse) + (f"\n[{section.wants}]" if section.wants and not is_brief else "")
         for section in SECTIONS
+        if section.wants or not is_terse
     )
+
+
+def _heading(section: Section, *, terse: bool) -> str:
+    return f"## {SHORT_HEADINGS[section.key]}" if terse else f"{'#' * section.level} {section.heading}"
 
 
 def sections_text(lines: Mapping[str, Sequence[str]]) -> str:
@@ -327,7 +332,7 @@ def _rules(budget_tokens: int, focus: str | None, *, is_brief: bool = False) -> 
         "all of that room is yours, a summary much shorter loses facts, a longer one is cut. Most of it belongs to "
         "what was done, found out, decided and verified, and to the files; task, goal, asks and next steps take a few "
         f"lines each.{few} Use exactly this structure, leaving out sections that are empty or would only repeat:{topic}"
-        f"\n\n{template()}"
+        f"\n\n{template(is_terse=budget_tokens < LITTLE_ROOM)}"
     )
 
 
