@@ -168,6 +168,22 @@ class Choice:
             self._weigh(said)
             self._run(said, self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
+        if not only_names and self._drop_leads(lines):
+            self._run(lines, self.left, is_last=True)
+
+    def _drop_leads(self, lines: list[Line]) -> bool:
+        """Takes back what the agent said to lead over to lines that are not told: their room is free again."""
+        leads = [line for line in lines if line.step.kind == Kind.SAID and line.text.rstrip("*_ ").endswith(":")]
+        left = self.left
+        for line in leads:
+            places = self.chosen.get(line.step, set())
+            if line.first in places and line.last + 1 not in places:
+                places.remove(line.first)
+                self.left += line.cost
+                line.base, line.is_intent, line.is_weighed = 0.0, True, True
+                if not places:
+                    del self.chosen[line.step]
+        return self.left > left
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
         known = self.reading.census.entries

@@ -37,7 +37,9 @@ from midfold.transcript.wrappers import read_user_text, reply_in_result, without
 
 SCANNED = 300_000
 """Characters that are read at most, more or less."""
-ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
+ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
+PER_TEXT = 80
+"""What a text costs beside its characters, in such."""
 MARGIN = 256
 """Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
 MOST_DESCRIBED = 300
@@ -522,7 +524,7 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
     for at, message in enumerate(messages):
         lengths = found[at] = _text_lengths(message)
         for length in lengths:
-            left -= length if length < least else least
+            left -= (length if length < least else least) + PER_TEXT
         if left < 0:
             break
     else:
@@ -533,13 +535,14 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
             continue
         lengths = found[at] = _text_lengths(messages[at])
         for length in lengths:
-            scanned -= length if length <= least + 2 * MARGIN else least
+            scanned -= (length if length <= least + 2 * MARGIN else least) + PER_TEXT
     return dict(reversed(found.items()))
 
 
 def room_for(texts: Iterable[list[int]], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
     lengths = sorted(chain.from_iterable(texts))
+    scanned -= PER_TEXT * len(lengths)
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)

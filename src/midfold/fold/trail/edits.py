@@ -20,6 +20,7 @@ MOST_NAMES = 12
 MOST_FILES = 60
 MOST_LINES = 40
 LONGEST_LINE, LONGEST_PARAMETERS = 400, 50
+SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 
 Deed = Literal["add", "update", "delete", "move"]

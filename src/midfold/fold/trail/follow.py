@@ -21,7 +21,16 @@ from midfold.fold.digest.recognise import recognise
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
 from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, mark_replaced, told_ids, tool_act
-from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, rewrite, telling_line
+from midfold.fold.trail.edits import (
+    SCRIPTS,
+    FileEdit,
+    changes_in_patch,
+    is_path,
+    names_in,
+    replacement,
+    rewrite,
+    telling_line,
+)
 from midfold.fold.trail.entries import (
     MOST_ACTS,
     MOST_CHECKS,
@@ -216,7 +225,7 @@ class _Walk:
         self._put(self.book.places.key(path), content, at, is_new=is_new)
 
     def _put(self, key: str, content: str, at: int, *, is_new: bool | None = None) -> None:
-        if key.endswith((".py", ".sh", ".js", ".mjs", ".ts", ".bash", ".diff", ".patch")):
+        if key.endswith((*SCRIPTS, ".diff", ".patch")):
             self.scripts[key] = content
         seen = self.whole.get(key, "")
         before = seen if isinstance(seen, str) else seen.body.text

@@ -77,9 +77,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     inside = f"{trail.root or chr(0)}/"
     most = MOST_CHECKS_SHOWN if room >= SMALL_ROOM else MOST_CHECKS_SHOWN // 2
     checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)]
-    if room < SMALL_ROOM:
-        checks = [line for line in checks if f" {_NOT_STARTED}" not in line] or checks[:1]
-    checks = checks[:most]
+    checks = sorted(checks, key=lambda line: f" {_NOT_STARTED}" in line)[:most]
     for line in checks[:1]:
         page.add(STATE, line)
     if trail.git != GitState():
@@ -114,7 +112,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
-    if room >= SMALL_ROOM:
+    if room >= SMALL_ROOM or not changed:
         page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
     if page.sections.get(FILES) == [_frame(trail)]:
         page.remove(FILES)

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
-from midfold.fold.trail.edits import FileEdit, merge_names
+from midfold.fold.trail.edits import SCRIPTS, FileEdit, merge_names
 from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
 
 TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
@@ -368,14 +368,19 @@ class RecordBook:
     def list_files(self) -> Iterator[TrackedFile]:
         """The files, the newest change last."""
         top = self._top()
+        tried: set[str] = set()
+        """Folders in which attempts were run: another one there is one, too."""
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             if self._is_inside(key):
                 continue
             source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
             path = self.places.spelling(key)
-            is_beside = posixpath.dirname(path) == top or (top is not None and path[0] == "/")
-            is_attempt = item.is_run and is_beside and _is_attempt(posixpath.basename(path))
+            folder = posixpath.dirname(path)
+            is_beside = folder == top or (top is not None and path[0] == "/")
+            is_like_others = folder in tried and path.endswith(SCRIPTS) and _tries_out(path)
+            is_attempt = is_beside and (is_like_others or (item.is_run and _is_attempt(posixpath.basename(path))))
             is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
+            tried |= {folder} if is_attempt else set()
             yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
 
     def _top(self) -> str | None:

@@ -20,7 +20,7 @@ from midfold.fold.digest.outcomes import Body, ending, error_line, stated_outcom
 from midfold.fold.trail.checks import check_of, went_on
 from midfold.fold.trail.commands import Step
 from midfold.fold.trail.deeds import GIT_ERROR, act_of, commit_title
-from midfold.fold.trail.edits import accesses, is_path, names_in
+from midfold.fold.trail.edits import SCRIPTS, accesses, is_path, names_in
 
 Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
@@ -93,7 +93,7 @@ def effects_of(step: Step) -> list[Effect]:
     rule = _RULES.get(program)
     if rule is not None:
         found += rule(step)
-    elif program.startswith("python") or program in _INTERPRETERS or program.endswith(_SCRIPTS):
+    elif program.startswith("python") or program in _INTERPRETERS or program.endswith(SCRIPTS):
         found += _script(step)
     for path, at_end in step.writes:
         if is_path(path):
@@ -292,7 +292,7 @@ def script_of(words: Sequence[str]) -> str | None:
     """The file that an interpreter is told to run; empty where the script stands in the command."""
     program = words[0].rpartition("/")[2]
     if not (program.startswith("python") or program in _INTERPRETERS):
-        return words[0] if words[0].endswith(_SCRIPTS) else None
+        return words[0] if words[0].endswith(SCRIPTS) else None
     if "-m" in words[1:3] or words[1:2] in (["-n"], ["--check"]):
         return None
     if "-c" in words[1:3] or "-e" in words[1:3]:
@@ -380,7 +380,6 @@ _HANDLING = _QUIET | {
 }  # fmt: skip
 """Programs that files are given to as files."""
 _INTERPRETERS = frozenset({"node", "bash", "sh", "zsh", "ruby", "php", "tsx", "ts-node"})
-_SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
     "sed": _sed_effects, "gsed": _sed_effects, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
