@@ -21,6 +21,8 @@ LONGEST_ENDING = 160
 TARGET_PER_END, LEAST_END = 12, 600
 """Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
 to three times that stay whole."""
+TELLING_END = 180
+"""Characters; a shorter end of what a client puts behind the user's words says nothing."""
 ASK_OF_TARGET = 0.08
 """Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
 
@@ -69,7 +71,7 @@ def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") 
 
 def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
     left_out = len(text) - len(head) - len(after[-1])
-    return "\n".join(filter(None, (head, f"[… {left_out:,} characters | unfold {handle} …]", *after)))
+    return "\n".join(filter(None, (head, f"[… {left_out:,} chars | unfold {handle}]", *after)))
 
 
 def _is_long(text: str, ends: Ends) -> bool:
@@ -101,7 +103,7 @@ def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
     words = read_user_text(text).words if role == "user" and ends.asks else ""
     head, tail = shown_words(words or text, ends.texts, ends.asks if words else 0)
     if words and not ends_with(text, words):
-        tail = ends_of(text, ends.texts)[1]
+        tail = ends_of(text, ends.texts)[1] if ends.texts >= TELLING_END else ""
     short = _with_gap(text, handle, head, tail)
     return short if len(short) < len(text) else text
 

@@ -32,7 +32,7 @@ OPENING = (
 )
 UNFOLDS = " Originals unfold by handle."
 """Only where the model has a tool for it."""
-TERSE_OPENING = "History, reference only; the latest user message wins."
+TERSE_OPENING = "Reference only; the latest user message wins."
 TERSE_END = "[END OF CONTEXT COMPACTION]"
 """The frame where a size was asked for: every word of it is taken from what could be kept."""
 ENDS = (END_MARKER, TERSE_END)

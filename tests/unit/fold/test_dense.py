@@ -42,7 +42,7 @@ def test_a_terse_handoff_is_framed_and_recognised() -> None:
     assert found is not None
     assert found.body == "## Goal\nShip it"
     assert message.text.startswith(MARKER)
-    assert "reference only" in message.text
+    assert "Reference only" in message.text
     assert "latest user message wins" in message.text
     assert message.text.endswith(TERSE_END)
     assert recognise(Message("user", (Text(message.text.replace("Ship", "Sink")),))) is None

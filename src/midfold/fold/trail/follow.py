@@ -34,7 +34,6 @@ from midfold.fold.trail.edits import (
 from midfold.fold.trail.entries import (
     MOST_ACTS,
     MOST_CHECKS,
-    MOST_READS,
     MOST_RUNNING,
     CheckKind,
     CheckRun,
@@ -47,7 +46,7 @@ from midfold.fold.trail.entries import (
     WorldAct,
     newest_files,
 )
-from midfold.fold.trail.record_book import RecordBook
+from midfold.fold.trail.record_book import RecordBook, is_aside_file
 from midfold.fold.trail.shell_effects import (
     Effect,
     Fate,
@@ -230,14 +229,14 @@ class _Walk:
         seen = self.whole.get(key, "")
         before = seen if isinstance(seen, str) else seen.body.text
         self.whole[key] = content
-        if before and content:
+        is_aside = is_aside_file(key)
+        if before and content and not is_aside:
             self.book.write(key, at, rewrite(key, before, content), is_new=False)
             return
-        lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
-        is_known = self.book.is_there(key) and not is_new
-        self.book.write(
-            key, at, FileEdit(key, "add", 0 if is_known else lines, 0, names_in(content, key)), is_new=is_new
-        )
+        is_unknown = self.book.is_there(key) and not is_new
+        lines = 0 if is_unknown else content.count("\n") + (not content.endswith("\n") and content != "")
+        names = () if is_aside else names_in(content, key)
+        self.book.write(key, at, FileEdit(key, "add", lines, 0, names), is_new=is_new)
 
     def _patch(self, at: int, look: Look, answer: CallAnswer) -> None:
         if answer.has_failed():
@@ -530,7 +529,7 @@ class _Walk:
             running=tuple(map(clean.task, list(self.running.values())[-MOST_RUNNING:])),
             checks=tuple(map(clean.check, checks)),
             git=self._git_state(files, clean),
-            reads=tuple(map(clean.read, list(self.book.list_reads())[-MOST_READS:])),
+            reads=tuple(map(clean.read, self.book.list_reads())),
             root=self.book.places.root,
             messages=self.trail.messages + messages,
             ahead=max(self.trail.ahead - messages, 0),

@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from msgspec.structs import replace
 
 from midfold.fold.trail.edits import SCRIPTS, FileEdit, merge_names
-from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
+from midfold.fold.trail.entries import MOST_READS, FileRead, FileState, TrackedFile, Trail
 
 TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
 MOST_LOOKS = 6
@@ -141,6 +141,11 @@ def _is_attempt(name: str) -> bool:
     return not _ATTEMPTS.isdisjoint(_WORD.findall(name.lower()))
 
 
+def is_aside_file(key: str) -> bool:
+    """Whether a new file of this name is none of the work: temporary, an attempt, or a copy to fall back on."""
+    return is_temporary(key) or _is_attempt(posixpath.basename(key)) or _BACKUP.search(key) is not None
+
+
 def _tries_out(key: str) -> bool:
     """Whether a script of one's own is named like one that shows whether something works."""
     found = [word for word in _WORD.findall(posixpath.basename(key).lower()) if word in _ATTEMPTS]
@@ -215,8 +220,7 @@ class RecordBook:
         elif record.state == "scratch" and record.gone:
             record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
-        is_aside = is_temporary(key) or _is_attempt(posixpath.basename(key)) or _BACKUP.search(key)
-        if record.state not in ("created", "scratch") or not is_aside:
+        if record.state not in ("created", "scratch") or not is_aside_file(key):
             self.has_work = True
             self._modules.add(_module(key))
         elif not record.is_run:
@@ -396,6 +400,6 @@ class RecordBook:
 
     def list_reads(self) -> Iterator[FileRead]:
         """What was read and not changed, the newest last."""
-        for key, (at, looked) in self.reads.items():
-            if key not in self.files:
-                yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
+        unchanged = [(key, read) for key, read in self.reads.items() if key not in self.files]
+        for key, (at, looked) in unchanged[-MOST_READS:]:
+            yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
