@@ -26,7 +26,7 @@ from math import exp
 from midfold.fold.digest.outcomes import NOT_RUN
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, defines_constant, parts, subwords, worth
-from midfold.fold.steps import FoldReading, Kind, Line, StoryStep, sentences
+from midfold.fold.steps import LOOKS, FoldReading, Kind, Line, StoryStep, sentences
 from midfold.transcript.tokens import estimate_each, estimate_text
 
 NAMED = 100.0
@@ -79,13 +79,15 @@ EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
 budget they may take for that."""
+UNSEEN = 3.0
+"""What a token is worth that says something of the newest results, where the messages that stay do not show it."""
 ON_TOPIC = 100.0
 """For each token of a line that is about what was asked to be kept."""
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
 """A line of any text that demands something: documents are full of what somebody wants or needs."""
-# The next seven are for text in small letters: to look for both is several times as slow.
+# The next eight are for text in small letters: to look for both is several times as slow.
 WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
 """A sentence that the user typed and that asks for something, however politely."""
 _INTENT = re.compile(
@@ -118,6 +120,7 @@ _LEANS = re.compile(r"(?:so|however|that|it|but|this|these|those|still|which|the
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
 """What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
+_OUTCOME = re.compile(r"[0-9]|error|fail|pass|success|warn|expected|got|found|called|missing|not ")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
 """A value: what nobody can guess from the names around it."""
@@ -210,6 +213,8 @@ class Choice:
                 if step.at in self.reading.fold:
                     found.append(head)
             is_read = step.action is not None and step.action.family == "read"
+            is_look = step.action is not None and step.action.family in LOOKS
+            step.is_unseen = step.kind == Kind.CALL and self.reading.is_below(step.at) and not is_look
             if not self._only_names:
                 step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
@@ -479,9 +484,9 @@ def _most_per_token(line: Line, text: str) -> float:
         return EDITED if line.first in step.telling else ADDED
     if defines_constant(text):
         return DEFINES
-    if step.action is not None and step.action.outcome == "failed":
-        return ERROR
-    return VALUE
+    if step.is_unseen:
+        return UNSEEN
+    return ERROR if step.action is not None and step.action.outcome == "failed" else VALUE
 
 
 def _words(text: str) -> frozenset[str]:
@@ -512,9 +517,11 @@ def _worth(line: Line) -> float:
             return EDITED * tokens
         is_patch = step.action is not None and step.action.family == "patch"
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
-    if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
-        return ERROR * tokens
     if defines_constant(text):
         return DEFINES * tokens
+    if step.is_unseen and _OUTCOME.search(text.lower()) and not _LINE_NUMBER.match(text):
+        return UNSEEN * tokens
+    if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
+        return ERROR * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
     return VALUE * tokens if is_value else 0.0

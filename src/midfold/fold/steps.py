@@ -159,6 +159,8 @@ class StoryStep(msgspec.Struct, eq=False):
     look: Look | None = None
     is_answer: bool = False
     """Whether the agent ended its turn with it."""
+    is_unseen: bool = False
+    """Whether it did something in a message behind the handoff: lines of its result may be shown nowhere."""
     has_reply: bool = False
     is_reply: bool = False
     """Whether its result is what the user said, and whether it is that."""
