@@ -339,7 +339,7 @@ class FoldReading:
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
-        keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
+        keeps_all = who != RESULT or self.is_below(step.at) or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
         may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))

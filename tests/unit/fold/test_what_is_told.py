@@ -40,17 +40,17 @@ def bash(number: int, command: str, output: str = "") -> list[dict[str, Any]]:
     return call(number, "bash", {"command": command}, output)
 
 
+WORDS = ("pay", "cart", "rate", "user", "mail", "tax", "city", "road")
 READ = "def load(path_of_rows):\n    return read_all_rows(path_of_rows, depth_of_rows)\nLARGEST_BATCH = 4711\n"
 
 
 def test_what_was_read_before_a_file_was_changed_comes_last_but_for_constants() -> None:
-    words = ("pay", "cart", "rate", "user", "mail", "tax", "city", "road")
-    said = [assistant(f"The {word} loader skips {word}_rows because they are stale.") for word in words]
+    said = [assistant(f"The {word} loader skips {word}_rows because they are stale.") for word in WORDS]
     turns = [user("Go on with the loader."), *call(1, "read_file", {"path": "src/a.py"}, READ), *said]
     later = [*turns, *edit(2, "src/b.py", "a = 1", "amount_of_rows = load_amount()")]
     small = told_of(later, budget_tokens=215).critical
     assert "LARGEST_BATCH = 4711" in small
-    assert "read_all_rows(path_of_rows" not in small and small.count("loader skips") < len(words), "there is no room"
+    assert "read_all_rows(path_of_rows" not in small and small.count("loader skips") < len(WORDS), "there is no room"
     assert "read_all_rows(path_of_rows" in told_of(later).critical, "where there is room for it, it is told"
     unchanged = told_of([*turns[:3], *said[:2]], budget_tokens=170).critical
     assert "read_all_rows(path_of_rows" in unchanged
@@ -233,3 +233,77 @@ def test_the_frame_of_a_stopped_command_is_read_in_time_in_proportion() -> None:
             describe(None, _result(text))
 
     assert_in_proportion(read, 4_000, (8_000, 4.0), (16_000, 8.0))
+
+
+PLAN = (
+    "Implement the following plan:\n\n# Count the rows\n\n## Context\n"
+    + "".join(f"The {word} loader counts every row twice, when it is read and when it is put away. " for word in WORDS)
+    + "\n\n### 1. Count in `src/load.py`\nAdd `count_rows()` there.\n\n### 2. Show it in `src/page.ts`\nAt its end."
+    "\n\n### 3. Write down what it means\nIn the manual.\n\n## Verification\n1. `bun run test`\n2. `bun run lint`\n"
+)
+
+
+def test_a_long_plan_is_told_by_its_parts_once_work_has_begun() -> None:
+    before = [user(PLAN), *call(1, "read_file", {"path": "src/load.py"}, READ)]
+    begun = [*before, *edit(2, "src/load.py", "a = 1", "count = len(rows)")]
+    parts = "(its parts: 1. Count in `src/load.py`; 2. Show it in `src/page.ts`; 3. Write down what it means)"
+    assert parts in told_of(begun, budget_tokens=500, dense=True).task_snapshot
+    assert "its parts" not in told_of(before, budget_tokens=500, dense=True).task_snapshot
+    assert "its parts" not in told_of([user("Count the rows."), *begun[1:]], budget_tokens=500).task_snapshot
+
+
+def test_checks_that_the_user_asked_for_and_nobody_ran_are_told_until_they_are_run() -> None:
+    edited, tested = edit(1, "src/load.py", "a = 1", "count = len(rows)"), bash(2, "bun run test", "3 pass\n0 fail")
+    turns = [user(PLAN), *edited, *tested]
+    line = "- asked for, not run since the last change: `bun run lint`"
+    first = local_summary(ask_of(turns))[0]
+    assert line in first
+    later = [*bash(3, "bun run lint", "Checked 3 files. No fixes applied.")]
+    trail = follow(follow(Trail(), midfold.read(turns).messages, redact), midfold.read(later).messages, redact)
+    assert "asked for" not in local_summary(ask_of(later, previous=first, trail=trail))[0], "it is not carried on"
+    assert line not in local_summary(ask_of(turns[:1]))[0], "nothing was changed"
+
+
+def test_forms_and_versions_are_no_part_of_what_is_told_of_an_ask() -> None:
+    form = (
+        "The fix indents one space too many.\n\n### Steps to Reproduce\nRun the fix on a file.\n\n### Version\n"
+        "Include the output of `fluff --version` along with your Python version\nfluff, version 0.7.0\nPython 3.7.5\n"
+        "\nThe `my_id` column must be moved down.\n"
+    )
+    told = told_of([user(form), *bash(1, "ls", "a.py")], budget_tokens=180, dense=True).task_snapshot
+    assert "one space too many" in told and "must be moved down" in told
+    assert not any(word in told for word in ("Steps to Reproduce", "Include the output", "0.7.0", "Python 3"))
+
+
+def test_what_leads_over_to_something_that_is_not_told_is_not_told() -> None:
+    lead = "The reason why all of the rows are counted in two places is one of these:"
+    items = "\n".join(f"- the table {word}_rows is written by a job of its own that nobody looks at" for word in WORDS)
+    found = assistant("The loader counts load_rows twice.")
+    turns = [user("Why?"), assistant(f"{lead}\n\n{items}"), found, user("Go on.")]
+    told = {room: told_of(turns, budget_tokens=room).critical for room in range(60, 400, 6)}
+    assert any(lead in text for text in told.values())
+    assert all("the table pay_rows" in text for text in told.values() if lead in text)
+
+
+def test_of_a_search_the_lines_that_it_hit_are_told() -> None:
+    hits = "\n".join(f"src/a{n}.py:{n}7:    value_{n} = load_value({n})" for n in range(1, 4))
+    around = "\n".join(f"src/a{n}.py-{n}8-    other_{n} = load_other({n})" for n in range(1, 4))
+    for command, output in (("grep -rn -A1 load_value src", f"{hits}\n{around}"), ("cat a.txt", around)):
+        told = told_of([user("Where is it?"), *bash(1, command, output)]).critical
+        assert ("other_2" in told) is (command == "cat a.txt")
+        assert ("value_2 = load_value(2)" in told) is (command != "cat a.txt")
+
+
+CALLED = "handler was called 9 times"
+
+
+def test_what_the_newest_result_says_is_told_where_its_message_does_not_show_it() -> None:
+    looks = [f"{word} is being looked at by the check of the whole of it" for word in WORDS]
+    printed = "\n".join([*looks[:4], CALLED, *looks[4:]])
+    said = [assistant(f"The {word} loader skips the {word}_rows because they are stale.") for word in WORDS]
+    turns, newest = [user("Go on."), *said], bash(9, "python check_all.py", printed)
+    shown = {"after": midfold.read(newest).messages, "shown_results": 60, "shown_texts": 60}
+    below = [room for room in range(60, 500, 10) if CALLED in told_of(turns, budget_tokens=room, **shown).critical]
+    folded = [*turns, *newest, assistant("Let me go on.")]
+    inside = [room for room in range(60, 500, 10) if CALLED in told_of(folded, budget_tokens=room).critical]
+    assert set(below) > set(inside) and len(below) >= len(inside) + 5

@@ -31,6 +31,8 @@ def words(*texts: str, role: str = "user") -> str:
         ("why does <system-reminder> appear in my logs?", "why does <system-reminder> appear in my logs?"),
         ("see `<system-reminder>x</system-reminder>` there", "see `<system-reminder>x</system-reminder>` there"),
         ("[Request interrupted by user for tool use]", ""),
+        ("Operation stopped by hook: Another session is active.\n\nTo resume it, run: claude -r 1", ""),
+        ("Why did it say Operation stopped by hook: x?", "Why did it say Operation stopped by hook: x?"),
         ("[Request interrupted by user]\nno, use tabs", "no, use tabs"),
         ("# AGENTS.md instructions for /p\n\n<INSTRUCTIONS>\nUse bun\n</INSTRUCTIONS>\n<environment_context>\n"
          "<cwd>/p</cwd>\n</environment_context>", ""),

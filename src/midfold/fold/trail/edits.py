@@ -97,11 +97,11 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
     end = 0
     while end < most - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    fresh = after[start : len(after) - end]
-    gone = before[start : len(before) - end]
+    fresh = _lines(after[start : len(after) - end])
+    gone = _lines(before[start : len(before) - end])
     both = (Counter(fresh) & Counter(gone)).total()
     names = names_in("\n".join(fresh), path) or names_in(old, path)
-    return FileEdit(path, "update", _count(fresh) - both, _count(gone) - both, names, telling_line(fresh))
+    return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, telling_line(fresh))
 
 
 def rewrite(path: str, seen: str, now: str) -> FileEdit:
@@ -117,8 +117,9 @@ def rewrite(path: str, seen: str, now: str) -> FileEdit:
     return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), telling_line(fresh))
 
 
-def _count(lines: list[str]) -> int:
-    return 0 if lines == [""] else len(lines)
+def _lines(lines: list[str]) -> list[str]:
+    """A text that is empty has none."""
+    return [] if lines == [""] else lines
 
 
 def telling_line(lines: list[str]) -> str:
