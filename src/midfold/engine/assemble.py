@@ -156,7 +156,7 @@ def squeeze(work: Spill, goal: int, ends: Ends) -> None:
         if recognise(message) is not None:
             continue
         handle = work.handle(index)
-        short = shorten(message, handle, ends)
+        short = shorten(message, handle, ends.of_answer if work.place(index) == work.job.taken_up else ends)
         saved = work.job.size(message) - work.job.size(short)
         if saved > 0:
             work.replace(index, short, _short_entry(work, index, message, short, handle))

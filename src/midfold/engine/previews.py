@@ -23,8 +23,9 @@ TARGET_PER_END, LEAST_END = 12, 600
 to three times that stay whole."""
 TELLING_END = 180
 """Characters; a shorter end of what a client puts behind the user's words says nothing."""
-ASK_OF_TARGET = 0.08
-"""Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is."""
+ASK_OF_TARGET, ANSWER_OF_TARGET = 0.08, 0.2
+"""Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is; and the
+answer that it takes up in a few words ("yes, do that")."""
 
 
 class Ends(NamedTuple):
@@ -34,6 +35,12 @@ class Ends(NamedTuple):
     texts: int
     asks: int = 0
     """Characters that stay at the beginning of what the user said, where that is more."""
+    answers: int = 0
+    """Characters that stay at each end of an answer that the newest ask takes up, where that is more."""
+
+    @property
+    def of_answer(self) -> Ends:
+        return self._replace(texts=max(self.texts, self.answers))
 
 
 ALL = 1_000_000
@@ -56,9 +63,10 @@ def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
 
     What the user said has its part of that size, however short the rest is.
     """
-    asks = int(target_tokens * ASK_OF_TARGET * CHARACTERS_PER_TOKEN)
+    asks, answers = (int(target_tokens * part * CHARACTERS_PER_TOKEN) for part in (ASK_OF_TARGET, ANSWER_OF_TARGET))
     least = min(target_tokens // TARGET_PER_END, LEAST_END)
-    return (EXACT, *(ends._replace(results=max(ends.results, least), asks=asks) for ends in LADDER[1:]))
+    told = {"asks": asks, "answers": answers // 2}
+    return (EXACT, *(ends._replace(results=max(ends.results, least), **told) for ends in LADDER[1:]))
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:

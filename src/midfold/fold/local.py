@@ -77,6 +77,7 @@ _COMMAND = re.compile(
     r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE
 )
 """A line that speaks of a command, and the command in a fence of its own below it."""
+_FILE = re.compile(r"\b[\w-]{1,60}\.[a-z]{1,5}\b")
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
 _EXAMPLE = re.compile(
     r"[-*\s]{0,8}(?:\||//|/\*|\*{0,2}(?:bad|good|wrong|right|example|e\.g\.|before|after)\b\*{0,2}:)", re.I
@@ -169,6 +170,12 @@ def book_of(choice: Choice) -> Book:
 
 def _is_work(file: TrackedFile) -> bool:
     return file.state != "scratch"
+
+
+def _makes_what(rows: Sequence[str], commands: Sequence[str]) -> Iterable[str]:
+    """Lines with a command that makes a file which others need."""
+    files = {file for command in commands for file in _FILE.findall(command)}
+    return (line for line in rows if any(f"> {file}`" in line for file in files))
 
 
 def _without_frame(previous: str) -> str:
@@ -382,9 +389,10 @@ class WorkState:
 
     def _constraints(self, told: set[str]) -> str:
         """What the user demands, and what instructions around their words do: each line once, and none that is told."""
-        notes = [step for step in self.reading.steps if step.kind == Kind.NOTE]
+        notes = [step for step in self.reading.steps if step.kind == Kind.NOTE and step.is_rule]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
-        instructions = [*self._instructions(notes), *commands]
+        first = [_item(line) for step in notes for line in _makes_what(step.rows, commands)]
+        instructions = [*self._instructions(notes), *first, *commands]
         parts = (
             self._fit(self._demands(told), DEMANDS_SHARE, _is_worth_its_size),
             self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),

@@ -159,6 +159,10 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """The same of other long texts that stay."""
     shown_asks: int = 0
     """Characters that are seen at least of what the user said in them."""
+    shown_answer: int = 0
+    """Characters that are seen at each end of an answer that the newest ask takes up."""
+    taken_up: int = -1
+    """The place of that answer among `before`, `messages` and `after`; -1 where there is none, or it is folded."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
@@ -184,9 +188,12 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
         return trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
 
-    def shows_text(self, text: str) -> bool:
-        """Whether all of a text is seen in a message that stays."""
-        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self.shown_texts + HARDLY_SHORTER)
+    def shows_text(self, text: str, at: int) -> bool:
+        """Whether all of a text is seen in a message that stays, the one at this place."""
+        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + HARDLY_SHORTER)
+
+    def _ends_of(self, at: int) -> int:
+        return max(self.shown_texts, self.shown_answer if at == self.taken_up else 0)
 
     def shows_call(self, arguments: str) -> bool:
         """The same of a call's arguments."""
@@ -200,9 +207,9 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         """The beginning and the end that are surely seen of a long result that stays."""
         return ends_of_result(text, self.shown_results)
 
-    def visible_text(self, text: str, role: Role) -> tuple[str, str]:
-        """The same of what somebody said."""
-        return shown_words(text, self.shown_texts, self.shown_asks if role == "user" else 0)
+    def visible_text(self, text: str, role: Role, at: int) -> tuple[str, str]:
+        """The same of what somebody said, in the message at this place."""
+        return shown_words(text, self._ends_of(at), self.shown_asks if role == "user" else 0)
 
     def pieces(self, characters: int) -> Iterator[Transcript]:
         """The messages in runs of at most so many characters, at least one each: for models that read no more at once.
@@ -256,15 +263,16 @@ def leaf_characters(ends: int) -> int:
 
 def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
-    before, after = _staying(ask, ask.before), _staying(ask, ask.after)
+    before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
     if len(before) + len(after) > characters:
         before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)
         after = serialize_turns(_without_prompt(ask.after), ask.redact, characters * 3 // 4)
     return StayingText(before, after, sections_text(ask.trail_lines))
 
 
-def _staying(ask: SummaryAsk, messages: Transcript) -> str:
-    texts = ((message, _marked_text(ask, message)) for message in _without_prompt(messages))
+def _staying(ask: SummaryAsk, messages: Transcript, first: int) -> str:
+    placed = [(at, message) for at, message in enumerate(messages, first) if message.role != "system"]
+    texts = ((message, _marked_text(ask, message, at)) for at, message in placed)
     return "\n\n".join(f"{_shortened_call(ask, message)}{text}" for message, text in texts if text)
 
 
@@ -276,19 +284,19 @@ def _shortened_call(ask: SummaryAsk, message: Message) -> str:
     )
 
 
-def _marked_text(ask: SummaryAsk, message: Message) -> str:
+def _marked_text(ask: SummaryAsk, message: Message, at: int) -> str:
     """A message that stays, redacted, with marks around what will not be seen of it."""
-    marked = message.with_parts(tuple(_marked_part(ask, part, message.role) for part in message.parts))
+    marked = message.with_parts(tuple(_marked_part(ask, part, message.role, at) for part in message.parts))
     return turn_text(marked, TextRoom(WHOLE, WHOLE), ask.redact)
 
 
-def _marked_part(ask: SummaryAsk, part: Part, role: Role) -> Part:
+def _marked_part(ask: SummaryAsk, part: Part, role: Role, at: int) -> Part:
     if isinstance(part, ToolResult) and not ask.shows_result(part.text):
         text = ask.redact(part.text)
         return ToolResult(part.call_id, (Text(_with_marks(text, *ask.visible_result(text))),), part.is_error, part.name)
-    if isinstance(part, Text) and not ask.shows_text(part.text):
+    if isinstance(part, Text) and not ask.shows_text(part.text, at):
         text = ask.redact(part.text)
-        return Text(_with_marks(text, *ask.visible_text(text, role)))
+        return Text(_with_marks(text, *ask.visible_text(text, role, at)))
     return part
 
 

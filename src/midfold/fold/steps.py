@@ -159,6 +159,8 @@ class StoryStep(msgspec.Struct, eq=False):
     look: Look | None = None
     is_answer: bool = False
     """Whether the agent ended its turn with it."""
+    is_rule: bool = False
+    """Whether a note is an instruction: what a local command printed, or where the client runs, is none."""
     is_unseen: bool = False
     """Whether it did something in a message behind the handoff: lines of its result may be shown nowhere."""
     has_reply: bool = False
@@ -390,9 +392,9 @@ class FoldReading:
         ask = self.ask
         if step.kind == Kind.CALL:
             return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
-        if ask.shows_text(text):
+        if ask.shows_text(text, step.at):
             return text
-        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant")
+        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
         if step.kind == Kind.NOTE and ask.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
@@ -426,11 +428,12 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
 def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     """What somebody said; of a user's message the words, and what a client put around them as a note."""
     if role != "user":
-        yield StoryStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,))
+        yield StoryStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
         return
     read = read_user_text(text)
     for block in read.all_of("instructions", "environment", "output", "summary"):
-        yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text))
+        is_rule = block.wrapper.meaning == "instructions"
+        yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 
