@@ -363,7 +363,7 @@ class WorkState:
         if step.rows and not is_shown and estimate_text(whole) <= left:
             return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
         rows = [line for line in dict.fromkeys(step.rows) if not _RUBRIC.fullmatch(line)]
-        parts = self._parts(rows, left) if share <= ASK_SHARE else ""
+        parts = self._parts(rows, left) if share == ASK_SHARE else ""
         left -= estimate_text(parts) + 1 if parts else 0
         kept: list[str] = []
         for line in rows if left >= 2 * LEAST_ROOM or not parts else ():

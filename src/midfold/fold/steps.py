@@ -326,9 +326,12 @@ class FoldReading:
         if step.look is not None and step.action is not None and not self._only_names:
             added, step.gone = changes(step.look) if step.action.outcome != "failed" else ([], [])
             lines = rows(self.files.inside(self.safe(step, "\n".join(added)))) if step.at in self.fold else ()
-            for line in [line for line in lines if line not in self._names]:
-                is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
-                self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+            for line in list(lines):
+                if line not in self._names:
+                    is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
+                    self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+                elif step.rows and step.rows[-1]:
+                    step.rows.append("")
 
     def _head(self, step: StoryStep) -> str:
         if step.action is not None and step.look is not None:
