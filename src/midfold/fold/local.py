@@ -392,7 +392,8 @@ class WorkState:
         notes = [step for step in self.reading.steps if step.kind == Kind.NOTE and step.is_rule]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         first = [_item(line) for step in notes for line in _makes_what(step.rows, commands)]
-        instructions = [*self._instructions(notes), *first, *commands]
+        others = (line for line in self._instructions(notes) if line not in first)
+        instructions = [*others, *first, *commands]
         parts = (
             self._fit(self._demands(told), DEMANDS_SHARE, _is_worth_its_size),
             self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),

@@ -333,3 +333,39 @@ def test_in_a_small_summary_the_model_tells_what_was_changed(target: int | None,
     if target is not None:
         added = sum(len(line) for lines in asks[0].trail_lines.values() for line in lines)
         assert added <= asks[0].budget_tokens * DENSE_TRAIL_SHARE * 4
+
+
+PROPOSAL = "The changes would be:\n\n" + "\n".join(
+    f"{n}. Rename `ensure_{n}` to `keep_{n}` in part_{n}.go." for n in range(9)
+)
+REFUSED = "No. " + "Rather look at the limits of each module first. " * 4
+
+
+def accepted(ask: str) -> list[dict[str, Any]]:
+    return [*session(40), assistant(PROPOSAL), user(ask), *call(90, "sh", {"command": "ls"}, "a.go")]
+
+
+def test_an_answer_that_a_few_words_take_up_stays_and_is_not_told_again() -> None:
+    for ask, is_kept in (("yes, do that", True), (REFUSED, False)):
+        texts = [message.text for message in view_of(accepted(ask), 700)]
+        assert (PROPOSAL in texts) is is_kept, ask
+        told = next(text for text in texts if text.startswith(MARKER) and TERSE_END in text)
+        assert not is_kept or "`ensure_4`" not in told
+    crowded = {"files": [f"part_{n}/keep_{n}.go" for n in range(120)]}
+    turns = [*accepted("yes, do that")[:-2], *call(90, "sh", crowded, "ok")]
+    large = midfold.compact(turns, target_tokens=700, force=True)
+    assert PROPOSAL in [message["content"] for message in large.messages], "it stays also where not everything fits"
+
+
+def test_a_model_is_told_that_such_an_answer_stays() -> None:
+    prompts: list[str] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        prompts.append(ask.prompt())
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    for ask in ("yes", REFUSED):
+        midfold.compact(accepted(ask), target_tokens=700, force=True, summarizer=summarise)
+    taken, refused = (prompt.partition("</turns>")[2].partition("[USER]")[0] for prompt in prompts)
+    assert "`ensure_8`" in taken and CUT_OUT not in taken and CUT_OUT in refused

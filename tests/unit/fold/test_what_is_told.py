@@ -308,3 +308,28 @@ def test_what_the_newest_result_says_is_told_where_its_message_does_not_show_it(
     assert CALLED in told_of(turns, budget_tokens=220, **shown).critical
     folded = [*turns, *newest, assistant("Let me go on.")]
     assert CALLED not in told_of(folded, budget_tokens=220).critical
+
+
+def test_what_a_local_command_printed_is_no_rule() -> None:
+    printed = user("<bash-stdout>You must never be up to date.</bash-stdout><bash-stderr></bash-stderr>")
+    rule = user("<system-reminder>You must never push to main.</system-reminder>\nGo on.")
+    told = told_of([user("Fix the loader."), printed, rule, *bash(1, "ls", "a.py")]).constraints
+    assert "never push to main" in told and "up to date" not in told
+
+
+def test_with_a_command_that_must_be_given_the_one_that_makes_its_file_is_told() -> None:
+    steps = (
+        "<instructions>\nStep 1: Create the patch file.\nRun `git diff -- a.py > patch.txt` with what was changed.\n"
+        "Step 2: Look at it.\nStep 3: You MUST use this EXACT command to submit:\n\n```bash\necho DONE && cat patch.txt"
+        "\n```\n</instructions>\nFix the loader."
+    )
+    told = told_of([user(steps), *bash(1, "ls", "a.py")], budget_tokens=600, dense=True).constraints
+    assert "> patch.txt` with what was changed" in told and "`echo DONE && cat patch.txt`" in told
+
+
+def test_lines_of_an_edit_between_which_something_is_left_out_are_set_apart() -> None:
+    known = bash(1, "cat src/old.py", "} else {\nreturn_nothing()")
+    new = "if suffix_of_rows {\n  branch = branch_with(suffix_of_rows)\n} else {\n  branch = branch_of(base_of_rows)\n}"
+    told = told_of([user("Go on."), *known, *edit(2, "src/a.go", "x", new)]).critical.split("\n")
+    place = next(place for place, line in enumerate(told) if "branch_of(base_of_rows)" in line)
+    assert told[place].startswith(" …") or "} else {" in told[place - 1]
