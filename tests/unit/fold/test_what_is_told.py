@@ -333,3 +333,14 @@ def test_lines_of_an_edit_between_which_something_is_left_out_are_set_apart() ->
     told = told_of([user("Go on."), *known, *edit(2, "src/a.go", "x", new)]).critical.split("\n")
     place = next(place for place, line in enumerate(told) if "branch_of(base_of_rows)" in line)
     assert told[place].startswith(" …") or "} else {" in told[place - 1]
+
+
+def test_what_a_client_says_of_its_folder_is_no_outcome() -> None:
+    note = "Shell cwd was reset to /srv/app"
+    for output, told in (
+        (f"12 rows\n{note}", "12 rows"),
+        (note, "no output"),
+        (f"{note}\n12 rows", f"{note} / 12 rows"),
+    ):
+        lines = told_of([user("Go."), *bash(1, "make rows", output)]).critical.split("\n")
+        assert f"- $ make rows → {told}" in lines

@@ -92,6 +92,7 @@ def read_body(result: ToolResult) -> Body:
     _take_off_codex_header(opened) or _take_off_return_code(opened) or _take_off_stated_exit(opened)
     _take_off_json(opened)
     _take_off_reminder(opened)
+    _take_off_folder(opened)
     lines = count_lines(opened.text) if opened.total_lines is None else opened.total_lines
     return Body(
         text=opened.text,
@@ -234,11 +235,19 @@ def _take_off_reminder(opened: _Open) -> None:
         opened.text = text[:start].rstrip("\n")
 
 
+def _take_off_folder(opened: _Open) -> None:
+    """Claude Code says behind what a command printed that it went back to its folder."""
+    start = opened.text.rfind(_WENT_BACK, max(len(opened.text) - 400, 0))
+    if start >= 0 and "\n" not in opened.text[start:].rstrip("\n") and opened.text[start - 1 : start] in ("", "\n"):
+        opened.text = opened.text[:start].rstrip("\n")
+
+
 MESSAGE_LENGTH = 1_500
 """Longer than any error message a reading tool returns; what is longer is content."""
 
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
+_WENT_BACK = "Shell cwd was reset to "
 _TRACEBACK = "Traceback (most recent call last)"
 NOT_RUN = "not run: another call beside it failed"
 _INTERRUPTED = "[Request interrupted by user"
