@@ -30,7 +30,7 @@ from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
 from midfold.engine.previews import LONG, SHORT, Ends, ladder_for, newest_batch, shorten, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.fold.audit import Audit, audit_summary, first_words, local_audit, trust_summary
-from midfold.fold.boundary import Plan
+from midfold.fold.boundary import Plan, answer_taken_up
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
@@ -58,6 +58,7 @@ class Spill:
         self.digests: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
         self.newest = newest_batch(messages)
+        self.answer = answer_taken_up(job.messages, job.ours)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -156,7 +157,7 @@ def squeeze(work: Spill, goal: int, ends: Ends) -> None:
         if recognise(message) is not None:
             continue
         handle = work.handle(index)
-        short = shorten(message, handle, ends.of_answer if work.place(index) == work.job.taken_up else ends)
+        short = shorten(message, handle, ends.of_answer if work.place(index) == work.answer else ends)
         saved = work.job.size(message) - work.job.size(short)
         if saved > 0:
             work.replace(index, short, _short_entry(work, index, message, short, handle))

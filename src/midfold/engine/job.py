@@ -11,7 +11,7 @@ import msgspec
 
 from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
-from midfold.fold.boundary import Layout, Plan, head_length, latest_human
+from midfold.fold.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.fold.budget import ROOMY
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
@@ -40,7 +40,6 @@ from midfold.transcript.message import (
     Transcript,
 )
 from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
-from midfold.transcript.wrappers import user_words
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
@@ -115,8 +114,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-LONGEST_ASSENT = 60
-"""Characters of an ask that takes up the answer before it."""
 HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
 STAYING_OF_TARGET = 0.1
@@ -393,11 +390,11 @@ class Job:
 
     def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
         """The place of the answer that the newest ask takes up in a `SummaryAsk`; -1 where it does not stay."""
-        if self.taken_up < 0:
+        if self._answer < 0:
             return -1
-        answer = self.messages[self.taken_up]
+        answer = self.messages[self._answer]
         places = [place for place, message in enumerate(before) if message is answer]
-        places += [len(before) + folded + place for place, index in enumerate(behind) if index == self.taken_up]
+        places += [len(before) + folded + place for place, index in enumerate(behind) if index == self._answer]
         return places[0] if places else -1
 
     def _prompt_characters(self, plan: Plan) -> int:
@@ -467,19 +464,15 @@ class Job:
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))
         if found is None:
-            message, own = self.view[index], ends.of_answer if index == self.taken_up else ends
+            message, own = self.view[index], ends.of_answer if index == self._answer else ends
             short = shorten(spill_results(message, SAMPLE_HANDLE, ends.results), SAMPLE_HANDLE, own)
             found = self.sizes[index] if short is message else min(self.size(short), self.sizes[index])
             self._short_sizes[index, ends] = found
         return found
 
     @cached_property
-    def taken_up(self) -> int:
-        """The place of an answer that the newest ask takes up in a few words, else -1: "yes" alone says nothing."""
-        ask = latest_human(self.messages, self.ours) or 0
-        answer = self.messages[ask - 1] if ask > 0 and ask - 1 not in self.ours else None
-        is_taken_up = answer is not None and answer.role == "assistant" and answer.text and not answer.kinds & CALL
-        return ask - 1 if is_taken_up and len(user_words(self.messages[ask])) <= LONGEST_ASSENT else -1
+    def _answer(self) -> int:
+        return answer_taken_up(self.messages, self.ours)
 
     def _behind(self, plan: Plan) -> list[int]:
         """The places of what stays after the handoff."""

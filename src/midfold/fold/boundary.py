@@ -43,6 +43,8 @@ from midfold.transcript.wrappers import user_words
 
 SMALLEST_FLOOR = 2
 """The messages that stay at the end where not even `protect_last_n` of them fit."""
+LONGEST_ASSENT = 60
+"""Characters of an ask that takes up the answer before it."""
 LONGEST_REPLY = 3
 """Messages of the direct reply that stays with an ask, tool results included."""
 
@@ -280,6 +282,15 @@ def speaks(message: Message) -> bool:
     return is_human(message) and (
         any(not isinstance(part, Text) for part in message.parts) or bool(user_words(message))
     )
+
+
+def answer_taken_up(messages: Transcript, ours: Container[int]) -> int:
+    """The place of an answer that the newest ask takes up in a few words, else -1: "yes" alone says nothing."""
+    ask = latest_human(messages, ours) or 0
+    answer = messages[ask - 1] if ask > 0 and ask - 1 not in ours else None
+    if answer is None or answer.role != "assistant" or not answer.text or answer.kinds & CALL:
+        return -1
+    return ask - 1 if len(user_words(messages[ask])) <= LONGEST_ASSENT else -1
 
 
 def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 SHORTEST_ENDS = 60
 """Characters; shorter ends of a text say nothing, only whole lines do."""
@@ -67,3 +68,58 @@ def opening_of(text: str, length: int) -> str:
 def _whole(cut: str) -> str:
     places = (cut.rfind(seam) for seam in "\n ")
     return cut[: next((place for place in places if place > len(cut) // 2), len(cut))]
+
+
+# What a summary model is shown of a text that does not fit.
+
+
+Redact = Callable[[str], str]
+SMALLEST_WITH_TROUBLE = 240
+TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
+"""Words of trouble; looked for literally, because tool results are long."""
+LONGEST_WORD = max(map(len, TROUBLE))
+SMALLEST_MARGIN, MARGIN = 160, 256
+"""Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
+
+
+def clip(text: str, room: int, redact: Redact) -> str:
+    """The beginning and the end of a text, redacted; the beginning gets three quarters."""
+    head, tail = room * 3 // 4, room // 4
+    margin = min(max(room, SMALLEST_MARGIN), MARGIN)
+    if len(text) <= head + tail + 2 * margin:
+        text = redact(text)
+        if len(text) <= head + tail:
+            return text
+        first, last = text[:head], text[-tail:]
+    else:
+        first, last = redact(text[: head + margin])[:head], redact(text[-tail - margin :])[-tail:]
+    return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
+
+
+def clip_result(text: str, room: int, redact: Redact) -> str:
+    """A result by its beginning, its end, and the first trouble between them."""
+    if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
+        return clip(text, room, redact)
+    head, tail = room * 3 // 8, room // 4
+    place = trouble(text, head, len(text) - tail)
+    if place < 0:
+        return clip(text, room, redact)
+    start = max(text.rfind("\n", head, place) + 1, place - room // 8, head, MARGIN)
+    end = min(start + room * 3 // 8, len(text) - tail)
+    middle = redact(text[start - MARGIN : end + MARGIN])[MARGIN:-MARGIN]
+    first, last = redact(text[: head + MARGIN])[:head], redact(text[-tail - MARGIN :])[-tail:]
+    return (
+        f"{first}\n[… {start - head:,} characters left out …]\n{middle}\n"
+        f"[… {len(text) - tail - end:,} characters left out …]\n{last}"
+    )
+
+
+def trouble(text: str, start: int, end: int) -> int:
+    """Where a text first speaks of an error, between two places; -1 if it does not."""
+    first = -1
+    for word in TROUBLE:
+        place = text.find(word, start, end)
+        if place >= 0:
+            first = place if first < 0 else min(first, place)
+            end = min(end, first + LONGEST_WORD)
+    return first

@@ -295,7 +295,7 @@ class WorkState:
             constraints=self._constraints(set(sentences(f"{task}\n{goal}")) if self.reading.ask.dense else set()),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
-            active_state="\n".join(filter(None, [self._section("active_state", trail), self._unchecked()])),
+            active_state="\n".join(filter(None, [self._section("active_state", trail), self._checks_to_run()])),
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
             files=self._section("files", trail),
@@ -307,7 +307,7 @@ class WorkState:
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
-    def _unchecked(self) -> str:
+    def _checks_to_run(self) -> str:
         """Checks that the user asked for and that were not run since the last change."""
         trail = self.reading.ask.trail
         asks = ("\n".join(step.texts) for step in reversed(self.reading.steps) if step.kind == Kind.USER)

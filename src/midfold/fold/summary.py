@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from midfold.fold.ends import clip, clip_result
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.transcript.laws import legal_cuts
@@ -385,12 +386,6 @@ NEWEST_SHARE = 8
 """One message in so many, at the end, is among the newest."""
 MOST_CHARACTERS = 400_000
 """Of all turns together, where nobody says more."""
-SMALLEST_WITH_TROUBLE = 240
-TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
-"""Words of trouble; looked for literally, because tool results are long."""
-LONGEST_WORD = max(map(len, TROUBLE))
-SMALLEST_MARGIN, MARGIN = 160, 256
-"""Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 _TURN = re.compile(r"\[(?<![^\n]\[)(?=(?:SYSTEM|USER|ASSISTANT|TOOL|OTHER|RESULT)\b[^\n\]]{0,200}\])")
 BATCH = 256
 """Messages that are searched for credentials in one go."""
@@ -429,49 +424,6 @@ def older_asks(messages: Transcript, redact: Redact, most: int) -> list[str]:
             asks.append(f"[USER, earlier]: {_inside(clip(message.text, 200, redact))}")
             most -= len(asks[-1])
     return [*reversed(asks), f"[… the other {len(messages):,} older messages are not shown …]"]
-
-
-def clip(text: str, room: int, redact: Redact) -> str:
-    """The beginning and the end of a text, redacted; the beginning gets three quarters."""
-    head, tail = room * 3 // 4, room // 4
-    margin = min(max(room, SMALLEST_MARGIN), MARGIN)
-    if len(text) <= head + tail + 2 * margin:
-        text = redact(text)
-        if len(text) <= head + tail:
-            return text
-        first, last = text[:head], text[-tail:]
-    else:
-        first, last = redact(text[: head + margin])[:head], redact(text[-tail - margin :])[-tail:]
-    return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
-
-
-def clip_result(text: str, room: int, redact: Redact) -> str:
-    """A result by its beginning, its end, and the first trouble between them."""
-    if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
-        return clip(text, room, redact)
-    head, tail = room * 3 // 8, room // 4
-    place = trouble(text, head, len(text) - tail)
-    if place < 0:
-        return clip(text, room, redact)
-    start = max(text.rfind("\n", head, place) + 1, place - room // 8, head, MARGIN)
-    end = min(start + room * 3 // 8, len(text) - tail)
-    middle = redact(text[start - MARGIN : end + MARGIN])[MARGIN:-MARGIN]
-    first, last = redact(text[: head + MARGIN])[:head], redact(text[-tail - MARGIN :])[-tail:]
-    return (
-        f"{first}\n[… {start - head:,} characters left out …]\n{middle}\n"
-        f"[… {len(text) - tail - end:,} characters left out …]\n{last}"
-    )
-
-
-def trouble(text: str, start: int, end: int) -> int:
-    """Where a text first speaks of an error, between two places; -1 if it does not."""
-    first = -1
-    for word in TROUBLE:
-        place = text.find(word, start, end)
-        if place >= 0:
-            first = place if first < 0 else min(first, place)
-            end = min(end, first + LONGEST_WORD)
-    return first
 
 
 def turn_texts(messages: Transcript, room: TextRoom, redact: Redact) -> list[str]:

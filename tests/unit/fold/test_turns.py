@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from midfold import Media, Message, Text, Thinking, ToolCall, ToolResult
+from midfold.fold.ends import clip, trouble
 from midfold.fold.redact import redact
-from midfold.fold.summary import clip, serialize_turns, trouble
+from midfold.fold.summary import serialize_turns
 
 MESSAGES = (
     Message("user", (Text("look"), Media("image", "AA"))),
