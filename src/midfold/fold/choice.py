@@ -79,6 +79,8 @@ EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
 budget they may take for that."""
+WORTH_A_RUN = 0.02
+"""Of the budget: what must be free again so that lines are looked for once more."""
 UNSEEN = 3.0
 """What a token is worth that says something of the newest results, where the messages that stay do not show it."""
 ON_TOPIC = 100.0
@@ -171,12 +173,12 @@ class Choice:
             self._weigh(said)
             self._run(said, self._speech_left)
         self._run(self._run(lines, self.left), self.left, is_last=True)
-        if not only_names and self._drop_leads(lines):
+        if not only_names and self._drop_leads(lines) > budget * WORTH_A_RUN:
             self._run(lines, self.left, is_last=True)
 
-    def _drop_leads(self, lines: list[Line]) -> bool:
+    def _drop_leads(self, lines: list[Line]) -> float:
         """Takes back what the agent said to lead over to lines that are not told: their room is free again."""
-        leads = [line for line in lines if line.step.kind == Kind.SAID and line.text.rstrip("*_ ").endswith(":")]
+        leads = [line for line in lines if line.step in self.chosen and _leads_over(line)]
         left = self.left
         for line in leads:
             places = self.chosen.get(line.step, set())
@@ -186,7 +188,7 @@ class Choice:
                 line.base, line.is_intent, line.is_weighed = 0.0, True, True
                 if not places:
                     del self.chosen[line.step]
-        return self.left > left
+        return self.left - left
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
         known = self.reading.census.entries
@@ -422,6 +424,11 @@ def _without_number(text: str) -> str:
 
 def _skeleton(text: str) -> str:
     return _DIGITS.sub("0", _without_number(text))
+
+
+def _leads_over(line: Line) -> bool:
+    step = line.step
+    return step.kind == Kind.SAID and line.first >= 0 and step.rows[line.last].rstrip("*_ ").endswith(":")
 
 
 def _is_intent(line: Line, low: str) -> bool:
