@@ -216,7 +216,7 @@ class Choice:
                     found.append(head)
             is_read = step.action is not None and step.action.family == "read"
             is_look = step.action is not None and step.action.family in LOOKS
-            step.is_unseen = step.kind == Kind.CALL and self.reading.is_below(step.at) and not is_look
+            step.is_unseen = step.kind == Kind.CALL and self.reading.may_be_cut(step.at) and not is_look
             if not self._only_names:
                 step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0

@@ -259,6 +259,10 @@ class FoldReading:
         """Whether a message stands behind the handoff."""
         return at >= self.fold.stop + len(self.ask.pinned)
 
+    def may_be_cut(self, at: int) -> bool:
+        """Whether a message stands behind the handoff in a size that was asked for: there, results are cut for it."""
+        return self.ask.dense and self.is_below(at)
+
     def _when(self, at: int) -> float:
         """The place of a message in the order in which all were written."""
         behind, pinned = at - self.fold.stop, self.ask.pinned
@@ -344,7 +348,7 @@ class FoldReading:
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
-        keeps_all = who != RESULT or self.is_below(step.at) or text.count("\n") <= SHORT_RESULT
+        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
         is_told = not is_whole and not self._only_names
         may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
