@@ -8,11 +8,11 @@ import pytest
 
 import midfold
 from midfold.engine.planner import ANSWER_FOLDED
-from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten, spill_results
+from midfold.engine.previews import LADDER, SHORT_TEXT, TARGET_PER_END, Ends, shorten, spill_results
 from midfold.fold.ends import ends_of_result
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.fold.local import GOES_ON
-from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STAYS_AGAIN, SummaryAsk
+from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STAYS_AGAIN, SummaryAsk, longest_whole
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
@@ -138,7 +138,8 @@ def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> No
 
 @pytest.mark.parametrize("target", [1_500, 2_500, 4_000])
 def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_model_writes(target: int) -> None:
-    lines = "\n".join(f"step {n}: the pool was filled and the queue is empty" for n in range(7))
+    longest = longest_whole(target // TARGET_PER_END)
+    lines = "\n".join(f"step {n:2}: the pool was filled and the queue is empty" for n in range(longest // 53))
     ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 200
     turns = [*session(60), user(ask), *call(90, "terminal", {"command": "make " + "x " * 900}, lines)]
     told: list[bool] = []

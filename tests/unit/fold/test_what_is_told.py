@@ -305,10 +305,10 @@ def test_what_the_newest_result_says_is_told_where_its_message_does_not_show_it(
     turns = [user("Go on."), *call(5, "read_file", {"path": "src/load.py"}, code), *said]
     newest = bash(9, "python check_all.py", printed)
     shown = {"after": midfold.read(newest).messages, "shown_results": 60, "shown_texts": 60}
-    assert CALLED in told_of(turns, budget_tokens=220, dense=True, **shown).critical
-    assert CALLED not in told_of(turns, budget_tokens=220, **shown).critical, "without a size it is hardly ever cut"
+    assert CALLED in told_of(turns, budget_tokens=190, dense=True, **shown).critical
+    assert CALLED not in told_of(turns, budget_tokens=190, **shown).critical, "without a size it is hardly ever cut"
     folded = [*turns, *newest, assistant("Let me go on.")]
-    assert CALLED not in told_of(folded, budget_tokens=220).critical
+    assert CALLED not in told_of(folded, budget_tokens=190, dense=True).critical
 
 
 def test_what_a_local_command_printed_is_no_rule() -> None:
