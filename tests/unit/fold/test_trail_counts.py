@@ -66,6 +66,12 @@ def test_no_lines_are_counted_where_what_was_there_is_not_known() -> None:
         assert counts(followed(seen, written)) == {"src/validators.py": (0, 0)}
     part = bash("cat src/validators.py", "".join(f"line_{number} = {number}\n" for number in range(99)))
     assert counts(followed(part, written)) == {"src/validators.py": (0, 0)}, "nothing of it stays"
+    for note in ("... [6 lines truncated] ...", "[… 9 characters left out …]", "<elided_chars>\n900 characters elided"):
+        shown = bash("cat src/validators.py", FILE.replace("import re\n", f"import re\n{note}\n"))
+        assert counts(followed(shown, written)) == {"src/validators.py": (0, 0)}, note
+    long = "".join(f"value_of_line_{number} = {number}\n" for number in range(3_000))
+    again = bash(f"cat > src/long.py <<'EOF'\n{long}x = 1\nEOF")
+    assert counts(followed(bash("cat src/long.py", long), again)) == {"src/long.py": (0, 0)}, "too long to compare"
     assert counts(followed(written)) == {"src/validators.py": (6, 0)}, "a new file has all of its lines"
     edited = ("Edit", {"file_path": "src/validators.py", "old_string": "flags = 0", "new_string": "flags = 1"}, "ok")
     assert counts(followed(written, edited, written))["src/validators.py"] == (7, 1), "it was changed in between"

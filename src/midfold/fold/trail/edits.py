@@ -42,6 +42,8 @@ _PARAMETER = re.compile(r"[&*.]{0,3}(?:mut )?([A-Za-z_$][\w$]{0,40})")
 _RECEIVERS = frozenset({"self", "cls", "this"})
 _NUMBERS = re.compile(r"^ {0,8}[0-9]{1,7}(?:→|\t)", re.MULTILINE)
 """Before the lines of a file as tools show it."""
+_PARTIAL = re.compile(r"\b(?:truncated|elided)\b|output (?:of your last command )?was too long|left out\b[^\n]{0,3}\]")
+"""How tools and clients say that they show a part."""
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
 
@@ -106,7 +108,9 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
 
 def rewrite(path: str, seen: str, now: str) -> FileEdit:
     """A whole file in the place of what was last seen of it; no lines are counted where that was only a part."""
-    before, after = (text[:LONGEST_TEXT].strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
+    if max(len(seen), len(now)) > LONGEST_TEXT or _PARTIAL.search(seen):
+        return FileEdit(path, "update", names=names_in(now, path))
+    before, after = (text.strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
     left = Counter(before)
     left.subtract(after)
     gone = sum(count for count in left.values() if count > 0)
