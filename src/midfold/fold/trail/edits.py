@@ -92,15 +92,15 @@ def _signature(match: re.Match[str], text: str) -> str:
 
 def replacement(path: str, old: str, new: str) -> FileEdit:
     """One text put in the place of another."""
-    before, after = old[:LONGEST_TEXT].split("\n"), new[:LONGEST_TEXT].split("\n")
+    before, after = (_lines(text[:LONGEST_TEXT]) for text in (old, new))
     start, most = 0, min(len(before), len(after))
     while start < most and before[start] == after[start]:
         start += 1
     end = 0
     while end < most - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    fresh = _lines(after[start : len(after) - end])
-    gone = _lines(before[start : len(before) - end])
+    fresh = after[start : len(after) - end]
+    gone = before[start : len(before) - end]
     both = (Counter(fresh) & Counter(gone)).total()
     names = names_in("\n".join(fresh), path) or names_in(old, path)
     return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, telling_line(fresh))
@@ -121,9 +121,9 @@ def rewrite(path: str, seen: str, now: str) -> FileEdit:
     return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), telling_line(fresh))
 
 
-def _lines(lines: list[str]) -> list[str]:
+def _lines(text: str) -> list[str]:
     """A text that is empty has none."""
-    return [] if lines == [""] else lines
+    return text.split("\n") if text else []
 
 
 def telling_line(lines: list[str]) -> str:

@@ -231,9 +231,9 @@ class _Walk:
         self.whole[key] = content
         is_aside = is_aside_file(key)
         if before and content and not is_aside:
-            self.book.write(key, at, rewrite(key, before, content), is_new=False)
+            self.book.write(key, at, rewrite(key, before, content), is_new=is_new)
             return
-        is_unknown = self.book.is_there(key) and not is_new
+        is_unknown = self.book.is_there(key)
         lines = 0 if is_unknown else content.count("\n") + (not content.endswith("\n") and content != "")
         names = () if is_aside else names_in(content, key)
         self.book.write(key, at, FileEdit(key, "add", lines, 0, names), is_new=is_new)

@@ -405,7 +405,8 @@ class _Found:
         for item in items:
             folder = _FOLDER.fullmatch(item)
             path, below = (folder[1], int(folder[2])) if folder else (item, 0)
-            self.files.append(TrackedFile(path=path, state=state, below=below, gone=gone))
+            edits = int(any(label == known for _, _, known in _ALSO))
+            self.files.append(TrackedFile(path=path, state=state, below=below, gone=gone, edits=edits))
 
     def trail(self) -> Trail:
         return Trail(
