@@ -616,6 +616,13 @@ def test_a_path_below_the_folder_that_is_told_is_not_added_once_more() -> None:
         ask, "## Goal\nGo on.\n\n## Key Decisions\nThe parser is in core.py, the rest in cart.py."
     ).text
     assert "Named in the last steps" not in known, "a file is known by its own name"
+    other = audit_summary(
+        ask, "## Goal\nGo on.\n\n## Key Decisions\nThe parser is in core.py, the rest in supercart.py."
+    ).text
+    assert other.endswith("`lib/cart.py`"), "not by the end of another name"
+    alike = ask_of([user("Go."), *(assistant(said.replace("core", "cart").replace("lib", "web", 1)) for _ in range(3))])
+    twice = audit_summary(alike, "## Goal\nGo on.\n\n## Key Decisions\nIt is in web/cart.py.").text
+    assert "lib/cart.py`" in twice, "nor by a name that two of them have"
 
 
 HOSTILE_PIECES = [

@@ -17,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -331,15 +332,22 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
-    absent = [name for name, count in counts.items() if count > 1 and _shortest(name) not in known]
     root = f"{ask.trail.root}/"
+    told_by = {name: name.removeprefix(root) for name in counts}
+    owners = Counter(map(_own_name, counts))
+    told_by |= {name: own for name in counts if owners[own := _own_name(name)] == 1}
+    absent = [name for name, count in counts.items() if count > 1 and not _stands_in(told_by[name], known)]
     return [f"`{name.removeprefix(root)}`" for name in absent[-MOST_NAMES:]]
 
 
-def _shortest(name: str) -> str:
-    """The least by which a name is known: a file's own name."""
+def _own_name(name: str) -> str:
+    """What a file is called without its folders; a name of anything else as it is."""
     last = name.rpartition("/")[2]
     return last if "." in last and "://" not in name else name
+
+
+def _stands_in(name: str, text: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(name)}", text) is not None
 
 
 def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:

@@ -136,7 +136,7 @@ _PLAIN_WORD = re.compile(r"[a-z_][a-z0-9_]{3,}+|[0-9]{2,}+")
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
 """A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
-READS = re.compile(
+_READS = re.compile(
     r"(?:read|searched|listed|found|looked)\b|"
     r"\$ (?:cat (?!>)|sed -n|head|tail|grep|rg|ls|find|nl|git (?:show|diff|log))"
 )
@@ -384,7 +384,7 @@ class Choice:
     def _is_full(self, step: StoryStep) -> bool:
         if step.kind != Kind.CALL or self._only_names:
             return False
-        return len(self.chosen.get(step, ())) >= (MOST_READ if READS.match(step.head) else MOST_LINES)
+        return len(self.chosen.get(step, ())) >= (MOST_READ if _READS.match(step.head) else MOST_LINES)
 
     def _key(self, line: Line, row: str) -> str:
         """By what a line is known again: of tool output, without its numbers."""

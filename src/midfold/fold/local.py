@@ -90,10 +90,11 @@ _PART = re.compile(r"#{1,6} (?:[A-Z][a-z]{2,12} )?[0-9]{1,2}[.):]|#{1,6} [^\n]{0
 """A heading with a number, or with a name in marks."""
 _RUBRIC = re.compile(
     r"(?i)\W*(?:versions?|python(?: version)?|platform|os|(?:your )?environment|steps to reproduce|describe the bug|"
-    r"actual behaviou?r|additional context|screenshots?|configuration|include the output of\b[^\n]*|"
-    r"[^\n]{0,40}\bversion\b[^\n]{0,12}\d\.\d[^\n]{0,12}|python:? \d[^\n]{0,20}|[^\n]{0,30}__version__[^\n]{0,40})\W*"
+    r"actual behaviou?r|additional context|screenshots?|configuration|"
+    r"include the output of [^\n]{0,60}version[^\n]{0,60}|"
+    r"(?:[\w.-]{1,30}, version|python|[\w.]{1,40}__version__)\W{1,6}v?[\d.]{1,20})\W*"
 )
-"""A line of a form for reports, and versions of what is used."""
+"""A line of a form for reports, and versions of what is used; none that asks for one."""
 _MARKS = re.compile(r"\A(?:[-*+#]{1,6} )+")
 _QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")

@@ -305,6 +305,8 @@ def _with_marks(text: str, head: str, tail: str) -> str:
     body, tail = text.rstrip(), tail.rstrip()
     end = len(body) - len(tail) if body.endswith(tail) else len(body)
     start = len(head) if body.startswith(head) else 0
+    if start >= end:
+        return text
     pieces = (
         body[:start],
         CUT_OUT,

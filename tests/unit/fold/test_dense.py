@@ -109,6 +109,18 @@ def test_an_answer_that_ends_a_turn_stays_however_small_the_size() -> None:
     assert any(message.text == answer for message in view_of(turns, 600))
 
 
+def prompt_catcher() -> tuple[list[str], Any]:
+    """A summarizer, and the prompts that it was given."""
+    prompts: list[str] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        prompts.append(ask.prompt())
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    return prompts, summarise
+
+
 def view_of(turns: list[dict[str, Any]], target: int, summary: str = "") -> tuple[Message, ...]:
     summarizer = free(lambda _: summary) if summary else None
     result = midfold.compact(turns, target_tokens=target, force=True, summarizer=summarizer)
@@ -166,13 +178,7 @@ def test_what_a_client_put_behind_a_result_is_not_taken_for_its_end() -> None:
 
 
 def test_a_model_is_told_what_stays_whole_and_what_does_not_and_to_use_few_headings() -> None:
-    prompts: list[str] = []
-
-    @free
-    def summarise(ask: midfold.SummaryAsk) -> str:
-        prompts.append(ask.prompt())
-        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
-
+    prompts, summarise = prompt_catcher()
     long, brief = (
         "Port the parser. " + "Mind the limits of each module, too. " * 60,
         "Port the parser, and mind the limits.",
@@ -190,13 +196,7 @@ def test_a_model_is_told_what_stays_whole_and_what_does_not_and_to_use_few_headi
 
 
 def test_a_model_is_shown_where_a_result_that_stays_is_cut_and_that_arguments_are() -> None:
-    prompts: list[str] = []
-
-    @free
-    def summarise(ask: midfold.SummaryAsk) -> str:
-        prompts.append(ask.prompt())
-        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
-
+    prompts, summarise = prompt_catcher()
     printed = "\n".join(["== round trip ==", *(f"handler called {n} times" for n in range(30)), "checked 9 of 9"])
     script = "python - <<EOF\n" + "print('a long script')\n" * 40 + "EOF"
     turns = [*session(40), *call(90, "sh", {"command": script}, printed)]
@@ -359,14 +359,17 @@ def test_an_answer_that_a_few_words_take_up_stays_and_is_not_told_again() -> Non
 
 
 def test_a_model_is_told_that_such_an_answer_stays() -> None:
-    prompts: list[str] = []
-
-    @free
-    def summarise(ask: midfold.SummaryAsk) -> str:
-        prompts.append(ask.prompt())
-        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
-
+    prompts, summarise = prompt_catcher()
     for ask in ("yes", REFUSED):
         midfold.compact(accepted(ask), target_tokens=700, force=True, summarizer=summarise)
     taken, refused = (prompt.partition("</turns>")[2].partition("[USER]")[0] for prompt in prompts)
     assert "`ensure_8`" in taken and CUT_OUT not in taken and CUT_OUT in refused
+
+
+def test_an_ask_that_is_shown_whole_is_not_marked_as_cut() -> None:
+    ask = "Port the parser. " + "Mind the limits of each of its modules, too. " * 10
+    prompts, summarise = prompt_catcher()
+    turns = [*session(60), user(ask), *call(90, "sh", {"command": "make " + "x " * 900}, "a.go\n" * 900)]
+    view = midfold.compact(turns, target_tokens=4_000, force=True, summarizer=summarise).messages
+    assert any(ask in str(message["content"]) for message in view)
+    assert CUT_OUT not in prompts[0].partition("<stays>")[2].partition("[ASSISTANT CALLS")[0]

@@ -139,6 +139,8 @@ def test_checks_that_were_asked_for_and_not_run_since_the_last_change_are_known(
     assert missing_checks(followed(edited, test), ASKED) == ["bun run lint"]
     assert missing_checks(followed(edited, test, lint), ASKED) == []
     assert missing_checks(followed(test, lint, edited), ASKED) == ["bun run test", "bun run lint"]
+    told_of = "I ran `bun run test` yesterday, and `bun run lint` failed with this:\n```\nbun run lint\n```"
+    assert missing_checks(followed(edited), told_of) == [], "nobody asks for them"
     fenced = "Then run:\n```bash\nbun run test\n```\nand say `thanks`."
     assert missing_checks(followed(edited), fenced) == ["bun run test"]
 

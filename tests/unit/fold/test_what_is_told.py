@@ -275,6 +275,19 @@ def test_forms_and_versions_are_no_part_of_what_is_told_of_an_ask() -> None:
     assert not any(word in told for word in ("Steps to Reproduce", "Include the output", "0.7.0", "Python 3"))
 
 
+@pytest.mark.parametrize(
+    "demand",
+    [
+        "Python 3.12 must work.", "Bump the version to 2.1.0.", "Use version 3.2 of the API.",
+        "Set `__version__` to 2.0.", "Include the output of the linter.", "Version 2.1 must stay.",
+    ],
+)  # fmt: skip
+def test_what_is_asked_of_a_version_is_told(demand: str) -> None:
+    story = " ".join(f"The {word} loader counts every row twice." for word in WORDS)
+    told = told_of([user(f"{demand}\n{story}"), *bash(1, "ls", "a.py")], budget_tokens=180, dense=True).task_snapshot
+    assert demand in told
+
+
 def test_what_leads_over_to_something_that_is_not_told_is_not_told() -> None:
     lead = "The reason why all of the rows are counted in two places is one of these:"
     items = "\n".join(f"- the table {word}_rows is written by a job of its own that nobody looks at" for word in WORDS)

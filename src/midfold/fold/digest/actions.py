@@ -98,6 +98,8 @@ _SHOWS = re.compile(
 _LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
 """What exits with 1 where it finds nothing."""
 _QUOTED = re.compile(r"'[^']*'")
+LONGEST_PIPE = 1_000
+"""Characters of a command whose quotes are looked at: many that do not close take the square of that."""
 _ANY_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _REDIRECTED = re.compile(
     r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
@@ -151,7 +153,8 @@ def shell(look: Look) -> Action:
 
 
 def _last_of_pipe(command: str) -> str:
-    bare = _ANY_QUOTED.sub("", command) if "|" in command else command
+    is_plain = "|" not in command or len(command) > LONGEST_PIPE
+    bare = command if is_plain else _ANY_QUOTED.sub("", command)
     return bare.rpartition("|")[2].lstrip()
 
 

@@ -118,6 +118,9 @@ _PASSING = frozenset({"exec", "x", "dlx"})
 LONGEST_ASK = 20_000
 _COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
 """Commands as a text shows them: in marks, or in a block of their own."""
+NEAR, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
+_ASKING = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
+"""Words of somebody who wants a command to be run, not of one who tells of it."""
 
 
 def check_of(step: Step) -> CheckKind | None:
@@ -418,11 +421,21 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
 
 def missing_checks(trail: Trail, asked: str) -> list[str]:
     """The tests, builds and linters that a text asks for as commands, and that were not run since the last change."""
-    spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]))
+    spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]) if _is_asked(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]
     fresh = [check.command for check in trail.checks if not check.before]
     return [command for command in checks if not any(_covers(run, command) for run in fresh)]
+
+
+def _is_asked(command: re.Match[str]) -> bool:
+    """Whether the line of a command, the one before its block, or the heading above says that it is to be run."""
+    text, start = command.string, command.start()
+    before = text[max(start - NEAR, 0) : start].rstrip("\n`").rpartition("\n")[2]
+    behind = text[command.end() : command.end() + NEAR].partition("\n")[0] if command[1] else ""
+    heading = text.rfind("\n#", 0, start)
+    above = text[heading + 1 : heading + NEAR].partition("\n")[0] if heading >= 0 else ""
+    return _ASKING.search(_MARKED.sub(" ", f"{above}\n{before}\n{behind}")) is not None
 
 
 def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:

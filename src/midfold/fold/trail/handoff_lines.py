@@ -214,6 +214,7 @@ def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _with_folders(items: Iterable[str]) -> Iterator[str]:
+    """The paths that such items mean."""
     before = ""
     for item in items:
         path = f"{before}/{item.removeprefix(SAME)}" if item.startswith(SAME) else item
@@ -402,10 +403,10 @@ class _Found:
                     self.reads.append(FileRead(path=words[1], looked=looked))
             return
         state, gone = next((state, gone) for state, gone, known in (*_GROUPS, *_ALSO) if known == label)
+        edits = int(any(label == known for _, _, known in _ALSO))
         for item in items:
             folder = _FOLDER.fullmatch(item)
             path, below = (folder[1], int(folder[2])) if folder else (item, 0)
-            edits = int(any(label == known for _, _, known in _ALSO))
             self.files.append(TrackedFile(path=path, state=state, below=below, gone=gone, edits=edits))
 
     def trail(self) -> Trail:
