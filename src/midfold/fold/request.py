@@ -302,7 +302,7 @@ def _marked_part(ask: SummaryAsk, part: Part, role: Role, at: int) -> Part:
 
 def _with_marks(text: str, head: str, tail: str) -> str:
     """A text in which it is marked where it is cut: after its beginning, and before its end where that is seen."""
-    body, tail = text.rstrip(), tail.rstrip()
+    body, head, tail = text.rstrip(), head.rstrip(), tail.rstrip()
     end = len(body) - len(tail) if body.endswith(tail) else len(body)
     start = len(head) if body.startswith(head) else 0
     if start >= end:

@@ -367,9 +367,9 @@ def test_a_model_is_told_that_such_an_answer_stays() -> None:
 
 
 def test_an_ask_that_is_shown_whole_is_not_marked_as_cut() -> None:
-    ask = "Port the parser. " + "Mind the limits of each of its modules, too. " * 10
+    ask = "Port the parser. " + "Mind the limits of each of its modules, too. " * 24
     prompts, summarise = prompt_catcher()
     turns = [*session(60), user(ask), *call(90, "sh", {"command": "make " + "x " * 900}, "a.go\n" * 900)]
     view = midfold.compact(turns, target_tokens=4_000, force=True, summarizer=summarise).messages
     assert any(ask in str(message["content"]) for message in view)
-    assert CUT_OUT not in prompts[0].partition("<stays>")[2].partition("[ASSISTANT CALLS")[0]
+    assert CUT_OUT not in prompts[0].rpartition("<stays>")[2].partition("[ASSISTANT CALLS")[0]
