@@ -1,6 +1,6 @@
 """Hooks of Claude Code: what they keep, and what they give back after a compaction.
 
-    python -m midfold.adapters.claude_code PROJECT < the event that Claude Code writes
+    python -P -m midfold.adapters.claude_code PROJECT < the event that Claude Code writes
 
 Rules of this file:
 1. A hook never holds Claude Code up: it ends within its time with exit 0, and says nothing where anything is wrong.
@@ -8,6 +8,7 @@ Rules of this file:
    it takes. It reads as many bytes as the log had then, so that an answer that is just being written is not halved.
 3. After a compaction the session is told what the user asked for, in the user's words, and what was done, by the
    calls and their results. No model is asked; secrets are redacted.
+4. Claude Code starts hooks in the project's folder, which may be anybody's: nothing is imported from there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from midfold import Transcript
 
 MODULE = "midfold.adapters.claude_code"
+SAFE = ("-P",)
+"""Options of Python that keep it from importing from the working directory."""
 SECONDS = 1.5
 """From when this module runs; Claude Code itself waits for `TIMEOUT`."""
 TIMEOUT = 2
@@ -67,9 +70,9 @@ def answer(event: Mapping[str, Any], project: Path) -> bytes:
 
 
 def _begin_keeping(project: Path, log: Path, session: str) -> None:
-    command = [sys.executable, "-m", MODULE, str(project), "keep", str(log), str(log.stat().st_size), session]
+    command = [sys.executable, *SAFE, "-m", MODULE, str(project)]
     subprocess.Popen(
-        command,
+        [*command, "keep", str(log), str(log.stat().st_size), session],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

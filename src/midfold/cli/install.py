@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from midfold.adapters.claude_code import EVENTS, MODULE, TIMEOUT
+from midfold.adapters.claude_code import EVENTS, MODULE, SAFE, TIMEOUT
 from midfold.cli.groups import HelpfulGroup
 from midfold.cli.outputs import write_output
 from midfold.cli.terminal import ask, echo, notice, visible
@@ -28,6 +28,8 @@ from midfold.errors import ConfigError
 
 SERVER = "midfold"
 BEFORE = ".before-midfold"
+MARKS = (MODULE.encode(), f'"{SERVER}"'.encode())
+"""What the hooks of ours and the server of ours cannot be without."""
 Settings = dict[str, Any]
 Edit = Callable[[Settings, Path | None], None]
 
@@ -113,7 +115,7 @@ def edit_hooks(known: Settings, folder: Path | None) -> None:
                 if not others:
                     groups.remove(group)
         if folder is not None:
-            line = shlex.join([sys.executable, "-m", MODULE, str(folder)])
+            line = shlex.join([sys.executable, *SAFE, "-m", MODULE, str(folder)])
             hook = {"type": "command", "command": line, "timeout": TIMEOUT}
             groups.append({**({"matcher": matcher} if matcher else {}), "hooks": [hook]})
         _drop_empty(hooks, event)
@@ -124,15 +126,21 @@ def edit_servers(known: Settings, folder: Path | None) -> None:
     """Takes our MCP server out, and puts that of a folder in."""
     servers = _inside(known, "mcpServers", dict)
     found = servers.get(SERVER)
-    is_ours = isinstance(found, dict) and isinstance(found.get("args"), list) and found["args"][:2] == ["-m", "midfold"]
-    if found is not None and not is_ours:
+    if found is not None and not _is_our_server(found):
         if folder is not None:
             raise ConfigError(f"mcpServers has a server {SERVER} that is not ours; nothing was changed")
         return
     servers.pop(SERVER, None)
     if folder is not None:
-        servers[SERVER] = {"command": sys.executable, "args": ["-m", "midfold", "mcp", "--project", str(folder)]}
+        arguments = [*SAFE, "-m", "midfold", "mcp", "--project", str(folder)]
+        servers[SERVER] = {"command": sys.executable, "args": arguments}
     _drop_empty(known, "mcpServers")
+
+
+def _is_our_server(server: Any) -> bool:
+    """Return whether this version or an earlier one, which started Python without `-P`, wrote the entry."""
+    arguments = server.get("args") if isinstance(server, dict) else None
+    return isinstance(arguments, list) and [one for one in arguments if one not in SAFE][:2] == ["-m", "midfold"]
 
 
 def _is_ours(hook: Any) -> bool:
@@ -159,7 +167,7 @@ def _addition(path: Path, edit: Edit, folder: Path) -> FileChange:
 
 
 def _removal(path: Path, edit: Edit) -> FileChange:
-    """A file that is otherwise as it was before the installation gets the bytes of then."""
+    """Take our entries out; restore the saved bytes if those say the same and have no entries of ours."""
     known, before = read_settings(path)
     change = FileChange(path, before, before)
     if before is None or b"midfold" not in before:
@@ -168,7 +176,9 @@ def _removal(path: Path, edit: Edit) -> FileChange:
     if change.backup.exists():
         earlier, saved = read_settings(change.backup)
         edit(earlier, None)
-        return change._replace(after=saved if earlier == known else _text(known))
+        # A backup that was made of an earlier installation would bring its entries back.
+        if earlier == known and saved is not None and not any(mark in saved for mark in MARKS):
+            return change._replace(after=saved)
     return change._replace(after=_text(known) if known else None)
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from midfold import __version__
 from midfold.errors import MidfoldError, MissingExtra
+from midfold.lab.processes import leave_safe_path, safe_path
 from midfold.lab.trajectory_work import FinishedBatch, Task, give_up, work
 
 MOST_ATTEMPTS = 3
@@ -113,7 +114,8 @@ class Pool(Executor):
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+        with safe_path():
+            pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
         queue: Any = getattr(pool, "_call_queue", None)
         if queue is not None and sys.version_info < (3, 11, 5):
             # There a pool whose workers are gone waits forever for a full pipe to be read (python/cpython#94777).
@@ -121,11 +123,12 @@ class Pool(Executor):
         return pool
 
     def _begin(self, task: Task) -> Any:
-        try:
-            return self._pool.submit(work, task)
-        except BrokenProcessPool:
-            self._pool = self._new_pool()
-            return self._pool.submit(work, task)
+        with safe_path():
+            try:
+                return self._pool.submit(work, task)
+            except BrokenProcessPool:
+                self._pool = self._new_pool()
+                return self._pool.submit(work, task)
 
     def _first_done(self) -> Any:
         return next(iter(wait(self._running, return_when=FIRST_COMPLETED).done))
@@ -147,6 +150,7 @@ class Pool(Executor):
 
 def _start_worker() -> None:
     """The parent handles an interrupt. A worker whose parent is gone has nobody to work for."""
+    leave_safe_path()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -182,8 +186,16 @@ class OnRay(Executor):
         self._work: Any = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_work_of)
 
     def _connect(self, address: str | None, workers: int | None) -> None:
+        job = self._ray.job_config.JobConfig()
+        # Otherwise Ray puts the working directory first on the module search path of the workers.
+        job._client_job = True
         begin = partial(
-            self._ray.init, address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
+            self._ray.init,
+            address=address,
+            job_config=job,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
         )
         if address is None:
             begin = partial(begin, include_dashboard=False, num_cpus=workers)

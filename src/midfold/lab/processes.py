@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from midfold.errors import MidfoldError
@@ -18,6 +20,30 @@ Report = Callable[[int, int], None]
 """Called with the number of pieces that are done and the number of all."""
 Work = Callable[[Any, int], list[Any]]
 _shared: tuple[Work, Any] | None = None
+SAFE_PATH, BY_MIDFOLD = "PYTHONSAFEPATH", "midfold"
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep worker processes that are started inside this block from importing from the working directory.
+
+    `multiprocessing` starts them with `python -c`, which searches the working directory first, and has no option
+    against that. Call `leave_safe_path` in the worker.
+    """
+    if os.environ.get(SAFE_PATH):
+        yield
+        return
+    os.environ[SAFE_PATH] = BY_MIDFOLD
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH, None)
+
+
+def leave_safe_path() -> None:
+    """Remove the variable that `safe_path` set, so that programs which a worker starts do not inherit it."""
+    if os.environ.get(SAFE_PATH) == BY_MIDFOLD:
+        del os.environ[SAFE_PATH]
 
 
 def work_through(
@@ -33,9 +59,12 @@ def work_through(
             rows += work(plan, number)
             told(number + 1, count)
         return rows
-    with ProcessPoolExecutor(workers, context, _start, (work, plan)) as pool:
+    with safe_path():
+        pool = ProcessPoolExecutor(workers, context, _start, (work, plan))
+    with pool:
         try:
-            futures = [pool.submit(_work_on, number) for number in range(count)]
+            with safe_path():
+                futures = [pool.submit(_work_on, number) for number in range(count)]
             told(0, count)  # not before: a bar starts a thread, and no process is forked beside one
             for number, future in enumerate(futures, 1):
                 rows += future.result()
@@ -49,6 +78,7 @@ def work_through(
 
 def _start(work: Work, plan: Any) -> None:
     global _shared  # noqa: PLW0603
+    leave_safe_path()
     _shared = work, plan
 
 

@@ -509,7 +509,7 @@ def replay_elsewhere(engine: ContextEngine, *, seed: str) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         pytest.skip(f"the engine cannot be sent to another process: {error}")
     done = subprocess.run(
-        [sys.executable, "-c", "from midfold.testing import engines; engines._replay()"],
+        [sys.executable, "-P", "-c", "from midfold.testing import engines; engines._replay()"],
         input=parcel,
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
