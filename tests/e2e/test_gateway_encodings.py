@@ -5,14 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import time
 import zlib
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from midfold.errors import TranscriptError, UnreadableEncoding
+from midfold.errors import GatewayFull, TranscriptError, UnreadableEncoding
+from midfold.gateway.compacting import PACKED
 from midfold.gateway.encodings import BodyTooLarge, decode_request
+from midfold.gateway.exchange import HeldBytes
 from midfold.testing.answers import openai_json
 from midfold.testing.doubles import ScriptedProvider
 from support.fixtures import assistant, number_lines, system, user
@@ -64,7 +69,7 @@ def test_a_compressed_request_is_read_folded_and_sent_on_plain(
         assert (status, head["x-midfold-action"]) == (200, "compacted")
         gateway.post(CHAT, compress(small), content_encoding=encoding)
         gateway.account(1)
-        assert gateway.app.gateway._decoded == 0
+        assert gateway.app.gateway.held.total == 0
     assert provider.requests[0].body["messages"][-1] == user("And?")
     assert provider.requests[1].raw == small
     assert not any("content-encoding" in request.headers for request in provider.requests)
@@ -107,7 +112,7 @@ def test_what_cannot_be_read_or_is_too_large_is_refused(encoding: str, body: byt
     with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, **options) as gateway:
         assert gateway.post(CHAT, body, content_encoding=encoding)[0] == status
         gateway.account()
-        assert gateway.app.gateway._decoded == 0
+        assert gateway.app.gateway.held.total == 0
     assert provider.requests == []
 
 
@@ -131,3 +136,57 @@ def test_a_bomb_is_not_unpacked_beyond_what_a_request_may_have(
         return  # its readers do not say where a frame is cut off
     with pytest.raises((TranscriptError, BodyTooLarge)):
         decode_request(bomb[: len(bomb) // 2], encoding.lower(), 5_000_000)
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [WAYS[0], WAYS[3], *WAYS[5:7]])
+def test_decoded_bytes_count_against_the_limit_of_all_requests(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """Two bodies of 1.5 MB fit into 4 MB, thirty do not; those that do not are asked to come back."""
+    bomb = compress(json.dumps({"model": "gpt-4o", "messages": [user(" " * 1_500_000)]}).encode())
+    options: dict[str, Any] = {"largest_body": 2_000_000, "largest_total": 4_000_000}
+    seen: list[int] = []
+    with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, **options) as gateway:
+        held = gateway.app.gateway.held
+        take = held.take
+
+        def watched(size: int) -> None:
+            take(size)
+            seen.append(held.total)
+
+        held.take = watched
+        with ThreadPoolExecutor(30) as clients:
+            answers = list(clients.map(lambda _: gateway.post(CHAT, bomb, content_encoding=encoding), range(30)))
+        gateway.account(29)
+        assert held.total == 0
+    assert max(seen) <= 4_000_000
+    assert {status for status, _, _ in answers} <= {200, 503}
+    assert all(head["retry-after"] == "1" for status, head, _ in answers if status == 503)
+
+
+@pytest.mark.parametrize(("encoding", "compress"), WAYS[:-1])
+def test_decoding_stops_as_soon_as_there_is_no_memory_for_the_next_piece(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    held = HeldBytes(10_000_000)
+    with pytest.raises(GatewayFull):
+        decode_request(compress(b" " * 60_000_000), encoding.lower(), 64_000_000, held.take)
+    assert held.total <= 10_000_000
+
+
+def test_packed_compaction_items_count_against_the_limit_of_all_requests() -> None:
+    packed = PACKED + urlsafe_b64encode(zlib.compress(json.dumps([user(" " * 1_500_000)]).encode())).decode()
+    body = {"model": "gpt-4o", "input": [{"type": "compaction", "encrypted_content": packed}, user("And?")]}
+    options: dict[str, Any] = {"largest_body": 2_000_000, "largest_total": 1_000_000}
+    with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, **options) as gateway:
+        assert gateway.post("/v1/responses", body)[0] == 503
+        gateway.account()
+        assert gateway.app.gateway.held.total == 0
+    assert provider.requests == []
+
+
+def test_a_body_of_countless_empty_gzip_members_is_refused_at_once() -> None:
+    begun = time.perf_counter()
+    with pytest.raises(TranscriptError):
+        decode_request(gzip.compress(b"") * 500_000, "gzip", 2_000_000)
+    assert time.perf_counter() - begun < 5

@@ -4,7 +4,8 @@ An ASGI application around the gateway's own. A request's body is complete, and 
 looks at it. Rules of this file:
 1. A key of the gateway is taken off the request here; no upstream ever sees one.
 2. A refusal says what is wrong and never how close a key was.
-3. All requests together hold at most `total_bytes` of unread bodies; one more is asked to come back.
+3. All requests together hold at most `total_bytes` of bodies, what was decoded included; one more is asked to come
+   back.
 4. Without keys only this machine is listened to. Pages that a browser shows are `browsers`' to judge.
 """
 
@@ -27,7 +28,7 @@ import msgspec
 
 from midfold.errors import ConfigError
 from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, readable_by
-from midfold.gateway.exchange import Owner, owner_of
+from midfold.gateway.exchange import FULL, HeldBytes, Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
 # Keys of the gateway: made once, stored only as hashes, compared without telling how close a guess was.
@@ -245,11 +246,12 @@ class Admission:
         limits: AdmissionLimits | None = None,
         refused: Callable[[int], None] | None = None,
         browsers: Browsers | None = None,
+        held: HeldBytes | None = None,
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits or AdmissionLimits()
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
-        self.held = 0
+        self.held = held or HeldBytes(self.limits.total_bytes)
         self.slack = MemoryTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -282,7 +284,7 @@ class Admission:
         await self.app(inner, _BodyReplay(whole, receive), send)
 
     def _let_go(self, size: int) -> None:
-        self.held -= size
+        self.held.release(size)
         self.slack(size)
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
@@ -318,13 +320,13 @@ class Admission:
 
     async def _read(self, receive: Receive, body: _Body, declared: int) -> None:
         while True:
-            if self.held + declared - body.size > self.limits.total_bytes:
-                raise AdmissionRefused(503, "the gateway holds as many unfinished requests as it can; try again")
+            if self.held.total + declared - body.size > self.held.limit:
+                raise AdmissionRefused(503, FULL)
             event = await receive()
             if event["type"] == "http.disconnect":
                 raise AdmissionRefused(499, "the client went away")
             piece = event.get("body", b"")
-            self.held += len(piece)
+            self.held.add(len(piece))
             body.add(piece)
             if body.size > self.limits.body_bytes:
                 raise AdmissionRefused(

@@ -15,17 +15,28 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from midfold.config import Config
-from midfold.errors import GatewayFull, MidfoldError, TranscriptError, UpstreamError
+from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import overflows
 from midfold.gateway.answered import Watcher, answered_request
 from midfold.gateway.compacting import answer_compaction, expand_compactions, has_compactions, is_compacted_here
 from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
-from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
+from midfold.gateway.exchange import (
+    JSON,
+    ClientGone,
+    Exchange,
+    HeldBytes,
+    Receive,
+    RequestAccount,
+    Scope,
+    Send,
+    TooLarge,
+)
 from midfold.gateway.ids import RouteAccess
 from midfold.gateway.kept_turns import KeptTurns
 from midfold.gateway.measuring import MeasuredRequest, PreparedRequest
@@ -145,8 +156,7 @@ class Gateway:
         self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
         self.turns = KeptTurns(self.preparer, self.settings.keep_turns)
         self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
-        self._decoded = 0
-        """Bytes of requests in flight that came compressed."""
+        self.held = HeldBytes(self.settings.largest_total)
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -198,15 +208,15 @@ class Gateway:
         except (TooLarge, BodyTooLarge):
             await exchange.refuse(413, f"the request is larger than {self.settings.largest_body:,} bytes")
         finally:
-            self._decoded -= exchange.decoded
+            self.held.release(exchange.decoded)
 
     async def _serve_read(self, exchange: Exchange) -> None:
         route = exchange.route
         if route.dialect is not None and not exchange.options.bypass and self.settings.mode != "passthrough":
             await self._decode(exchange)
         if has_compactions(exchange):
-            most = self.settings.largest_body
-            exchange.body = await self.preparer.in_thread(expand_compactions, exchange.body, most)
+            limits = (self.settings.largest_body, partial(self._hold, exchange))
+            exchange.body = await self.preparer.in_thread(expand_compactions, exchange.body, *limits)
         if route.dialect is not None:
             await self._peek(exchange)
             if exchange.peek is not None and exchange.peek.is_overlong:
@@ -229,17 +239,18 @@ class Gateway:
             stop()
 
     async def _decode(self, exchange: Exchange) -> None:
-        """A compressed request as the bytes that it stands for: it is read, folded and sent on like any other."""
+        """Remove the request's content coding: it is read, compacted and sent on like any other."""
         codings = [value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CODING]
         if not codings:
             return
-        if self._decoded > self.settings.largest_total:
-            raise GatewayFull
-        most, coding = self.settings.largest_body, ", ".join(codings)
-        exchange.body = await self.preparer.in_thread(decode_request, exchange.body, coding, most)
-        exchange.decoded = len(exchange.body)
-        self._decoded += exchange.decoded
+        limits = (self.settings.largest_body, partial(self._hold, exchange))
+        exchange.body = await self.preparer.in_thread(decode_request, exchange.body, ", ".join(codings), *limits)
         exchange.headers = [pair for pair in exchange.headers if pair[0] != CODING]
+
+    def _hold(self, exchange: Exchange, size: int) -> None:
+        """Count bytes that were decoded for a request; raise GatewayFull where all requests together have too many."""
+        self.held.take(size)
+        exchange.decoded += size
 
     async def _peek(self, exchange: Exchange) -> None:
         """The fields that decide; what takes more than a moment is looked at in a thread."""

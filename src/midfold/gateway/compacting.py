@@ -19,6 +19,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 from midfold.errors import TranscriptError
+from midfold.gateway.encodings import BodyTooLarge, Hold, decode_request, hold_nothing
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import ModelLimits
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest
@@ -42,16 +43,16 @@ def has_compactions(exchange: Exchange) -> bool:
     return exchange.route.dialect == "openai-responses" and PACKED.encode() in exchange.body
 
 
-def expand_compactions(body: bytes, most: int) -> bytes:
-    """The request with what our compaction items stand for in their places; in a thread.
+def expand_compactions(body: bytes, most: int, hold: Hold = hold_nothing) -> bytes:
+    """Return the request with our compaction items unpacked in their places; run it in a thread.
 
-    An item that cannot be read, or is larger than a request may be, is left as it is.
+    An item that cannot be read, or is larger than a request may be, is left as it is. Raises what `hold` raises.
     """
     try:
         items = elements(entries(body)["input"])
         parts: list[bytes] = []
         for item in items:
-            unpacked = _unpack(item, most) if PACKED.encode() in bytes(item) else None
+            unpacked = _unpack(item, most, hold) if PACKED.encode() in bytes(item) else None
             parts.append(bytes(item) if unpacked is None else unpacked)
             most -= len(unpacked or b"")
         return replace_values(body, {"input": b"[" + b",".join(filter(None, parts)) + b"]"})
@@ -63,17 +64,16 @@ def _pack(items: list[Any]) -> str:
     return PACKED + urlsafe_b64encode(zlib.compress(jsonio.encode(items))).decode()
 
 
-def _unpack(item: Any, most: int) -> bytes | None:
+def _unpack(item: Any, most: int, hold: Hold) -> bytes | None:
     """The items that a compaction item stands for, without the brackets around them."""
     value = jsonio.decode(item)
     content = value.get("encrypted_content") if isinstance(value, dict) and value.get("type") == "compaction" else None
     if not isinstance(content, str) or not content.startswith(PACKED) or most <= 0:
         return None
     try:
-        inflate = zlib.decompressobj()
-        data = inflate.decompress(urlsafe_b64decode(content.removeprefix(PACKED)), most)
-        return None if not inflate.eof else b",".join(bytes(one) for one in elements(data))
-    except (zlib.error, binascii.Error, ValueError):
+        data = decode_request(urlsafe_b64decode(content.removeprefix(PACKED)), "deflate", most, hold)
+        return b",".join(bytes(one) for one in elements(data))
+    except (TranscriptError, BodyTooLarge, binascii.Error, ValueError):
         return None
 
 

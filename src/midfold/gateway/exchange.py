@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from hashlib import blake2b, sha256
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from midfold.errors import GatewayFull
 from midfold.fold.receipt import RecallCost
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import CREDENTIALS, Raw, RequestOptions, Route, error_body, request_options
@@ -77,7 +79,31 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LARGEST_KEPT = 1_000_000
+FULL = "the gateway holds as many unfinished requests as it can; try again"
 JSON: Raw = (b"content-type", b"application/json")
+
+
+class HeldBytes:
+    """Bytes of all request bodies in memory, as they came and as they were decoded. Threads may share it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.total = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Add bytes; raise GatewayFull where they exceed the limit."""
+        with self._lock:
+            if self.total + size > self.limit:
+                raise GatewayFull(FULL)
+            self.total += size
+
+    def add(self, size: int) -> None:
+        """Add bytes that have arrived already."""
+        with self._lock:
+            self.total += size
+
+    def release(self, size: int) -> None:
+        self.add(-size)
 
 
 class TooLarge(Exception):
@@ -134,7 +160,7 @@ class Exchange:
         self.options: RequestOptions = request_options(self.headers)
         self.body = b""
         self.decoded = 0
-        """Bytes of a body that came compressed."""
+        """Bytes that were made of what came compressed; they are counted in `HeldBytes`."""
         self.peek: Peek | None = None
         self.is_crowded = False
         """Whether the body has more in it than anybody looks at."""
@@ -237,9 +263,10 @@ class Exchange:
         await self.write(body, more=False)
 
     async def refuse(self, status: int, message: str, code: str | None = None) -> None:
-        """An error of the gateway's own."""
+        """Answer with an error of the gateway's own."""
         self.account.action, self.account.reason = "refused", ""
-        await self.answer(status, error_body(self.wire, status, message, code))
+        headers = [JSON, (b"retry-after", b"1")] if status == 503 else [JSON]
+        await self.answer(status, error_body(self.wire, status, message, code), headers)
 
     def watch(self) -> Callable[[], None]:
         """Cancels the current task when the client goes away; call the result to stop watching."""

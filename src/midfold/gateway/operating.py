@@ -238,8 +238,8 @@ class Operations:
         if self._log is not None:
             app.gateway.accountants.append(self.write)
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
-        door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config))
-        self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held)
+        door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
+        self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held.total)
         if (ahead := app.gateway.preparer.ahead) is not None:
             self.figures.gauge("midfold_folds_in_preparation", "Folds being made ahead of time.", lambda: ahead.count)
         if importlib.util.find_spec("resource") is not None:
