@@ -7,8 +7,8 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 1. Somebody who asks (`force`, `target_tokens`, `keep_last_exchanges`) is obeyed at once, whatever else holds. A focus
    says what matters in a fold, it does not ask for one. What a provider refused as too large is folded at once, too,
    but nobody asked for that: a pause after a failure holds.
-2. Otherwise the engine says how urgent it is. By size it is urgent from the threshold on, inclusive, and soon will be
-   from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
+2. Otherwise the engine's pressure decides, also far below the threshold. By size, pressure is HARD from the threshold
+   on, inclusive, and SOFT from `SOFT_RATIO` of it on. More messages than are allowed are HARD, too.
 3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
    for ten requests, or as near to it as can be, and a notice gives the numbers. Where what is fixed leaves hardly any
    room, there is no fold at all: each would be followed by the next.
@@ -165,7 +165,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     notice: str = ""
     """What somebody should know about the fold, or about there being none."""
     forced: bool = False
-    """Whether the engine must act below its threshold: somebody asked, or the moment is cheap."""
+    """Whether to compact below the threshold: on request, at a cheap moment, or because the engine says so."""
     ahead: bool = False
     """Whether it is made before it is time."""
     target_tokens: int | None = None
@@ -261,7 +261,7 @@ def _decision(situation: Situation) -> Decision:
         landing_tokens=landing,
         threshold_tokens=threshold,
         ahead=situation.ahead,
-        forced=schedule is not None or situation.ahead or (situation.crowded and small),
+        forced=schedule is not None or situation.ahead or small,
         target_tokens=None if schedule is None else schedule.target(size),
         local=local,
         failure=situation.failure if paused and not local else "",
@@ -300,7 +300,9 @@ def _occasion(situation: Situation, landing: int | None) -> str:
         return f"{size} reached {threshold}" if situation.ahead else ""
     if situation.ahead:
         return f"made ahead, at {size}: {threshold} was near"
-    return "there are more messages than are allowed" if situation.crowded else ""
+    if situation.crowded:
+        return "there are more messages than are allowed"
+    return f"the engine asked for a compaction at {size}; {threshold} was not reached"
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:

@@ -1,6 +1,6 @@
 """Context engines: their contract, the built-in compressor, and one that does nothing. Pure: who drives them does I/O.
 
-The compressor is made of the parts in `fold/`, and refuses what `decide` refuses.
+The compressor is made of the parts in `fold/`. `decide` says when to compact; an engine's `compress` only compacts.
 """
 
 from midfold.engine.compressor import Compressor, Noop

@@ -1,6 +1,6 @@
 """The built-in engine: head, fold, tail.
 
-    pressure? -> plan -> old results as digests: enough? -> summary of the raw fold -> assemble -> laws -> outcome
+    plan -> old results as digests: enough? -> summary of the raw fold -> assemble -> laws -> outcome
 
 Everything between two yields is pure. A compaction that fails, or would not help, returns the transcript it was given.
 """
@@ -11,12 +11,10 @@ from typing import ClassVar
 
 import msgspec
 
-from midfold.decide import decide, situation_of
 from midfold.engine.assemble import assemble, without_fold
 from midfold.engine.contract import ContextEngine
 from midfold.engine.finish import (
     abort,
-    decline,
     leave,
     let_user_open,
     make_legal,
@@ -230,10 +228,10 @@ class Compressor(ContextEngine):
         return request.budget.pressure(Job(request).prompt_tokens)
 
     def compress(self, request: CompactionRequest) -> Flow:
+        """Compact now: when to compact was decided by `should_compress` and the host, and is not decided again."""
         job = Job(request)
-        decision = decide(situation_of(request, job.prompt_tokens))
-        if not decision.fold:
-            return decline(job, decision)
+        if not job.messages:
+            return leave(job, "the conversation is empty")
         pruned = prune(job, plan_whole(job))
         if pruned is not None:
             return pruned
