@@ -48,7 +48,8 @@ from midfold.transcript.tokens import Meter
 # Who caches what, and how it is asked for. Facts of November 2026, as a table.
 #
 # Rules:
-# 1. Claude models are recognised by name, and marked on the hosts that take markers: both are required.
+# 1. Claude models are recognised by name, and marked on the hosts that take markers: both are required. Another model
+#    is marked where the client marks it.
 # 2. Hosts that cache by themselves are left alone: no marker, and at most a key that keeps a session on one machine.
 # 3. `auto` marks where it is known to help; `on` wherever a layout exists; `off` never.
 
@@ -110,19 +111,25 @@ def provider_of(base_url: str) -> str:
     return ""
 
 
-def layout_for(provider: str, model: str | None, dialect: str, setting: Setting = "auto") -> Layout | None:
-    """How markers are written for this model on this host; None where none belongs."""
+def layout_for(
+    provider: str, model: str | None, dialect: str, setting: Setting = "auto", *, is_marked: bool = False
+) -> Layout | None:
+    """Return how markers are written for this model on this host, or None where none belongs.
+
+    `is_marked` says that the client marks the request itself: then the host takes markers, whatever the model's name.
+    """
     if setting == "off":
         return None
     provider = provider.lower()
     host = HOSTS.get(provider)
     if dialect == "anthropic":
         takes = host is None or host.native
-        return "anthropic" if setting == "on" or (takes and is_claude(model)) else None
+        return "anthropic" if setting == "on" or (takes and (is_marked or is_claude(model))) else None
     if dialect == "bedrock-converse":
         return "bedrock" if is_claude(model) or setting == "on" else None
-    if dialect == "openai-chat" and ((host is not None and host.envelope) or (host is None and setting == "on")):
-        return "envelope" if _takes_markers(provider, model, setting) else None
+    envelope = host.envelope if host is not None else setting == "on" or is_marked
+    if dialect == "openai-chat" and envelope:
+        return "envelope" if is_marked or _takes_markers(provider, model, setting) else None
     if provider == "openai" and has_explicit_breakpoints(model):
         return "openai"
     return None
@@ -213,18 +220,20 @@ def plan(
     models: Mapping[str, ModelOverride] | None = None,
     measure: Measure | None = None,
     unmarked: Callable[[Layout], bool] | None = None,
+    is_marked: bool = False,
     session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
     """Where stable prefixes of this request end; nothing where the provider caches by itself or not at all.
 
     `dialect` is the shape the request is written in, `reserved` the breakpoints that are spoken for elsewhere (a marker
     on the request itself), `models` what the configuration knows better than the built-in table; or `measure`, what was
-    made of both before. `unmarked` tells whether the client has surely set no marker of its own. Requests without
-    instructions and tools are kept together by their `session_id`.
+    made of both before. `unmarked` tells whether the client has surely set no marker of its own, `is_marked` whether
+    the client's markers show that the host takes them. Requests without instructions and tools are kept together by
+    their `session_id`.
     """
     routed = setting != "off" and provider.lower() in KEYED
     key = _key_hint(messages, tools, system, provider, session_id) if routed else ()
-    layout = layout_for(provider, model, dialect, setting)
+    layout = layout_for(provider, model, dialect, setting, is_marked=is_marked)
     if layout is None:
         return key
     # The documents know no marker inside a tool message of an envelope, so their strategy puts none there.

@@ -1,7 +1,8 @@
 """The prompt-cache planner on every request where it applies.
 
 Rules of this file:
-1. A client that marks its own requests knows what it does: they are left alone, unless a fold took its markers away.
+1. A client's own markers stay where they are and use up slots. A request whose conversation the client marks is left
+   alone, unless a fold removed those markers; where it marks only tools and system prompt, the free slots are used.
 2. What is too small to be cached anywhere is not looked at.
 3. A client sends the same tools with every request: they are read once.
 4. Markers are no part of what is cached: a request that is marked anew every turn keeps its prefix.
@@ -17,7 +18,7 @@ from msgspec import Raw
 
 from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.breakpoints import KEYED, Measure
-from midfold.cache.markers import QUOTED_MARKERS, mark
+from midfold.cache.markers import MARKERS, MOST_MARKERS, QUOTED_MARKERS, Layout, client_markers, mark
 from midfold.config import Config
 from midfold.gateway.exchange import Exchange
 from midfold.lru import LRU
@@ -34,10 +35,13 @@ MOST_TOOL_BYTES = 4_000_000
 
 
 class CachingRules(NamedTuple):
-    """Whose rules are planned by, and how prefixes are measured."""
+    """Provider whose rules apply, the layout of its markers, and how prefixes are measured."""
 
     provider: str
+    layout: Layout | None
     measure: Measure
+    takes_markers: bool
+    """Whether the client's own markers show that this upstream caches the model."""
 
 
 class Caching:
@@ -47,41 +51,45 @@ class Caching:
         self.settings = config.prompt_caching
         self._models = config.models
         self._meter = meter
-        self._known: LRU[tuple[str, str | None, str], CachingRules | None] = LRU(MOST_MODELS)
+        self._known: LRU[tuple[str, str | None, str, bool], CachingRules | None] = LRU(MOST_MODELS)
         self._tools = ToolMemory()
 
-    def rules(self, exchange: Exchange) -> CachingRules | None:
-        """None where nothing belongs into the request."""
+    def rules(self, exchange: Exchange, body: bytes) -> CachingRules | None:
+        """Return the rules for this request, or None where it gets neither marker nor key."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
         if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
-        key = (upstream.base, peek.name, dialect)
+        key = (upstream.base, peek.name, dialect, QUOTED_MARKERS[0] in body)
         return self._known.get_or_make(key, lambda: self._rules(*key))
 
-    def _rules(self, base: str, model: str | None, dialect: str) -> CachingRules | None:
-        known = provider_of(base)
-        provider = known or ("anthropic" if dialect == "anthropic" else "")
-        if layout_for(provider, model, dialect, self.settings.enabled) is None and provider not in KEYED:
+    def _rules(self, base: str, model: str | None, dialect: str, is_marked: bool) -> CachingRules | None:
+        provider = provider_of(base) or ("anthropic" if dialect == "anthropic" else "")
+        layout = layout_for(provider, model, dialect, self.settings.enabled, is_marked=is_marked)
+        if layout is None and provider not in KEYED:
             return None
         belief = look_up(model, self._models)
-        return CachingRules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
+        return CachingRules(provider, layout, Measure(self._meter(belief), belief.model.cache_minimum or 0), is_marked)
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
-        """Whether it is worth looking through the request."""
-        return len(body) >= SMALLEST and exchange.route.kind == "generate" and self.rules(exchange) is not None
+        """Return whether the request is worth reading."""
+        is_candidate = len(body) >= SMALLEST and exchange.route.kind == "generate"
+        return is_candidate and self.rules(exchange, body) is not None
 
     def mark(self, exchange: Exchange, body: bytes) -> bytes:
-        """The request with breakpoints where they save most; the very same bytes if there are none to set."""
-        rules = self.rules(exchange)
+        """Return the request with breakpoints where they save most; the same bytes if there are none to set."""
+        rules = self.rules(exchange, body)
+        own = sum(map(body.count, QUOTED_MARKERS))
         is_folded = exchange.account.receipt is not None
-        if rules is None or (not is_folded and any(own in body for own in QUOTED_MARKERS)):
+        if rules is None or (not is_folded and own >= MOST_MARKERS):
             return body
         document = exchange.document
         if document is None or document.source is not body:
             document = read(body, dialect=exchange.route.dialect, name="the request")
         self._tools.put_into(document)
-        if not is_folded:
+        if not own:
             document.surely_lacks(*QUOTED_MARKERS)
+        elif not is_folded and _marks_conversation(document, rules.layout):
+            return body
         settings = self.settings
         hints = plan_document(
             document,
@@ -89,10 +97,19 @@ class Caching:
             ttl=settings.cache_ttl,
             strategy=settings.strategy,
             setting=settings.enabled,
+            is_marked=rules.takes_markers,
             measure=rules.measure,
             session_id=exchange.options.session or "",
         )
         return bytes(mark(document, hints)) if hints else body
+
+
+def _marks_conversation(document: Document, layout: Layout | None) -> bool:
+    """Return whether the client marks more than its tools and its system prompt."""
+    if layout is None or document.setting(MARKERS[0]) is not None:
+        return True
+    places = client_markers(document, layout)
+    return any(index >= 0 and document.messages[index].role != "system" for index in places)
 
 
 class ToolMemory:
