@@ -5,6 +5,7 @@ The profile: the same examples on every run, and no verdict about a busy machine
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -31,6 +32,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 for _name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY"):
     os.environ.pop(_name, None)  # no test may ask a model that a developer's keys would reach
+
+
+class _NoOmissions(logging.Handler):
+    """Fails the test in which a compaction had to omit a text: what the product survives is a defect all the same."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert not record.getMessage().startswith("Omitted from the summary"), record.getMessage()
+
+
+@pytest.fixture(autouse=True)
+def _no_omissions(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("omits"):
+        yield
+        return
+    handler, log = _NoOmissions(), logging.getLogger("midfold")
+    log.addHandler(handler)
+    yield
+    log.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

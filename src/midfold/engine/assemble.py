@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -32,6 +32,7 @@ from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_h
 from midfold.fold.audit import Audit, audit_summary, first_words, local_audit, trust_summary
 from midfold.fold.boundary import Plan, answer_taken_up
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
+from midfold.fold.omissions import REDACTION_FAILED
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
@@ -314,9 +315,17 @@ def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcrip
 
 
 def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+    """Return the checked summary; where the check fails, the summary as written, redacted, or nothing of it."""
+    attempt = job.omissions.attempt
+    checked = attempt("summary check", _check_of(job, ask, answer), None)
+    return checked or attempt("redaction", lambda: trust_summary(ask, answer.text), Audit(REDACTION_FAILED))
+
+
+def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], Audit]:
     if answer.source == "local":
-        return local_audit(ask, answer)
-    return audit_summary(ask, answer.text) if job.request.options.verify else trust_summary(ask, answer.text)
+        return lambda: local_audit(ask, answer)
+    audit = audit_summary if job.request.options.verify else trust_summary
+    return lambda: audit(ask, answer.text)
 
 
 def _own(job: Job, ask: SummaryAsk, body: str) -> str:
@@ -328,9 +337,12 @@ def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
     """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
     folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
-    return with_step_handles(
-        body, ask, folded, job.state.summary, lambda handle: handle in archived or job.is_handle(handle)
-    )
+    earlier = job.state.summary
+
+    def is_own(handle: str) -> bool:
+        return handle in archived or job.is_handle(handle)
+
+    return job.omissions.attempt("step handles", lambda: with_step_handles(body, ask, folded, earlier, is_own), body)
 
 
 def _why(job: Job) -> str:

@@ -165,7 +165,10 @@ class _Prune:
         if isinstance(part, ToolResult):
             return self.result(place, part, message)
         if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
-            short = shrink_arguments(part.arguments, self.job.request.options.argument_characters)
+            most = self.job.request.options.argument_characters
+            short = self.job.omissions.attempt(
+                "tool arguments", lambda: shrink_arguments(part.arguments, most), part.arguments
+            )
             if len(short) < len(part.arguments):
                 self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
                 return ToolCall(part.id, part.name, short, wire=part.wire)
@@ -191,12 +194,19 @@ class _Prune:
                 back_reference(handle_of(self.job.messages[copy.message]), f"message {copy.message}"),
             )
         else:
-            kind, short = "digest", digest(asked, result, handle=handle_of(message), redact=self.job.request.redact)
+            kind, short = "digest", self.digest(asked, result, handle_of(message))
         self.count(min(short, text, key=len))
         if len(short) >= len(text) and not has_media:
             return result
         self.note(place, kind, asked.name if asked else result.name or "", len(text), len(short), message)
         return ToolResult(result.call_id, (Text(short),), result.is_error, result.name, wire=result.wire)
+
+    def digest(self, call: ToolCall | None, result: ToolResult, handle: str) -> str:
+        """Return the digest of a result, or the result's own text where none can be made."""
+        redact = self.job.request.redact
+        return self.job.omissions.attempt(
+            "tool digest", lambda: digest(call, result, handle=handle, redact=redact), result.text or PLACEHOLDER
+        )
 
     def count(self, text: str) -> None:
         """What stays of a result is more than the least it could be."""
@@ -243,14 +253,18 @@ class Compressor(ContextEngine):
             return leave(job, "there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
+        check = job.omissions.attempt
         by_model, lossy = answer.source == "model", request.options.lossy_fallback
-        missing = "" if answer.free_form or not by_model or answer.failure else lacking(answer.text, ask)
+        missing = ""
+        if by_model and not answer.free_form and not answer.failure:
+            missing = check("summary check", lambda: lacking(answer.text, ask), "")
         if missing:
             ask = msgspec.structs.replace(ask, missing=missing)
             answer = yield ask
         failure = answer.failure
         if not failure and by_model:
-            failure = rejection(answer.text, ask, is_whole=bool(missing) and not answer.free_form)
+            is_whole = bool(missing) and not answer.free_form
+            failure = check("summary check", lambda: rejection(answer.text, ask, is_whole=is_whole), "")
         elif not failure and not lossy:
             failure = "no_provider"
         if failure and (failure in KEEPS_HISTORY or not lossy):

@@ -61,7 +61,7 @@ def make_receipt(
     trail: Trail | None = None,
 ) -> Receipt:
     """The receipt; `new` are the messages from now on, where they changed."""
-    budget = job.request.budget
+    budget, omitted = job.request.budget, job.omissions.entries
     pinned = tuple(index for group in plan.pinned for index in group) if plan else ()
     return Receipt(
         status=status,
@@ -88,7 +88,8 @@ def make_receipt(
         impossible=impossible,
         persistence=persistence,
         trail=trail,
-        notices=tuple(dict.fromkeys(job.notices)),
+        omitted=omitted,
+        notices=tuple(dict.fromkeys((*job.notices, *(omission.notice for omission in omitted)))),
     )
 
 

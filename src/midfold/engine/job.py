@@ -15,6 +15,7 @@ from midfold.fold.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.fold.budget import ROOMY
 from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
+from midfold.fold.omissions import REDACTION_FAILED, Omissions
 from midfold.fold.request import (
     CompactionRequest,
     CompactionState,
@@ -137,7 +138,8 @@ class Job:
     """Measurements are made once and kept; the request is never changed."""
 
     def __init__(self, request: CompactionRequest) -> None:
-        self.request = request
+        self.omissions = Omissions()
+        self.request = request = msgspec.structs.replace(request, redact=self.omissions.redactor(request.redact))
         self.messages = request.messages
         self.notices: list[str] = list(request.budget.notices)
         self._short_sizes: dict[tuple[int, Ends], int] = {}
@@ -287,24 +289,38 @@ class Job:
             return fresh
         _, handoff = found
         if self._is_known(handoff):
-            trail = parse(handoff.body) if given.trail.is_empty else given.trail
+            trail = self._parse_trail(handoff.body) if given.trail.is_empty else given.trail
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
             alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
-            brought = self.request.redact("\n\n".join(alike) or handoff.body)
+            text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
+            brought = self.omissions.attempt("redaction", lambda: redact(text), REDACTION_FAILED)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        trail = parse(handoff.body)
+        trail = self._parse_trail(handoff.body)
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
+
+    def _parse_trail(self, handoff: str) -> Trail:
+        return self.omissions.attempt("file tracking", lambda: parse(handoff), Trail())
+
+    def _follow(self, trail: Trail, messages: Transcript) -> Trail:
+        """Return the trail with what these messages did; without it where that fails."""
+        passed = msgspec.structs.replace(
+            trail, messages=trail.messages + len(messages), ahead=max(trail.ahead - len(messages), 0)
+        )
+        redact, omissions = self.request.redact, self.omissions
+        return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
 
     @cached_property
     def standing(self) -> Standing:
         """The instructions of the client, as far as they may stay."""
         share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
         bound = min(int(self.limit * share), MOST_TOKENS)
-        found = standing_instructions(self.messages, bound)
+        found = self.omissions.attempt(
+            "client instructions", lambda: standing_instructions(self.messages, bound), Standing()
+        )
         if found.left_out:
             self.notices.append(
                 f"{found.left_out:,} tokens of the client's instructions do not stay for good: with them it would be "
@@ -360,10 +376,11 @@ class Job:
         pinned = [index for index in behind if index < plan.tail_start]
         turns = [*self._turns(plan)] if pinned else []
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
-        folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
+        folded = self._follow(self.state.trail, tuple(map(self.messages.__getitem__, done)))
         after = tuple(map(self.messages.__getitem__, behind))
         budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
-        trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
+        trail = msgspec.structs.replace(self._follow(folded, after), ahead=len(after))
+        share = int(budget * trail_share(budget, is_dense=is_dense))
         return SummaryAsk(
             messages=new,
             budget_tokens=budget,
@@ -377,7 +394,8 @@ class Job:
             after=after,
             pinned=tuple(bisect_left(turns, index) for index in pinned),
             trail=trail,
-            trail_lines=render(trail, int(budget * trail_share(budget, is_dense=is_dense))),
+            trail_lines=self.omissions.attempt("file tracking", lambda: render(trail, share), {}),
+            omissions=self.omissions,
             folded_trail=folded,
             dense=is_dense,
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,

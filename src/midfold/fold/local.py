@@ -26,10 +26,11 @@ from midfold.fold.digest.outcomes import NOT_RUN
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
-from midfold.fold.summary import FENCE, StructuredSummary, parse_summary
+from midfold.fold.summary import FENCE, StructuredSummary, parse_summary, sections_text
 from midfold.fold.trail import TrackedFile, missing_checks, render, without_trail
 from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
+from midfold.transcript.wrappers import user_words
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, incomplete."
@@ -69,6 +70,8 @@ PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
 """Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
+MOST_LEAST_ASKS = 5
+"""Messages of the user that are quoted where no summary could be made."""
 FEWEST_WORDS = 4
 """Of a message that can be what the work is for."""
 SHORT_BAN, LONGEST_LIST = 90, 400
@@ -113,7 +116,20 @@ class Book(NamedTuple):
 
 
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
-    """The body of a handoff for the fold, and what it keeps of it."""
+    """Return the body of a handoff for the fold, and what it keeps of it; the least there is where that fails."""
+    attempt, nothing_kept = ask.omissions.attempt, Book(estimate=0.0)
+    made = attempt("local summary", lambda: _local_summary(ask), None)
+    return made or (attempt("local summary", lambda: _least_summary(ask), NOTICE), nothing_kept)
+
+
+def _least_summary(ask: SummaryAsk) -> str:
+    """Return the previous summary, what is known of files, and what the user said last."""
+    said = [words for message in ask.messages if message.role == "user" and (words := user_words(message))]
+    state = StructuredSummary(pending="\n".join(map(ask.redact, said[-MOST_LEAST_ASKS:])))
+    return "\n\n".join(filter(None, (NOTICE, ask.previous, state.render(), sections_text(ask.trail_lines))))
+
+
+def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     reading = FoldReading(ask)
     old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)

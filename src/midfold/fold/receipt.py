@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
+from midfold.fold.omissions import Omission
 from midfold.fold.trail import Trail
 from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
@@ -145,6 +146,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
     recall: RecallCost | None = None
     """Only where looking back costs something."""
+    omitted: tuple[Omission, ...] = ()
+    """Derived texts that are missing because deriving them failed: a bug of midfold's, or of a redactor."""
     notices: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from midfold.fold.budget import Budget
 from midfold.fold.ends import ends_of_result, shown_words
 from midfold.fold.handoff import Keeper
 from midfold.fold.media import MediaReducer
+from midfold.fold.omissions import Omissions
 from midfold.fold.receipt import Readiness, Receipt
 from midfold.fold.summary import (
     LITTLE_ROOM,
@@ -169,6 +170,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """What of the trail is added to the sections of a summary, as it is."""
     handle_tokens: int = 0
     """Tokens of the budget that stay free for handles of steps."""
+    omissions: Omissions = msgspec.field(default_factory=Omissions)
+    """Collects what cannot be derived while the request is answered."""
     missing: str = ""
     """What an answer to the same question lacked; empty where it is asked for the first time."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, islice
 
 import msgspec
@@ -201,17 +201,18 @@ class FoldReading:
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
         self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
-        self._dirty = self._with_credentials()
+        attempt = ask.omissions.attempt
+        self._dirty = attempt("redaction", self._with_credentials, set(self.steps))
         described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
-            self._describe(step)
+            attempt("tool headline", partial(self._describe, step), None)
         acted = (path for step in described if step.action is not None for path in step.action.paths)
         known = (*(file.path for file in ask.trail.files), *(read.path for read in ask.trail.reads))
         self.files = FileNames(self.root, (*known, *acted))
         for step in self.steps:
-            self._read(step)
+            attempt("tool headline", partial(self._read, step), None)
         if not only_names:
-            self._drop_stale()
+            attempt("tool headline", self._drop_stale, None)
             for step in described:
                 if step.action is not None and (step.action.family == "search" or "grep " in step.head):
                     step.lines = _without_context(step)

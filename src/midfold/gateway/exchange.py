@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.errors import GatewayFull
+from midfold.fold.omissions import Omission
 from midfold.fold.receipt import RecallCost
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import CREDENTIALS, Raw, RequestOptions, Route, error_body, request_options
@@ -140,6 +141,8 @@ class RequestAccount(msgspec.Struct):
     """The rounds before the client's own in which the gateway ran its tools; they are not in `usage`."""
     readiness: str = ""
     """Of a fold that was made now: whether its summary was prepared, waited for, or made without a model."""
+    omitted: tuple[Omission, ...] = ()
+    """Derived texts that a fold made now had to do without."""
     fold_wait: float = 0.0
     """Seconds that the request waited for a summary model."""
     fault: str = ""

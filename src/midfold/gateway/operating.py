@@ -156,6 +156,9 @@ class Metrics:
         self.fold_wait = Histogram(
             "midfold_fold_wait_seconds", "What requests that were folded waited for a summary model.", "readiness"
         )
+        self.omitted = Counter(
+            "midfold_omitted_texts_total", "Texts missing from summaries because deriving them failed.", "what"
+        )
         self._gauges: list[Measure] = []
 
     def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
@@ -173,6 +176,8 @@ class Metrics:
         self.saved.add(by=max((account.tokens_before or 0) - (account.tokens_after or 0), 0))
         if account.readiness or account.fold_wait:
             self.fold_wait.observe(account.fold_wait, account.readiness or "none")
+        for omission in account.omitted:
+            self.omitted.add(omission.what, by=omission.count)
         self._count_hidden(account.hidden)
         if account.usage is not None:
             usage = account.usage
@@ -198,7 +203,8 @@ class Metrics:
     def page(self) -> str:
         measures: list[Measure] = [self.requests, self.refused, self.seconds, self.first, self.bytes]
         recall: list[Measure] = [self.hidden_rounds, self.hidden_tokens]
-        return page([*measures, self.tokens, *recall, self.saved, self.fold_wait, self.unmanaged, *self._gauges])
+        faults: list[Measure] = [self.unmanaged, self.omitted]
+        return page([*measures, self.tokens, *recall, self.saved, self.fold_wait, *faults, *self._gauges])
 
 
 READY_WITHIN = 3.0

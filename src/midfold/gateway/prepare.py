@@ -303,6 +303,7 @@ class RequestPreparer:
         if folded.is_made:
             exchange.account.action = folded.receipt.status
             exchange.account.readiness = folded.receipt.summary.readiness
+            exchange.account.omitted = folded.receipt.omitted
             notices = [one for one in folded.receipt.notices if one.startswith(TIGHT)]
             exchange.account.reason = "".join(notices[:1]) or exchange.account.reason
         known = (measured.conversation, measured.name, measured.limits)

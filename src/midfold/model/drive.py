@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from midfold.fold.local import local_summary
 from midfold.fold.receipt import cooldown
 from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
 
+_log = logging.getLogger("midfold")
 T = TypeVar("T")
 InThread = Callable[..., Awaitable[Any]]
 """Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
@@ -47,6 +49,8 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
         return next(flow) if answer is None else flow.send(answer)
     except StopIteration as stop:
         outcome: Outcome = stop.value
+        for omission in outcome.receipt.omitted:
+            _log.error(omission.notice)
         return outcome
 
 

@@ -150,7 +150,7 @@ _MOVED = re.compile(r"^\*\*\* Move to: ([^\n]{1,1000})$", re.MULTILINE)
 def _codex_changes(text: str) -> list[FileEdit]:
     heads = list(_CODEX_FILE.finditer(text))[:MOST_FILES]
     found = []
-    for head, after in zip(heads, [*heads[1:], None], strict=True):
+    for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
         path, deed = head[2].strip(), head[1].lower()
         moved = _MOVED.match(body)
@@ -169,7 +169,7 @@ _UNIFIED_FILE = re.compile(
 def _unified_changes(text: str) -> list[FileEdit]:
     heads = list(_UNIFIED_FILE.finditer(text))[:MOST_FILES]
     found = []
-    for head, after in zip(heads, [*heads[1:], None], strict=True):
+    for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
         old, new = head[1].strip(), head[2].strip()
         if new == "/dev/null":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, patch_text
@@ -18,6 +19,7 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
+from midfold.fold.omissions import Omissions
 from midfold.fold.trail.checks import CheckBook
 from midfold.fold.trail.commands import Step, steps_of
 from midfold.fold.trail.deeds import NO_HASH, branch_of, came_of, fields_of, mark_replaced, told_ids, tool_act
@@ -111,11 +113,14 @@ class CallAnswer:
         return not digest_failed(body.text) if is_told else body.exit_code == 0
 
 
-def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
-    """The trail with what these messages did; they come right after those that it follows."""
+def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omissions | None = None) -> Trail:
+    """Return the trail with what these messages did; they come right after those that it follows.
+
+    A call that cannot be read is skipped and added to `omissions`.
+    """
     if not messages:
         return trail
-    walk = _Walk(trail)
+    walk, omissions = _Walk(trail), omissions or Omissions()
     answers = pair(messages).answers
     told = min(trail.ahead, len(messages))
     for index in range(told, len(messages)):
@@ -125,7 +130,9 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
                 if type(part) is ToolCall:
                     place = answers.get(Place(index, number))
                     result = messages[place.message].parts[place.part] if place is not None else None
-                    walk.call(trail.messages + index, part, result if isinstance(result, ToolResult) else None)
+                    answer = result if isinstance(result, ToolResult) else None
+                    read = partial(walk.call, trail.messages + index, part, answer)
+                    omissions.attempt("file tracking", read, None)
         elif message.role in ("user", "system"):
             walk.listen(message)
     return walk.finish(len(messages), redact)

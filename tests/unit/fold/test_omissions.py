@@ -1,0 +1,155 @@
+"""A derived text that fails is omitted: the compaction goes on, the receipt and the log say so, nothing leaks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+import midfold
+from midfold.fold.omissions import REDACTION_FAILED
+from support.build import SECRET
+from support.fixtures import assistant, call, user
+
+pytestmark = pytest.mark.omits
+TEXT = "text of a message"
+MODEL_ANSWER = (
+    "## Goal\nFix the parser.\n\n## Progress\n### Done\n- read src/a.py\n\n## Next Steps\n- test it\n" + "- x\n" * 400
+)
+
+
+def fail(*_: Any, **__: Any) -> NoReturn:
+    raise ValueError(TEXT)
+
+
+def history(size: int = 40) -> list[dict[str, Any]]:
+    steps = [
+        message
+        for n in range(12)
+        for message in call(n, "Bash", {"command": f"pytest tests/test_{n}.py"}, f"line {n} of the output\n" * size)
+    ]
+    rest = [turn for n in range(15) for turn in (assistant(f"Part {n} is read. " * 30), user(f"Go on with {n}."))]
+    return [user("Fix the parser in src/a.py."), *steps, *rest]
+
+
+SEAMS = {
+    "midfold.engine.job.follow": "file tracking",
+    "midfold.engine.job.render": "file tracking",
+    "midfold.fold.trail.checks.CheckBook.add": "file tracking",
+    "midfold.engine.job.standing_instructions": "client instructions",
+    "midfold.fold.steps.describe_look": "tool headline",
+    "midfold.fold.steps.head_of": "tool headline",
+    "midfold.fold.steps.FoldReading._drop_stale": "tool headline",
+    "midfold.fold.steps.with_credentials": "redaction",
+    "midfold.fold.local.Choice": "local summary",
+    "midfold.fold.local.FoldReading": "local summary",
+    "midfold.engine.assemble.local_audit": "summary check",
+}
+
+
+@pytest.mark.parametrize(("seam", "what"), SEAMS.items())
+@pytest.mark.parametrize("target", [None, 2_000])
+def test_failure_while_a_local_summary_is_derived(
+    seam: str, what: str, target: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seam, fail)
+    result = midfold.compact(history(), context_length=8_000, target_tokens=target, force=True)
+    assert result.receipt.status == "compacted"
+    assert_reported(result, what, caplog)
+    assert "Go on with 14." in str(result.messages)
+
+
+MODEL_SEAMS = {
+    "midfold.engine.compressor.lacking": "summary check",
+    "midfold.engine.compressor.rejection": "summary check",
+    "midfold.engine.assemble.audit_summary": "summary check",
+}
+
+
+@pytest.mark.parametrize(("seam", "what"), MODEL_SEAMS.items())
+def test_failure_while_a_models_summary_is_checked(
+    seam: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seam, fail)
+    answer = f"{MODEL_ANSWER}- the key is {SECRET}\n"
+    result = midfold.compact(history(), context_length=8_000, force=True, summarizer=lambda _: answer)
+    assert result.receipt.summary.source == "model"
+    assert "Fix the parser." in str(result.messages)
+    assert SECRET not in str(result.messages)
+    assert_reported(result, what, caplog)
+
+
+def test_no_summary_can_be_made_at_all(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("midfold.fold.local._local_summary", fail)
+    monkeypatch.setattr("midfold.fold.local.user_words", fail)
+    result = midfold.compact(history(), context_length=8_000, force=True)
+    assert result.receipt.status == "compacted"
+    assert_reported(result, "local summary", caplog)
+    assert result.archive[result.receipt.fold]
+
+
+@pytest.mark.parametrize(
+    ("seam", "what"),
+    [
+        ("midfold.engine.compressor.digest", "tool digest"),
+        ("midfold.engine.compressor.shrink_arguments", "tool arguments"),
+    ],
+)
+def test_failure_while_old_results_are_pruned(
+    seam: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = call(99, "Write", {"file_path": "a.py", "content": "x = 1\n" * 2_000}, "output\n" * 2_000)
+    messages = [user("Fix it."), *large, *(turn for n in range(40) for turn in (assistant(f"{n}"), user(f"go on {n}")))]
+    monkeypatch.setattr(seam, fail)
+    result = midfold.compact(messages, context_length=16_000, force=True)
+    assert result.changed
+    assert_reported(result, what, caplog)
+
+
+@pytest.mark.parametrize("summarizer", [None, lambda ask: MODEL_ANSWER + ask.prompt()], ids=["local", "model"])
+def test_a_text_whose_redaction_fails_is_omitted_and_never_shown_unredacted(
+    summarizer: Callable[..., str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def redactor(text: str) -> str:
+        if SECRET in text:
+            raise ValueError(text)
+        return text
+
+    secret = [user(f"Use the key {SECRET} for the upload."), assistant(f"I noted {SECRET}.")]
+    leak = call(98, "Bash", {"command": f"export KEY={SECRET}"}, f"KEY={SECRET}\n" * 40)
+    messages = [*history()[:1], *secret, *leak, *history()[1:]]
+    result = midfold.compact(messages, context_length=8_000, force=True, redactor=redactor, summarizer=summarizer)
+    assert result.receipt.status == "compacted"
+    kept = "".join(str(message) for message in result.messages if message not in messages)
+    assert SECRET not in kept
+    assert SECRET not in str(result.receipt.to_dict()) + str(result.state)
+    assert_reported(result, "redaction", caplog)
+
+
+def test_a_redactor_that_always_fails_leaves_every_derived_text_out() -> None:
+    result = midfold.compact(history(), context_length=8_000, force=True, redactor=fail)
+    kept = "".join(str(message) for message in result.messages if message not in history())
+    assert REDACTION_FAILED in kept
+    assert "src/a.py" not in kept
+
+
+def test_nothing_is_omitted_where_nothing_fails() -> None:
+    result = midfold.compact(history(), context_length=8_000, force=True)
+    assert result.receipt.omitted == ()
+    assert not [notice for notice in result.receipt.notices if "mitted" in notice]
+
+
+def assert_reported(result: midfold.Compaction, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In the receipt, its notices and the log, by kind and place, without the text of the error."""
+    found = [omission for omission in result.receipt.omitted if omission.what == what]
+    assert found
+    assert found[0].error == "ValueError"
+    assert found[0].where.startswith("test_omissions.py:")
+    assert any(what in notice for notice in result.receipt.notices)
+    logged = [record for record in caplog.records if record.name == "midfold" and record.levelno == logging.ERROR]
+    assert any(what in record.getMessage() for record in logged)
+    said = f"{result.receipt.to_dict()} {[record.getMessage() for record in logged]}"
+    assert TEXT not in said
+    assert SECRET not in said
