@@ -32,18 +32,22 @@ COMMANDS = (
     *(f"patch -p1 <<'EOF'\n{patch}\nEOF" for patch in PATCHES),
     "git apply", "patch -p1 < missing.diff", "git am", "git commit -m", "git commit -m 'x", "git push origin", "git",
     "cat > a.py <<'EOF'\nx = 1\nEOF", "cat <<", "cat <<'EOF'", "echo $((1+", "sed -i 's/a/b/' a.py", "sed -i", "mv a",
-    "cp", "rm -rf", "cd", "cd && ls", "kill", "kill %1", "npm run &", "sleep 1 &", "python - <<'EOF'\nopen('a','w')\nEOF",
+    "cp", "rm -rf", "cd", "cd && ls", "kill", "kill %1", "npm run &", "sleep 1 &",
+    "python - <<'EOF'\nopen('a','w')\nEOF",
     "python -c \"import os; os.remove('a')\"", "pytest -q tests/test_a.py::test_b", "make test | tail -5", "tar x",
-    "for f in *; do rm $f; done", "if true; then", "a && b || c; d | e > f 2>&1", "> out", "| tee", "\\", "'", "$(", "`",
+    "for f in *; do rm $f; done", "if true; then", "a && b || c; d | e > f 2>&1", "> out", "| tee", "\\", "'", "$(",
+    "`",
     "docker run -d x", "curl -X POST", "ssh host 'rm x'", "mkdir", "touch", "git checkout -b", "git stash pop", "xargs",
 )  # fmt: skip
 OUTPUTS = st.sampled_from(
     ["", "ok", "Exit code 1\nfailed", "Exit code: 0\nWall time: 1 s\nOutput:\n", "<returncode>1</returncode>\n<output>",
-     "Chunk ID: 1\nProcess exited with code x\nOutput:\n", "Process running with session ID 12", '{"output": "x", "exit',
+     "Chunk ID: 1\nProcess exited with code x\nOutput:\n", "Process running with session ID 12",
+     '{"output": "x", "exit',
      '{"output": null, "metadata": {"exit_code": "x"}}', '{"exit_code": {}, "output": []}', "[1] 1234\n", "PID: 12345",
      "[main 1a2b3c4] x\n 1 file changed", "== 1 failed, 2 passed in 0.1s ==", "Tests: x failed", "FAILED a::b - ",
      "Traceback (most recent call last):\n", "<task-id>a</task-id><status>", "Success. Updated the following files:\nM",
-     "The file a.py has been updated.", "\x1b[31mred\x1b[0m\r\n\x00", "[Bash] ran `x` -> exit 1 (3 characters) | unfold",
+     "The file a.py has been updated.", "\x1b[31mred\x1b[0m\r\n\x00",
+     "[Bash] ran `x` -> exit 1 (3 characters) | unfold",
      "agentId: a1 launched in the background", "On branch main\nnothing to commit", "HEAD is now at", "1→x\n2→"]
 ) | st.text(max_size=60)  # fmt: skip
 TOOLS: dict[str, tuple[str, ...]] = {

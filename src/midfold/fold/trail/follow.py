@@ -114,10 +114,7 @@ class CallAnswer:
 
 
 def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omissions | None = None) -> Trail:
-    """Return the trail with what these messages did; they come right after those that it follows.
-
-    A call that cannot be read is skipped and added to `omissions`.
-    """
+    """Return the trail with what these messages did; a call that cannot be read is added to `omissions`."""
     if not messages:
         return trail
     walk, omissions = _Walk(trail), omissions or Omissions()
@@ -131,8 +128,7 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omis
                     place = answers.get(Place(index, number))
                     result = messages[place.message].parts[place.part] if place is not None else None
                     answer = result if isinstance(result, ToolResult) else None
-                    read = partial(walk.call, trail.messages + index, part, answer)
-                    omissions.attempt("file tracking", read, None)
+                    omissions.attempt("file tracking", partial(walk.call, trail.messages + index, part, answer), None)
         elif message.role in ("user", "system"):
             walk.listen(message)
     return walk.finish(len(messages), redact)
