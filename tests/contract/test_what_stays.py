@@ -83,6 +83,14 @@ def test_no_neighbours_have_the_same_role_with_pinned_turns_either() -> None:
         assert not any(one == two != "tool" for one, two in itertools.pairwise(roles))
 
 
+def test_handoff_between_two_kept_asks_needs_no_other_generated_message() -> None:
+    messages = [system(), user("THE TASK"), *work(0, 30), user("THE ASK"), *work(100, 60)]
+    result = folded(messages, config=setting(protect_last_n=4))
+    assert [message["role"] for message in result.messages[:5]] == ["system", "user", "assistant", "user", "assistant"]
+    assert sum(MARKER in content for content in contents(result.messages[1:])) == 1
+    assert place_of(result.messages, "THE TASK") < place_of(result.messages, MARKER + " E") < len(result.messages)
+
+
 def test_results_of_the_tail_are_shortened_only_if_they_must_be_and_the_newest_last() -> None:
     def size(words: int) -> midfold.Compaction:
         large = call(900, "sh", {}, "large " * words)

@@ -1,8 +1,8 @@
 """Head, what is pinned, handoff, tail: put together so that every law holds.
 
 Rules of this file:
-1. The handoff's role avoids neighbours of the same role; it is the user's where nobody has spoken before it. Where no
-   role fits, a short generated message stands between. It is never merged into a message of the tail.
+1. The handoff's role and place avoid neighbours of the same role; its role is `user` where no turn precedes it. Where
+   nothing fits, a short generated message separates the two. It is never merged into a message of the tail.
 2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
    the view would not fall below the threshold otherwise, and repairs; each is in the receipt.
 3. A result that is not smaller is thrown away: the transcript stays as it was. So is one that is hardly smaller, unless
@@ -415,18 +415,29 @@ def with_note(system: Message) -> Message:
 
 
 def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
-    """Head, what is pinned and the client's instructions in their order, handoff, tail."""
-    out: list[Message] = []
+    """Join head, pinned messages, client instructions, handoff and tail, with as few generated messages as possible.
+
+    The handoff may stand before pinned messages: they come from the fold, too. Of equal places the last one is used.
+    """
     kept = {group.start: view[group.start : group.stop] for group in plan.pinned}
     kept |= {place: (job.standing.stays[place],) for place in plan.partial}
-    for segment in (view[: plan.head_end], *(kept[place] for place in sorted(kept))):
-        _append(out, segment, ask)
-    tail = view[plan.tail_start :]
-    last = next((message.role for message in reversed(out) if message.role != "system"), None)
-    role = handoff_role(last, tail[0].role if tail else None)
-    _append(out, (handoff(body, ask.fold, role, terse=ask.dense, unfolds=can_unfold(job.request)),), ask)
-    _append(out, tail, ask)
-    return tuple(out)
+    places = sorted(kept)
+    first = 1 + max((number for number, at in enumerate(places, 1) if at in job.standing.stays), default=0)
+    segments = [view[: plan.head_end], *(kept[place] for place in places), view[plan.tail_start :]]
+    unfolds = can_unfold(job.request)
+
+    def joined(at: int) -> Transcript:
+        out: list[Message] = []
+        for segment in segments[:at]:
+            _append(out, segment, ask)
+        last = next((message.role for message in reversed(out) if message.role != "system"), None)
+        role = handoff_role(last, next((segment[0].role for segment in segments[at:] if segment), None))
+        _append(out, (handoff(body, ask.fold, role, terse=ask.dense, unfolds=unfolds),), ask)
+        for segment in segments[at:]:
+            _append(out, segment, ask)
+        return tuple(out)
+
+    return min((joined(at) for at in range(len(segments) - 1, first - 1, -1)), key=len)
 
 
 def _is_handoff(message: Message) -> bool:
