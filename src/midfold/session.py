@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NamedTuple, Self, Unpack
@@ -369,13 +368,8 @@ class Session(Conversation[StoredSnapshot]):
     def recall(self, page: int = PAGE) -> Recall:
         seen = {message.digest for message in self.view().transcript}
         bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
-        return Recall(
-            StoredPast(self.store, self.name),
-            self.setup.redactor or redact,
-            seen=seen,
-            bounds=bounds,
-            clock=time.monotonic,
-        )
+        past, redactor = StoredPast(self.store, self.name), self.setup.redactor or redact
+        return Recall(past, redactor, seen=seen, bounds=bounds, clock=self.setup.clock)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""
