@@ -108,6 +108,22 @@ def test_no_argument_of_any_tool_reaches_what_is_not_of_this_conversation(door: 
                 assert SECRET not in shown and "deploy_vault" not in shown, (name, given, answer)
 
 
+@pytest.mark.parametrize("named", [{}, {"x_midfold_session": "work"}])
+@pytest.mark.parametrize("door", DOORS)
+def test_the_same_words_of_another_owner_get_a_fold_and_a_session_of_their_own(
+    door: str, named: dict[str, str]
+) -> None:
+    with owners(door, window=16_000) as who:
+        first, _ = who.send("alice", "chat", {"messages": OPENING}, **named)
+        again, _ = who.send("alice", "chat", {"messages": OPENING}, **named)
+        other, _ = who.send("bob", "chat", {"messages": OPENING}, **named)
+        assert again["x-midfold-action"] == "checkpoint" and again["x-midfold-session"] == first["x-midfold-session"]
+        assert other["x-midfold-action"] == first["x-midfold-action"] != "checkpoint"
+        assert other["x-midfold-session"] != first["x-midfold-session"]
+        shown = "".join(who.headers["alice"].values()).removeprefix("Bearer ")
+        assert shown not in first["x-midfold-session"]
+
+
 HEAVY = "(.?.?.?.?.?.?.?.?.?.?){90}~"
 LONG = [user("Port it."), *(turn for number in range(30) for turn in call(number, "sh", {}, "aé bc" * 12_000))]
 
