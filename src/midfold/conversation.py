@@ -573,7 +573,7 @@ class MemoryConversation(Conversation[Snapshot]):
 
     def recall(self, page: int = PAGE) -> Recall:
         bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
-        return Memory(self.archive).recall(self.setup.redactor or redact, bounds)
+        return Memory(self.archive).recall(self.setup.redactor or redact, bounds, self.setup.clock)
 
     def _commit(self, now: Snapshot, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         self.archive.update(outcome.archive)

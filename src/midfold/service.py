@@ -206,7 +206,7 @@ class Sessions:
         asked = name or next((info.name for info in self.all(1, under=under)), None)
         bounds = AnswerBounds() if asked is None else self._bounds(asked)
         past = StoredPast(self.store, name, sees=lambda one: one.startswith(under))
-        return Recall(past, self.redactor, bounds=bounds)
+        return Recall(past, self.redactor, bounds=bounds, clock=time.monotonic)
 
     def _bounds(self, name: str) -> AnswerBounds:
         folds = self.store.records(name)

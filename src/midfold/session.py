@@ -368,7 +368,8 @@ class Session(Conversation[StoredSnapshot]):
     def recall(self, page: int = PAGE) -> Recall:
         seen = {message.digest for message in self.view().transcript}
         bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
-        return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, bounds=bounds)
+        past, redactor = StoredPast(self.store, self.name), self.setup.redactor or redact
+        return Recall(past, redactor, seen=seen, bounds=bounds, clock=self.setup.clock)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""

@@ -71,7 +71,9 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def keyless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    yield from door(tmp_path_factory.mktemp("keyless"), "gateway:\n  hosts: [gw.example:8443]\n")
+    yield from door(
+        tmp_path_factory.mktemp("keyless"), "gateway:\n  hosts: [gw.example:8443]\n  origins: [http://localhost:5173]\n"
+    )
 
 
 def status(answer: bytes) -> int:
@@ -159,14 +161,33 @@ def test_whether_it_lives_may_be_asked_by_any_name(keyless: Door) -> None:
     assert status(keyless.say(b"GET /healthz", host=b"balancer.internal")) == 200
 
 
-def test_without_keys_a_foreign_page_is_refused_and_a_page_on_this_machine_is_not(keyless: Door) -> None:
-    before = keyless.asked
-    for given in (FORM, (b"origin: null",), (b"sec-fetch-site: cross-site", b"sec-fetch-mode: no-cors")):
-        assert status(keyless.post(*given)) == 403
+@pytest.mark.parametrize(
+    "given",
+    [
+        FORM,
+        (b"origin: null",),
+        (b"sec-fetch-site: cross-site", b"sec-fetch-mode: no-cors"),
+        (b"origin: http://localhost:3000", b"sec-fetch-site: same-site", b"sec-fetch-mode: cors"),
+        (b"origin: http://127.0.0.1:3000", b"sec-fetch-site: same-site"),
+        (b"origin: http://[::1]:8787",),
+    ],
+)
+def test_without_keys_a_page_of_another_origin_is_refused_also_from_another_local_port(
+    keyless: Door, given: tuple[bytes, ...]
+) -> None:
+    before, host = keyless.asked, b"127.0.0.1:%d" % keyless.port
+    for answer in (keyless.post(*given, host=host), keyless.say(b"GET /api/sessions", *given, host=host)):
+        assert status(answer) == 403 and b"gateway.origins" in answer and b"access-control" not in answer
     assert keyless.asked == before
-    local = keyless.post(b"origin: http://localhost:3000", b"sec-fetch-site: same-site")
-    assert status(local) == 200
-    assert b"access-control-allow-origin: http://localhost:3000" in local
+    asks = (*given, b"access-control-request-method: GET")
+    assert b"access-control-allow" not in keyless.say(b"OPTIONS /api/sessions", *asks, host=host)
+
+
+def test_without_keys_the_gateways_own_pages_and_listed_local_ports_are_served(keyless: Door) -> None:
+    host = b"127.0.0.1:%d" % keyless.port
+    assert status(keyless.post(b"origin: http://" + host, b"sec-fetch-site: same-origin", host=host)) == 200
+    listed = keyless.post(b"origin: http://localhost:5173", b"sec-fetch-site: same-site", host=host)
+    assert status(listed) == 200 and b"access-control-allow-origin: http://localhost:5173" in listed
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from midfold.fold.archive import handle_of
+from midfold.gateway.rounds import MAX_CALLS_PER_TURN
+from midfold.recall import Recall
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from support.gateways import call as post
@@ -100,3 +106,66 @@ def test_no_argument_of_any_tool_reaches_what_is_not_of_this_conversation(door: 
                 for word in given.get("queries") or map(str, given.values()):
                     shown = shown.replace(word, "")
                 assert SECRET not in shown and "deploy_vault" not in shown, (name, given, answer)
+
+
+@pytest.mark.parametrize("named", [{}, {"x_midfold_session": "work"}])
+@pytest.mark.parametrize("door", DOORS)
+def test_the_same_words_of_another_owner_get_a_fold_and_a_session_of_their_own(
+    door: str, named: dict[str, str]
+) -> None:
+    with owners(door, window=16_000) as who:
+        first, _ = who.send("alice", "chat", {"messages": OPENING}, **named)
+        again, _ = who.send("alice", "chat", {"messages": OPENING}, **named)
+        other, _ = who.send("bob", "chat", {"messages": OPENING}, **named)
+        assert again["x-midfold-action"] == "checkpoint" and again["x-midfold-session"] == first["x-midfold-session"]
+        assert other["x-midfold-action"] == first["x-midfold-action"] != "checkpoint"
+        assert other["x-midfold-session"] != first["x-midfold-session"]
+        shown = "".join(who.headers["alice"].values()).removeprefix("Bearer ")
+        assert shown not in first["x-midfold-session"]
+
+
+HEAVY = "(.?.?.?.?.?.?.?.?.?.?){90}~"
+LONG = [user("Port it."), *(turn for number in range(30) for turn in call(number, "sh", {}, "aé bc" * 12_000))]
+
+
+def connect(who: Owners, owner: str, talk: list[dict[str, Any]]) -> socket.socket:
+    """A request whose answer is not waited for."""
+    data, place = jsonio.encode({"model": "gpt-4o", "messages": talk}), urlsplit(who.gateway.url)
+    shown = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in who.headers[owner].items())
+    connection = socket.create_connection((place.hostname, place.port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n{shown}Content-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def test_patterns_of_one_key_delay_no_fold_of_another_and_end_with_their_clients() -> None:
+    with owners("keys", window=16_000) as who:
+        calls = tuple((f"h{number}", "context_search", {"pattern": HEAVY}) for number in range(20))
+        who.model.turns = [Turn("", calls)] * 8
+        connections = [connect(who, "alice", [*LONG, user("Go on.")]) for _ in range(8)]
+        wait_until(lambda: len(who.model.asked) >= 8)
+        begun = time.monotonic()
+        head, _ = who.send("bob", "chat", {"messages": OURS})
+        assert head["x-midfold-tokens-after"] and time.monotonic() - begun < 10
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: len(who.gateway.accounts) >= 9)
+        time.sleep(0.5)
+        begun = time.process_time()
+        time.sleep(1)
+        assert time.process_time() - begun < 0.5, "the searches go on without their clients"
+
+
+def test_a_turn_runs_a_bounded_number_of_hidden_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, run = [], Recall.run
+    monkeypatch.setattr(Recall, "run", lambda *arguments: ran.append(1) or run(*arguments))
+    with owners("keys", window=16_000) as who:
+        answers = send(who, "alice", OPENING, [("context_timeline", {"handle": "mf-1"})] * 100)
+        assert len(ran) == MAX_CALLS_PER_TURN and len(answers) == 100
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not holds() and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert holds()

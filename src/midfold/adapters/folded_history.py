@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -373,4 +374,4 @@ def answer_recall(
     except MidfoldError as error:
         return ToolAnswer(f"the originals cannot be read ({type(error).__name__})", is_error=True)
     bounds = AnswerBounds() if threshold is None else AnswerBounds.of(threshold)
-    return Memory(archive).recall(redact_text, bounds).run(name, arguments)
+    return Memory(archive).recall(redact_text, bounds, time.monotonic).run(name, arguments)

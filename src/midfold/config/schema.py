@@ -319,7 +319,7 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Words | None,
         doc(
             "pages, editors and extensions that may use the gateway from inside a browser: "
-            "https://chat.example.com, vscode-webview://*"
+            "https://chat.example.com, http://localhost:3000, vscode-webview://*"
         ),
     ] = None
     port: Annotated[int, Meta(ge=1, le=65_535, description="port to listen on")] = 8787

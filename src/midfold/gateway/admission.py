@@ -290,7 +290,7 @@ class Admission:
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
-            return owner_of(headers), headers
+            return scope.get("state", {}).get("owner") or owner_of(headers), headers
         presented, rest = presented_key(headers)
         name = self.keys.who(presented)
         if name is None:

@@ -392,6 +392,8 @@ class Gateway:
                 watcher(answered)
 
     async def close(self) -> None:
+        if self.recall is not None:
+            self.recall.close()
         await self.preparer.close()
         await self.client.close()
 

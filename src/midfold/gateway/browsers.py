@@ -3,8 +3,8 @@
 Rules of this file (the Fetch standard):
 1. A browser says where a request comes from: `Origin` with everything that can change something, `Sec-Fetch-Site` with
    every request. Programs send neither, and are not concerned.
-2. A page of another site may not use the gateway. With keys the browser would add the one it was given as a password;
-   without, nobody is asked for one.
+2. A page of another origin may not use the gateway unless `gateway.origins` lists it. Another port of this machine is
+   another origin. With keys the browser would add the one it was given as a password; without, no key is needed.
 3. Following a link to a page of ours is no use: it changes nothing, and the other page does not see the answer.
 4. Without keys the name a request is for must be ours: a foreign name that leads to this machine would make its pages
    pages of ours.
@@ -29,7 +29,7 @@ LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode")
 READING = ("GET", "HEAD")
 CORS = b"access-control-"
 LONGEST = 300
-REFUSED_ORIGIN = "pages of other sites may not use this gateway: gateway.origins names those that may"
+REFUSED_ORIGIN = "pages of another origin (site or port) may not use this gateway; list them in gateway.origins"
 REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names to {}"
 
 
@@ -82,8 +82,7 @@ class Browsers:
             place = text.partition("://")[2]
             if place and [place] == hosts:
                 return None
-            own = not self._keyed and name_in(place) in LOOPBACK
-            if own or any(fnmatchcase(text, pattern) for pattern in self._origins):
+            if any(fnmatchcase(text, pattern) for pattern in self._origins):
                 return origins[0]
         raise AdmissionRefused(403, REFUSED_ORIGIN)
 

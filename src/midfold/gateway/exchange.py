@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 # Whose a request is: the owner of everything that the gateway keeps because of it.
 #
 # Rules:
-# 1. The owner is the gateway's own key by its name; without keys it is whoever has the client's credential.
+# 1. The owner is the gateway's own key by its name; without keys it is whoever has the client's credential. `midfold
+#    run` has one user, whoever holds its key: one owner, whose credentials may rotate.
 # 2. A credential is written nowhere. In memory it is known by a hash under a secret of this process. In the store a
 #    thing of an owner has a name that only the same credential leads to (`bind`), which names the thing, not the
 #    owner.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _SECRET = token_bytes(32)
+SPACE_DIGITS = 16
 
 
 class Owner:
@@ -60,6 +62,11 @@ class Owner:
         for part in parts:
             named.update(len(part).to_bytes(8, "big") + part)
         return named.hexdigest()
+
+    @property
+    def space(self) -> str:
+        """Return what the names of this owner's sessions begin with; empty for requests without a credential."""
+        return self.name or (f"client-{self.bind(b'sessions')[:SPACE_DIGITS]}" if self._credential else "")
 
     @property
     def _whole(self) -> bytes:
@@ -184,8 +191,8 @@ class Exchange:
 
     @property
     def namespace(self) -> str:
-        """Whose sessions these are; no name reaches beyond it."""
-        return self.owner.name
+        """Return what the names of the owner's sessions begin with; no session outside of it is used."""
+        return self.owner.space
 
     @property
     def wire(self) -> str | None:

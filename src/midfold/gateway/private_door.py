@@ -4,7 +4,8 @@ Rules of this file:
 1. Nothing is answered without the key, not even whether a gateway is here: other accounts share the loopback.
 2. The key comes as the header `x-midfold-key`, as the first segment of the path (for clients that can be given an
    address and nothing else), or as a browser's password. It is taken off: no gateway and no upstream sees it.
-3. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
+3. Whoever has the key is one owner, also when the client's credential rotates.
+4. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from midfold.gateway.admission import OWN_HEADER, Admission, key_in_header
-from midfold.gateway.exchange import JSON, Receive, Scope, Send
+from midfold.gateway.exchange import JSON, NOBODY, Receive, Scope, Send
 from midfold.gateway.routes import error_body
 from midfold.gateway.server import GatewayApplication
 from midfold.gateway.upstream import aiohttp_module
@@ -48,6 +49,7 @@ class PrivateDoor:
         if inner is None:
             await _refuse(scope, send)
             return
+        inner["state"] = {**scope.get("state", {}), "owner": NOBODY}
         name = _first_segment(inner)
         if name in self._doors:
             await self._doors[name](_below(inner, name), receive, send)

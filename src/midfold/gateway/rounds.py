@@ -20,9 +20,12 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -70,11 +73,19 @@ and at least so much."""
 SHARE = 0.8
 MOST_SECONDS = 120.0
 """After so long no other round is begun."""
+MAX_CALLS_PER_TURN = 20
+MAX_SECONDS_PER_TURN = 5.0
+"""Calls of our tools that are run in one turn of the model, and seconds after which no other one is run."""
+THREADS, THREADS_PER_OWNER = 8, 2
+"""Searches that run at the same time, in threads of their own: they delay no fold, and one owner's delay no other's."""
 CHARACTERS_PER_TOKEN = 2
 AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
 MOST_RENAMED = 10_000
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
+TOO_MANY = (
+    f"Not run: a turn may take {MAX_CALLS_PER_TURN} calls and {MAX_SECONDS_PER_TURN:g} s. Call it again if needed."
+)
 UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
 NO_ROOM = "[no more fits into this turn]"
 TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
@@ -135,6 +146,8 @@ class RecallRounds:
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
         self._owed: LRU[tuple[str, str], bytes] = LRU(MOST_RENAMED)
         """Results of calls that were taken out of a response which the provider keeps whole."""
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-recall")
+        self._searching: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
@@ -198,7 +211,7 @@ class RecallRounds:
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
             if answer.status != 200 or not ours or is_last or joined.is_for_client:
                 break
-            answers = await self.preparer.in_thread(self._answers, turn, prepared, exchange.own_tools, allowance)
+            answers = await self._run_calls(exchange, turn, prepared, allowance)
             values = [*turn.messages, *result_messages(joined.dialect, answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
             allowance.end_round(is_cut_off=turn.finish == "length" or all(_arguments(call) is None for call in ours))
@@ -319,7 +332,7 @@ class RecallRounds:
     ) -> None:
         """Runs our calls of a turn that is the client's, for the client's next request."""
         ours = msgspec.structs.replace(turn, calls=tuple(one for one in turn.calls if one.name in exchange.own_tools))
-        answers = await self.preparer.in_thread(self._answers, ours, prepared, exchange.own_tools, allowance)
+        answers = await self._run_calls(exchange, ours, prepared, allowance)
         beside = BesideCalls.of(joined.dialect, turn, answers)
         if joined.response_id:
             self._owed.put((exchange.owner.id, joined.response_id), b",".join(bytes(raw) for raw in beside.results))
@@ -375,7 +388,25 @@ class RecallRounds:
         session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
         past = StoredPast(store, session, at=checkpoint.seq, stop=count)
         bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
-        return Recall(past, self.sessions.redactor, seen=_visible_digests(prepared), bounds=bounds), checkpoint
+        seen = _visible_digests(prepared)
+        return Recall(past, self.sessions.redactor, seen=seen, bounds=bounds, clock=time.monotonic), checkpoint
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_calls(
+        self, exchange: Exchange, turn: ModelAnswer, prepared: PreparedRequest, allowance: Allowance
+    ) -> list[tuple[str, str]]:
+        """Run the calls of a turn in a thread, which stops when the client goes away."""
+        searching = self._searching.setdefault(exchange.owner.id, asyncio.Semaphore(THREADS_PER_OWNER))
+        is_over = threading.Event()
+        async with searching:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._answers, turn, prepared, exchange.own_tools, allowance, is_over.is_set
+                )
+            finally:
+                is_over.set()
 
     def _answers(
         self,
@@ -383,20 +414,30 @@ class RecallRounds:
         prepared: PreparedRequest,
         names: frozenset[str],
         allowance: Allowance,
+        is_cancelled: Callable[[], bool],
     ) -> list[tuple[str, str]]:
+        """Return an answer for each call, by id."""
         past = self._past(prepared)
-        return [
-            (call.id, allowance.take(self._answer(call, past)) if call.name in names else AGAIN) for call in turn.calls
-        ]
+        deadline, left = time.monotonic() + MAX_SECONDS_PER_TURN, MAX_CALLS_PER_TURN
+        answers = []
+        for call in turn.calls:
+            if call.name not in names:
+                answers.append((call.id, AGAIN))
+            elif left <= 0 or is_cancelled() or time.monotonic() >= deadline:
+                answers.append((call.id, allowance.take(TOO_MANY)))
+            else:
+                left -= 1
+                answers.append((call.id, allowance.take(self._answer(call, past, is_cancelled))))
+        return answers
 
-    def _answer(self, call: ToolCall, past: tuple[Recall, Checkpoint] | None) -> str:
-        """What a tool says; an error is an answer, too."""
+    def _answer(self, call: ToolCall, past: tuple[Recall, Checkpoint] | None, is_cancelled: Callable[[], bool]) -> str:
+        """Return what a tool says, which may be an error."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
         given = _arguments(call)
         if past is None:
             return NOTHING_FOLDED if given is not None else f"error: {UNREADABLE}"
-        answer = past[0].run(call.name, given) if given is not None else past[0].refuse(UNREADABLE)
+        answer = past[0].run(call.name, given, is_cancelled) if given is not None else past[0].refuse(UNREADABLE)
         return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:

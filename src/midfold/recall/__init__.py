@@ -1,7 +1,7 @@
 """Searching and unfolding what was folded: one search for every face, its tools for models, and their words.
 
 `words` says what a text can be found by, `units` what a search finds, `ranking` in which order, `hits` and `excerpts`
-what is shown, `linear_patterns` are regular expressions, `tool_answers` the tools, `memory_past` a past in memory.
+what is shown, `patterns` are a model's patterns, `tool_answers` the tools, `memory_past` a past in memory.
 Pure: whoever keeps originals brings them as a `Past`.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 
@@ -101,6 +101,8 @@ class Memory:
         digests = {message.digest for message in self.unfold(handle)}
         return "", next((one.position for one in self._candidates if one.digest in digests), 0)
 
-    def recall(self, redact: Redact, bounds: AnswerBounds = UNBOUNDED) -> Recall:
-        """The tools over these originals."""
-        return Recall(self, redact, bounds=bounds, nothing=NOTHING_FOLDED)
+    def recall(
+        self, redact: Redact, bounds: AnswerBounds = UNBOUNDED, clock: Callable[[], float] = lambda: 0.0
+    ) -> Recall:
+        """Return the tools over these originals."""
+        return Recall(self, redact, bounds=bounds, nothing=NOTHING_FOLDED, clock=clock)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
 from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
-from midfold.recall.linear_patterns import LinearPattern, PatternRefused
+from midfold.recall.patterns import HAS_RE2, FindLines, OutOfTime, PatternRefused, compile_pattern
 from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, Past, RankedSearch, rank
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.recall.words import parse_query
@@ -44,6 +45,8 @@ OVERVIEW = 400
 """Newest messages that an overview looks at."""
 MOST_MATCHED = 4_000_000
 """Characters a pattern is looked for in, in one call."""
+MAX_PATTERN_SECONDS = 2.0
+"""Seconds that one call may spend on a pattern."""
 
 FOUND = "Found in earlier messages:"
 NEAREST = "No earlier message has all of these words. The nearest:"
@@ -55,6 +58,9 @@ CONTENTS = "Contents of"
 TIMELINE = "Around"
 _SAID = (FOUND, NEAREST, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
 NO_LINE = "(no line fits this pattern; looked for its words)"
+TOO_SLOW = f"(stopped after {MAX_PATTERN_SECONDS:g} s: try a simpler pattern)"
+NO_REGEX = "(google-re2 is not installed: the pattern was matched as plain text)"
+_PATTERN_HELP = "a regular expression (RE2 syntax)" if HAS_RE2 else "plain text, without regular expressions,"
 _WORDS_OF_PATTERN = re.compile(r"(?<!\\)\w{3,}")
 _LINES = re.compile(r"\s*(\d{1,9})\s*(?:[-–:]\s*(\d{1,9})\s*)?")
 
@@ -67,7 +73,7 @@ SEARCH = ToolSpec(
         {
             "query": {"type": "string", "description": 'Words to look for; what stands "in quotes" must occur.'},
             "queries": {"type": "array", "items": {"type": "string"}, "description": "Several searches at once."},
-            "pattern": {"type": "string", "description": "Instead of words: a regular expression for one line."},
+            "pattern": {"type": "string", "description": f"Instead of words: {_PATTERN_HELP} for one line."},
             "tool": {"type": "string", "description": "Only calls of this tool."},
             "path": {"type": "string", "description": "Only calls that name this path or a part of it."},
             "role": {"type": "string", "enum": ["user", "assistant", "tool"]},
@@ -154,19 +160,24 @@ class Recall:
         seen: Collection[bytes] = (),
         bounds: AnswerBounds = UNBOUNDED,
         nothing: str = "",
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`seen` are digests of the messages that the model still sees; `nothing` answers where there is no past."""
-        self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
-        self._bounds, self._page = bounds, bounds.page
+        """Offer the tools over a past.
 
-    def run(self, name: str, given: Any) -> ToolAnswer:
-        """Runs a call; an error is an answer, too."""
+        `seen` are digests of the messages that the model still sees; `nothing` answers where there is no past; `clock`
+        limits the time of each call (this package reads no clock itself).
+        """
+        self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
+        self._bounds, self._page, self._clock = bounds, bounds.page, clock
+
+    def run(self, name: str, given: Any, is_cancelled: Callable[[], bool] = lambda: False) -> ToolAnswer:
+        """Run a call and return its answer, which may be an error; stop early once `is_cancelled` returns True."""
         given = given if isinstance(given, Mapping) else {}
         if self._empty and name in NAMES and not self._past.size():
             return ToolAnswer(self._empty)
         try:
             if name == SEARCH.name:
-                return self._search(given)
+                return self._search(given, is_cancelled)
             handle = _handle(given.get("handle"))
             if name == UNFOLD.name:
                 return self._unfold(handle, given)
@@ -217,7 +228,7 @@ class Recall:
                 room -= len(text)
                 yield text
 
-    def _search(self, given: Mapping[str, Any]) -> ToolAnswer:
+    def _search(self, given: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> ToolAnswer:
         filters = _filters(given)
         listed = given.get("queries")
         queries = [str(one) for one in listed if str(one or "").strip()] if isinstance(listed, list) else []
@@ -225,7 +236,7 @@ class Recall:
         left_out = queries[MOST_QUERIES:]
         queries = [query] * bool(query) + queries[:MOST_QUERIES]
         if pattern:
-            return self._match(pattern, filters)
+            return self._match(pattern, filters, is_cancelled)
         if not queries and not filters.are_narrow:
             return ToolAnswer("the query is empty", is_error=True)
         answers = [self._answer(one, filters, len(queries) or 1) for one in queries or [""]]
@@ -248,12 +259,29 @@ class Recall:
         first = FOUND if hits[0].has_every_word else NEAREST
         return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
-    def _match(self, text: str, filters: Filters) -> ToolAnswer:
-        """Messages with a line that a pattern fits, the newest first."""
-        pattern, left = LinearPattern(text), MOST_MATCHED
+    def _match(self, text: str, filters: Filters, is_cancelled: Callable[[], bool]) -> ToolAnswer:
+        """List lines that a pattern matches, the newest messages first."""
+        deadline = self._clock() + MAX_PATTERN_SECONDS
+        find_lines = compile_pattern(text)
+        lines, end, is_complete = self._matching_lines(
+            find_lines, filters, lambda: is_cancelled() or self._clock() >= deadline
+        )
+        more = "" if HAS_RE2 else f"\n{NO_REGEX}"
+        more += "" if is_complete else f"\n{TOO_SLOW}"
+        more += f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
+        if not lines:
+            words = " ".join(_WORDS_OF_PATTERN.findall(text)) if is_complete else ""
+            first, _, instead = self._answer(words, filters, 1).partition("\n") if words else ("", "", "")
+            return ToolAnswer((f"{first}\n{NO_LINE}\n{instead}" if first else self._nothing()) + more)
+        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
+
+    def _matching_lines(
+        self, find_lines: FindLines, filters: Filters, is_over: Callable[[], bool]
+    ) -> tuple[list[str], int, bool]:
+        """Return the lines, the number of the oldest message that was searched, and whether the time sufficed."""
         session, end = self._past.newest()
         end = end if filters.before is None else min(end, filters.before)
-        lines: list[str] = []
+        left, lines = MOST_MATCHED, list[str]()
         while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
             start = max(end - STEPS * 4, 0)
             found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
@@ -263,16 +291,14 @@ class Recall:
                 left -= len(whole)
                 if one.position not in chosen:
                     continue
-                for number, line in pattern.lines(whole, MOST_HITS):
-                    shown = self._redact(line)[:400]
-                    lines.append(f"{handle} (message {one.position}, {one.role}) line {number}: {shown}")
+                try:
+                    for number, line in islice(find_lines(whole, is_over), MOST_HITS):
+                        shown = self._redact(line)[:400]
+                        lines.append(f"{handle} (message {one.position}, {one.role}) line {number}: {shown}")
+                except OutOfTime:
+                    return lines, one.position, False
             end = start
-        more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
-        if not lines:
-            words = " ".join(_WORDS_OF_PATTERN.findall(text))
-            first, _, instead = self._answer(words, filters, 1).partition("\n") if words else ("", "", "")
-            return ToolAnswer((f"{first}\n{NO_LINE}\n{instead}" if first else self._nothing()) + more)
-        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
+        return lines, end, True
 
     def _nothing(self) -> str:
         """That nothing was found, and what there is."""
