@@ -43,6 +43,7 @@ _MODULES = {
     "engine": "Compressor ContextEngine Noop",
     "fold.handoff": "Handoff=Generated Keeper bare_summary",
     "fold.media": "MediaReducer",
+    "fold.omissions": "Omission Omissions",
     "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",

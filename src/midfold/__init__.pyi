@@ -16,6 +16,7 @@ from midfold.fold.digest.digest import DigestFunction as DigestFunction
 from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
 from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper, bare_summary as bare_summary
 from midfold.fold.media import MediaReducer as MediaReducer
+from midfold.fold.omissions import Omission as Omission, Omissions as Omissions
 from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
@@ -115,6 +116,8 @@ __all__ = [
     "Noop",
     "NotStored",
     "NotTheirs",
+    "Omission",
+    "Omissions",
     "Opaque",
     "Options",
     "Outcome",

@@ -426,7 +426,7 @@ def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) ->
     segments = [view[: plan.head_end], *(kept[place] for place in places), view[plan.tail_start :]]
     unfolds = can_unfold(job.request)
 
-    def joined(at: int) -> Transcript:
+    def join_at(at: int) -> Transcript:
         out: list[Message] = []
         for segment in segments[:at]:
             _append(out, segment, ask)
@@ -437,7 +437,7 @@ def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) ->
             _append(out, segment, ask)
         return tuple(out)
 
-    return min((joined(at) for at in range(len(segments) - 1, first - 1, -1)), key=len)
+    return min((join_at(at) for at in range(len(segments) - 1, first - 1, -1)), key=len)
 
 
 def _is_handoff(message: Message) -> bool:
