@@ -25,13 +25,14 @@ from midfold.conversation import ChatPartner
 from midfold.fold.budget import pressure_text
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
-from midfold.fold.render import outline
+from midfold.fold.render_results import render_result, visible_lines
 from midfold.model import local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint, Wire, endpoint_for
 from midfold.pages.formatting import money, plural
 from midfold.session import memory_of
 from midfold.transcript.breakdown import by_kind, context_breakdown, fit_sizes
-from midfold.transcript.message import Message
+from midfold.transcript.message import Message, ToolCall, ToolResult
+from midfold.transcript.message import Text as TextPart
 from midfold.transcript.wrappers import user_words
 
 if TYPE_CHECKING:
@@ -160,12 +161,14 @@ class Screen:
         self._in_text = False
         self._interrupted = False
         self._unicode = has_unicode(out)
+        self._calls: dict[str, ToolCall] = {}
 
     def __call__(self, event: told.Event) -> None:
         match event:
             case told.Said(text=text):
                 self._say_words(text)
-            case told.Calling(name=name, about=about):
+            case told.Calling(id=id_, name=name, about=about, arguments=arguments):
+                self._calls[id_] = ToolCall(id=id_, name=name, arguments=arguments)
                 self._line(
                     Text(self._sign("●", "*"), style="yellow"),
                     Text(f" {visible(name)} ", style="bold"),
@@ -213,13 +216,15 @@ class Screen:
             self._in_text = False
 
     def _show_result(self, event: told.Called) -> None:
-        bullets = outline(event.text, max_chars=LONGEST_RESULT)
-        lines = bullets.splitlines() or redact(event.text[:LONGEST_RESULT]).splitlines()
+        call = self._calls.pop(event.id, ToolCall(id=event.id, name=event.name, arguments=""))
+        result = ToolResult(call_id=event.id, parts=(TextPart(event.text),), is_error=event.is_error)
+        rendered = visible_lines(render_result(result, call, max_chars=LONGEST_RESULT))
+        lines = rendered or redact(event.text[:LONGEST_RESULT]).splitlines()
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
             self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(lines if bullets else event.text.splitlines()) - SHOWN_LINES
+        more = len(rendered or event.text.splitlines()) - SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))

@@ -96,7 +96,7 @@ def pressure_of(prompt_tokens: int, threshold_tokens: int, soft: float = SOFT_RA
 
 
 def pressure_text(prompt_tokens: int, threshold_tokens: int) -> str:
-    """Return how near a conversation is to its compaction, for people. It never reaches a model, which would give up."""
+    """Return how near a conversation is to its compaction. Only for people: models that read this give up early."""
     share = prompt_tokens * 100 // max(threshold_tokens, 1)
     return f"{share:,} % of the compaction threshold ({prompt_tokens:,}/{threshold_tokens:,})"
 

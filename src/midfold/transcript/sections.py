@@ -1,7 +1,7 @@
 """Find the parts of a context that are rules, skills, sub-agents or memory.
 
 1. In user messages these are blocks that clients put around the user's words (`wrappers.py`). In system messages they
-   are tagged blocks, chapters under a heading, and files behind a line that names them. In tool results the tool decides.
+   are tagged blocks, chapters under a heading, and files behind a line with their name. The tool decides for a result.
 2. A part that matches nothing belongs to the system prompt or to the conversation: a missed block is counted there.
 3. Sub-agents are both: their definitions, and the reports they sent back.
 """

@@ -217,7 +217,7 @@ def test_a_file_read_shows_path_range_and_fenced_text(value: Any) -> None:
 )
 def test_a_process_shows_status_pid_exit_code_and_what_it_wrote(value: Any) -> None:
     shown = render_process(value)
-    assert shown.startswith("- status: exited\n- pid: 42\n- exit code: 1\n- error: exit_code 1\n")
+    assert shown.startswith("- status: exited\n- pid: 42\n- exit code: 1\n")
     assert shown.endswith("stdout:\n```\nout\n```\nstderr:\n```\nerr\n```")
 
 
