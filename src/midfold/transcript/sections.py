@@ -19,7 +19,7 @@ Label = Literal["rules", "skills", "sub-agents", "memory"]
 SECTIONS: tuple[Label, ...] = ("rules", "skills", "sub-agents", "memory")
 
 
-class Section(NamedTuple):
+class ContextSection(NamedTuple):
     """A text in a message, and what it is."""
 
     label: Label
@@ -69,7 +69,7 @@ _NO_FILE = re.compile(r"^# (?:currentDate|gitStatus|userEmail)\b", re.MULTILINE)
 _MEMORY_FILE = re.compile(r"\bmemory/|\bMEMORY\.md\b|\bauto-?memory\b", re.IGNORECASE)
 
 
-def find_sections(messages: Iterable[Message]) -> Iterator[Section]:
+def find_sections(messages: Iterable[Message]) -> Iterator[ContextSection]:
     """Yield the sections of the messages in their order; none overlaps another."""
     tools: dict[str, str] = {}
     for message in messages:
@@ -84,7 +84,7 @@ def find_sections(messages: Iterable[Message]) -> Iterator[Section]:
             elif isinstance(part, ToolResult):
                 label = _BY_TOOL.get(_plain(part.name or tools.get(part.call_id, "")))
                 if label is not None and part.text:
-                    yield Section(label, part.text, in_prompt=False)
+                    yield ContextSection(label, part.text, in_prompt=False)
             elif isinstance(part, Text) and message.role == "user" and not message.kinds & RESULT:
                 for block in read_user_text(part.text).blocks:
                     yield from _in_block(block)
@@ -94,21 +94,21 @@ def _plain(tool: str) -> str:
     return "".join(filter(str.isalnum, tool.lower()))
 
 
-def _in_block(block: Block) -> Iterator[Section]:
+def _in_block(block: Block) -> Iterator[ContextSection]:
     """Yield what a client's block holds: files are told apart by their paths."""
     inside = block.inside
     for opening, label in _OPENINGS:
         if block.text.startswith(opening) or inside.startswith(opening):
-            yield Section(label, block.text, in_prompt=False)
+            yield ContextSection(label, block.text, in_prompt=False)
             return
     found = _BY_TAG.get(block.wrapper.opening.removeprefix("<"))
     if found is not None:
-        yield Section(found, block.text, in_prompt=False)
+        yield ContextSection(found, block.text, in_prompt=False)
     elif _FILE.search(inside):
         yield from _files(inside, in_prompt=False)
 
 
-def _files(text: str, *, in_prompt: bool) -> Iterator[Section]:
+def _files(text: str, *, in_prompt: bool) -> Iterator[ContextSection]:
     """Yield the files in a text, each from the line that names it."""
     end = _NO_FILE.search(text)
     text = text[: end.start()] if end else text
@@ -116,13 +116,13 @@ def _files(text: str, *, in_prompt: bool) -> Iterator[Section]:
     for number, start in enumerate(starts):
         stop = starts[number + 1].start() if number + 1 < len(starts) else len(text)
         label: Label = "memory" if _MEMORY_FILE.search(start["path"]) else "rules"
-        yield Section(label, text[start.start() : stop].strip(), in_prompt)
+        yield ContextSection(label, text[start.start() : stop].strip(), in_prompt)
 
 
-def _in_system_text(text: str) -> Iterator[Section]:
+def _in_system_text(text: str) -> Iterator[ContextSection]:
     for opening, label in _OPENINGS:
         if text.startswith(opening):
-            yield Section(label, text, in_prompt=True)
+            yield ContextSection(label, text, in_prompt=True)
             return
     place = 0
     while (mark := _MARK.search(text, place)) is not None:
@@ -136,7 +136,7 @@ def _in_system_text(text: str) -> Iterator[Section]:
             heading = next(number for number in range(len(_HEADINGS)) if mark[f"h{number}"])
             found, end = _HEADINGS[heading][0], _end_of_chapter(text, mark)
         if found is not None and end > place:
-            yield Section(found, text[mark.start() : end].strip(), in_prompt=True)
+            yield ContextSection(found, text[mark.start() : end].strip(), in_prompt=True)
             place = end
 
 
