@@ -12,7 +12,17 @@ import pytest
 
 from midfold.drawing import tag, ticks
 from midfold.pages import charts, formatting
-from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts, UsageFacts
+from midfold.pages.api_types import (
+    CacheUse,
+    CompactionFacts,
+    Day,
+    Saved,
+    Segment,
+    SessionFacts,
+    Size,
+    TurnFacts,
+    UsageFacts,
+)
 from midfold.pages.html import hit_text, mark_words, outline, with_code
 
 NOTHING = CacheUse(
