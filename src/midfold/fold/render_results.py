@@ -117,9 +117,18 @@ def brief(result: ToolResult, call: ToolCall | None = None, *, max_chars: int) -
     rendered = render_result(result, call, max_chars=max_chars)
     look = look_at_call(call, redact) if call is not None else None
     if not rendered and look is not None and recognise(look) is read and look.paths():
-        rendered = render_file_read({"path": look.paths()[0], "content": result.text[:max_chars]}, max_chars=max_chars)
-    lines = (line.strip().removeprefix("- ") for line in visible_lines(rendered))
-    return "; ".join(filter(None, lines)) or result.text[:max_chars]
+        fields = {"path": _short_path(look.paths()[0]), "content": result.text[:max_chars]}
+        rendered = render_file_read(fields, max_chars=max_chars)
+    facts, _, fenced = rendered.partition("```")
+    lines = [line.strip().removeprefix("- ") for line in visible_lines(facts)]
+    printed = " ".join(line.strip() for line in visible_lines(f"```{fenced}"))
+    return "; ".join(filter(None, [*lines, printed])) or result.text[:max_chars]
+
+
+def _short_path(path: str) -> str:
+    """Return a long path without its first folders."""
+    folders = path.rsplit("/", 2)
+    return path if len(folders) < 3 or not folders[0] else "/".join(("…", *folders[1:]))
 
 
 def visible_lines(markdown: str) -> list[str]:

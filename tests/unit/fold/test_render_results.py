@@ -101,7 +101,9 @@ def test_other_plain_text_is_shown_as_it_is(made: ToolCall | None) -> None:
 
 
 def test_brief_is_one_line_with_the_path_of_a_file() -> None:
-    assert brief(result("import os\n\nx = 1\n"), READ, max_chars=200) == "path: `/src/a.py`; import os; x = 1"
+    assert brief(result("import os\n\nx = 1\n"), READ, max_chars=200) == "path: `/src/a.py`; import os  x = 1"
+    deep = call("Read", file_path="/home/me/project/src/a.py")
+    assert brief(result("import os"), deep, max_chars=200) == "path: `…/src/a.py`; import os"
     assert brief(result("boom\n[exit 2]"), BASH, max_chars=200) == "exit code: 2; boom"
     for text in ("", "plain", "{not JSON", '"a string"', "12"):
         assert brief(result(text), max_chars=3) == text[:3]
