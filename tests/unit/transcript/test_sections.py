@@ -60,7 +60,7 @@ def test_files_of_one_block_are_told_apart_and_the_state_of_git_is_none() -> Non
     text = (
         "As you answer the user's questions, you can use the following context:\n# claudeMd\n"
         f"Contents of /src/CLAUDE.md (project instructions, checked into the codebase):\n\n{WORDS}\n\n"
-        f"Contents of /home/.claude/memory/MEMORY.md (user's auto-memory, persists across conversations):\n\n{WORDS}{WORDS}\n"
+        f"Contents of /home/.claude/memory/MEMORY.md (user's auto-memory, persists):\n\n{WORDS}{WORDS}\n"
         f"# gitStatus\n{WORDS}"
     )
     sizes = found(reminder(text))
