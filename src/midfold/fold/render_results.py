@@ -32,6 +32,7 @@ from midfold.transcript.message import ToolCall, ToolResult
 _HIT = re.compile(r"[^:\s][^:]{0,400}?:\d{1,9}:")
 _FILE_COUNT = re.compile(r"Found (\d{1,9}) files?\b[^\n]*\n")
 _FILE_LINE = re.compile(r"[^\s:;<>|\"]{1,400}")
+MOST_NOTES = 3
 LEAST_HITS = 0.8
 """Of the lines of a search: with fewer hits among them, it printed something else."""
 _ENDS = frozenset({"status", "state", "ok", "success", "error", "message"})
@@ -148,16 +149,18 @@ def _render_text(body: Body, family: Any, has_heading: bool, items: int, max_cha
     if family in (shell, process) and not has_heading and (body.exit_code is not None or body.running):
         fields = {"status": "running" if body.running else None, "exit_code": body.exit_code, "output": body.text}
         return render_process(fields, max_chars=max_chars)
+    if family not in (search, listing):
+        return ""
     lines = [line.strip() for line in body.text.splitlines() if line.strip() not in ("", "--")]
     found = _FILE_COUNT.match(body.text)
-    if found is not None and family in (search, listing):
+    if found is not None:
         return render_file_search({"files": lines[1:], "total_count": int(found[1])}, limit=items, max_chars=max_chars)
     if family is search:
         hits = [line for line in lines if _HIT.match(line)]
         notes = [line for line in lines if line.startswith("[")]
         if hits and len(hits) >= LEAST_HITS * (len(lines) - len(notes)):
             rendered = render_content_search({"matches": hits}, limit=items, max_chars=max_chars)
-            return "\n".join([rendered, *(redact(note) for note in notes)])[:max_chars]
+            return "\n".join([rendered, *(redact(note) for note in notes[:MOST_NOTES])])[:max_chars]
     if family is listing and lines and all(_FILE_LINE.fullmatch(line) and {"/", "."} & set(line) for line in lines):
         return render_file_search({"files": lines}, limit=items, max_chars=max_chars)
     return ""

@@ -124,14 +124,17 @@ def _in_system_text(text: str) -> Iterator[ContextSection]:
         if text.startswith(opening):
             yield ContextSection(label, text, in_prompt=True)
             return
-    place = 0
+    place, unclosed = 0, set[str]()
     while (mark := _MARK.search(text, place)) is not None:
         place = mark.end()
         if mark["file"]:
             yield from _files(text[mark.start() :], in_prompt=True)
             return
         if mark["tag"]:
-            found, end = _BY_TAG.get(mark["tag"]), _end_of_tag(text, mark)
+            found = _BY_TAG.get(mark["tag"])
+            end = _end_of_tag(text, mark) if found is not None and mark["tag"] not in unclosed else -1
+            if end < 0:
+                unclosed.add(mark["tag"])
         else:
             heading = next(number for number in range(len(_HEADINGS)) if mark[f"h{number}"])
             found, end = _HEADINGS[heading][0], _end_of_chapter(text, mark)
