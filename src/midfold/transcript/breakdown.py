@@ -95,10 +95,12 @@ def _tools(message: Message, names: dict[str, str]) -> tuple[str, ...]:
 
 
 class ContextBucket(msgspec.Struct, frozen=True):
-    """One category of the context and its share."""
+    """One category of the context."""
 
     name: str
     tokens: int
+    foldable: int = 0
+    """Tokens of it that a compaction can shrink: what was said or reported after the first answer."""
 
 
 class ContextShare(NamedTuple):
@@ -129,11 +131,13 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_prompt_tokens or self.estimated_total_tokens
 
     def scale_conversation(self, scale: float) -> ContextBreakdown:
-        """The same where the conversation is so many times what was counted of it."""
-        *fixed, talk = self.categories
-        whole = ContextBucket(talk.name, round(talk.tokens * scale))
-        total = self.estimated_total_tokens - talk.tokens + whole.tokens
-        return msgspec.structs.replace(self, categories=(*fixed, whole), estimated_total_tokens=total)
+        """Return the breakdown of a conversation that is `scale` times as long as what was counted."""
+        scaled = []
+        for bucket in self.categories:
+            foldable = round(bucket.foldable * scale)
+            scaled.append(ContextBucket(bucket.name, bucket.tokens - bucket.foldable + foldable, foldable))
+        total = sum(bucket.tokens for bucket in scaled)
+        return msgspec.structs.replace(self, categories=tuple(scaled), estimated_total_tokens=total)
 
     @property
     def shares(self) -> tuple[ContextShare, ...]:
@@ -175,17 +179,19 @@ def context_breakdown(
     prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
     talk = [message for message in messages if message.role != "system"]
     units, in_prompts, beside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
+    foldable = dict.fromkeys(units, 0)
     for label, text in given.items():
         units[label] = meter.counter.count(text)
         if _contains(prompts, text):
             in_prompts += units[label]
         elif not _contains(talk, text):
             beside += units[label]
-    for found in find_sections((*prompts, *talk)):
+    for found in find_sections(messages if system is None else (system, *messages)):
         if found.label not in given and not any(_overlap(found.text, text) for text in given.values()):
             size = meter.counter.count(found.text)
             units[found.label] += size
             in_prompts += size if found.in_prompt else 0
+            foldable[found.label] += 0 if found.is_fixed else size
     sizes = {
         "system prompt": max(meter.count(prompts).tokens - meter.tokens(in_prompts), 0),
         "tool definitions": meter.tokens(meter.tool_units(tuple(tool for tool in tools if not _is_mcp(tool)))),
@@ -195,7 +201,10 @@ def context_breakdown(
     total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(beside)
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
-        categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),
+        categories=tuple(
+            ContextBucket(name, tokens, tokens if name == "conversation" else meter.tokens(foldable.get(name, 0)))
+            for name, tokens in sizes.items()
+        ),
         estimated_total_tokens=sum(sizes.values()),
         measured_prompt_tokens=measured_prompt_tokens,
         context_max_tokens=context_max_tokens,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from midfold.transcript.message import RESULT, Message, Text, ToolCall, ToolResult
+from midfold.transcript.message import RESULT, Message, Role, Text, ToolCall, ToolResult
 from midfold.transcript.wrappers import Block, read_user_text
 
 Label = Literal["rules", "skills", "sub-agents", "memory"]
@@ -26,6 +26,8 @@ class ContextSection(NamedTuple):
     text: str
     in_prompt: bool
     """Whether it is part of a system message."""
+    is_fixed: bool = True
+    """Whether it came before the first answer."""
 
 
 _TAGS: dict[Label, str] = {
@@ -72,22 +74,27 @@ _MEMORY_FILE = re.compile(r"\bmemory/|\bMEMORY\.md\b|\bauto-?memory\b", re.IGNOR
 def find_sections(messages: Iterable[Message]) -> Iterator[ContextSection]:
     """Yield the sections of the messages in their order; none overlaps another."""
     tools: dict[str, str] = {}
+    is_fixed = True
     for message in messages:
-        if message.role == "system":
-            for part in message.parts:
-                if isinstance(part, Text):
-                    yield from _in_system_text(part.text)
-            continue
+        is_fixed = is_fixed and message.role != "assistant"
         for part in message.parts:
             if isinstance(part, ToolCall):
                 tools[part.id] = part.name
             elif isinstance(part, ToolResult):
                 label = _BY_TOOL.get(_plain(part.name or tools.get(part.call_id, "")))
                 if label is not None and part.text:
-                    yield ContextSection(label, part.text, in_prompt=False)
-            elif isinstance(part, Text) and message.role == "user" and not message.kinds & RESULT:
-                for block in read_user_text(part.text).blocks:
-                    yield from _in_block(block)
+                    yield ContextSection(label, part.text, in_prompt=False, is_fixed=False)
+            elif isinstance(part, Text) and not message.kinds & RESULT:
+                for section in _in_text(part.text, message.role):
+                    yield section._replace(is_fixed=is_fixed)
+
+
+def _in_text(text: str, role: Role) -> Iterator[ContextSection]:
+    if role == "system":
+        yield from _in_system_text(text)
+    elif role == "user":
+        for block in read_user_text(text).blocks:
+            yield from _in_block(block)
 
 
 def _plain(tool: str) -> str:

@@ -81,6 +81,20 @@ def test_results_of_sub_agents_and_skills_are_theirs() -> None:
     assert sizes["sub-agents"] == sizes["skills"]
 
 
+def test_reports_are_part_of_what_a_compaction_can_shrink_and_definitions_are_not() -> None:
+    function = {"name": "Task", "arguments": "{}"}
+    agents = reminder(f"Available agent types for the Agent tool:\n- Explore: {WORDS}")
+    report = [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c", "content": WORDS},
+    ]
+    breakdown = midfold.context_breakdown(midfold.read([agents, *report]).messages)
+    bucket, whole = breakdown.categories[5], breakdown.scale_conversation(3).categories[5]
+    assert bucket.name == "sub-agents"
+    assert 0 < bucket.foldable < bucket.tokens
+    assert whole.tokens == bucket.tokens + 2 * bucket.foldable
+
+
 def test_words_of_the_user_and_results_of_other_tools_are_conversation() -> None:
     quoted = f"Look at this: <user_rules>{WORDS}</user_rules> is wrong."
     assert found(user(quoted), {"role": "assistant", "content": f"# Memory\n{WORDS}"}) == {}
