@@ -98,6 +98,7 @@ class Room:
             return
         if action in FOLDED:
             self.relief = max(self.session.size.tokens - usage.prompt_tokens, 0)
+            self.session.record_usage(usage)
             return
         self.relief = 0
         self.session.observe(usage)

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -199,6 +200,23 @@ def test_usage_shows_tokens_cost_and_what_each_compaction_saved(folder: Path) ->
     for _, before, after, saved, _ in rows:
         old, new, less = (int(text.replace(",", "")) for text in (before, after, saved))
         assert old - new == less > 0
+
+
+def test_usage_counts_requests_that_a_gateway_compacted(folder: Path) -> None:
+    folded = msgspec.structs.replace(
+        turn("openai", "Good.", prompt_tokens=1_234, cached=200), headers={"x-midfold-action": "compacted"}
+    )
+    with ScriptedProvider([folded]) as provider, chat(provider, folder) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        terminal.wait_for("0 compactions")
+        terminal.wait_for("> ")
+        terminal.type("/usage")
+        terminal.wait_for("/usage")
+        shown = terminal.wait_for("> ")
+    assert re.search(r"in, in 1 request +1,234\n", shown)
+    assert re.search(r"read from the cache +200\n", shown)
+    assert "cost: not known: no price for scripted" in shown
 
 
 def test_every_slash_command(folder: Path) -> None:
