@@ -260,19 +260,22 @@ class Screen:
         self._interrupted = False
 
     def status(self, agent: Agent) -> None:
-        """Model, window, cache and compactions in one line."""
+        """Show model, window, pressure, cache and compactions in as few lines as the terminal allows."""
         size, setup = agent.room.size, agent.session.setup
         share = size.tokens / max(setup.window, 1)
         colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
-        full = Text.assemble(
+        line = Text.assemble(
             make_text(agent.model.endpoint.model, "bold"),
             "  ",
             Text(self._fill_bar(share, BAR), style=colour),
             f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
         )
-        more = f"{_pressure(agent)}  {self._cache(agent)}  {_compactions(agent)}"
-        fits = full.cell_len + 2 + len(more) <= self.out.width
-        self._line(full, "  " if fits else "\n  ", Text(more, style="bright_black"))
+        for more in (_pressure(agent), self._cache(agent), _compactions(agent)):
+            if line.cell_len + 2 + len(more) > self.out.width:
+                self._line(line)
+                line = Text()
+            line.append(f"  {more}", style="bright_black")
+        self._line(line)
 
     def _fill_bar(self, share: float, width: int) -> str:
         full = bar(share, width, ascii_only=not self._unicode)
