@@ -406,12 +406,6 @@ class Session(Conversation[StoredSnapshot]):
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    def record_usage(self, usage: Usage) -> None:
-        """Count a turn whose prompt was not this view, because a gateway compacted it. Nothing is learned from it."""
-        info, setup = self.info, self.setup
-        if info is not None:
-            Turns(self.store).record(info, usage, at=int(setup.clock() * 1000), model=setup.model)
-
     def _request(self, now: StoredSnapshot, asked: CompactArguments) -> CompactionRequest:
         keeper = StoredKeeper(self.store, self.name, self._owner)
         return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
