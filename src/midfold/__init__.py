@@ -48,6 +48,10 @@ _MODULES = {
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
+    "fold.render": """
+        render_content_search render_delegated_task render_file_read render_file_search render_process render_value
+    """,
+    "fold.render_results": "render_result",
     "fold.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
@@ -69,6 +73,7 @@ _MODULES = {
     "store.protocol": "Prefix Record=CompactionRecord SessionInfo View",
     "tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
+    "transcript.breakdown": "ContextBreakdown ContextBucket ContextShare context_breakdown",
     "transcript.dialect": "Dialect",
     "transcript.laws": "Repair",
     "transcript.message": """

@@ -21,6 +21,8 @@ from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
+from midfold.fold.render import render_content_search as render_content_search, render_delegated_task as render_delegated_task, render_file_read as render_file_read, render_file_search as render_file_search, render_process as render_process, render_value as render_value
+from midfold.fold.render_results import render_result as render_result
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
 from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.host import EngineHost as EngineHost
@@ -38,6 +40,7 @@ from midfold.store.leases import Renewal as Renewal, hold_lease as held
 from midfold.store.protocol import Prefix as Prefix, CompactionRecord as Record, SessionInfo as SessionInfo, View as View
 from midfold.tokenizers import Tokenizer as Tokenizer
 from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
+from midfold.transcript.breakdown import ContextBreakdown as ContextBreakdown, ContextBucket as ContextBucket, ContextShare as ContextShare, context_breakdown as context_breakdown
 from midfold.transcript.dialect import Dialect as Dialect
 from midfold.transcript.laws import Repair as Repair
 from midfold.transcript.message import Media as Media, Message as Message, Opaque as Opaque, Part as Part, Problem as Problem, Role as Role, Text as Text, Thinking as Thinking, Tool as Tool, ToolCall as ToolCall, ToolResult as ToolResult, Transcript as Transcript, Usage as Usage, read_usage as read_usage
@@ -69,8 +72,11 @@ __all__ = [
     "Compressor",
     "Config",
     "ConfigError",
+    "ContextBreakdown",
+    "ContextBucket",
     "ContextEngine",
     "ContextSettings",
+    "ContextShare",
     "Conversation",
     "Count",
     "Decision",
@@ -192,6 +198,7 @@ __all__ = [
     "bare_summary",
     "break_even",
     "compact",
+    "context_breakdown",
     "describe",
     "digest",
     "drive",
@@ -216,6 +223,13 @@ __all__ = [
     "register_context_engine",
     "register_digest",
     "rejoin",
+    "render_content_search",
+    "render_delegated_task",
+    "render_file_read",
+    "render_file_search",
+    "render_process",
+    "render_result",
+    "render_value",
     "resolve_engine",
     "select_tail_by_budget",
     "shrink_arguments",

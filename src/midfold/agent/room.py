@@ -23,7 +23,8 @@ from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
 from midfold.host import BackgroundFold
 from midfold.session import Session
-from midfold.transcript.message import ToolCall, read_usage
+from midfold.store.usage import Turns
+from midfold.transcript.message import ToolCall, Usage, read_usage
 from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import Count
 
@@ -98,9 +99,17 @@ class Room:
             return
         if action in FOLDED:
             self.relief = max(self.session.size.tokens - usage.prompt_tokens, 0)
+            self._count(usage)
             return
         self.relief = 0
         self.session.observe(usage)
+
+    def _count(self, usage: Usage) -> None:
+        """Count the usage of a request that a gateway compacted; it measures another prompt than the session's."""
+        info, setup = self.session.info, self.session.setup
+        if info is not None:
+            at = int(setup.clock() * 1000)
+            Turns(self.session.store).record(info, usage, at=at, model=setup.model)
 
     def _fold(self) -> None:
         ready = self._ahead.take()

@@ -210,6 +210,16 @@ def _context(chat: Chat, rest: str) -> None:
     chat.screen.context(chat.agent)
 
 
+def _usage(chat: Chat, rest: str) -> None:
+    from midfold.pages.statistics import Statistics
+
+    agent, sessions = chat.agent, chat.talk.workshop.sessions
+    if agent.session.info is None:
+        chat.screen.say("nothing was sent yet")
+        return
+    chat.screen.usage(agent, Statistics(sessions, chat.talk.config, sessions.clock).one(agent.session.info))
+
+
 def _search(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import hits_table
 
@@ -269,6 +279,7 @@ COMMANDS = {
     ),
     "here": Command("/compress here [N] [--preview]", "fold everything before the last N exchanges (1)", _here),
     "context": Command("/context", "where the tokens go", _context),
+    "usage": Command("/usage", "tokens in, out and cached, cost, and what each compaction saved", _usage),
     "search": Command("/search WORDS", "search this conversation, folded or not", _search),
     "unfold": Command("/unfold HANDLE", "show the originals behind a handle", _unfold),
     "undo": Command("/undo", "take the last compaction back", _undo),

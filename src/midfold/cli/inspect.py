@@ -22,7 +22,7 @@ from midfold.cli.terminal import (
 )
 from midfold.config import Config
 from midfold.models import Belief, look_up
-from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, largest
+from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, fit_sizes, largest
 from midfold.transcript.document import Document
 from midfold.transcript.log_lines import Log
 from midfold.transcript.message import ToolCall, ToolResult, Usage, read_usage
@@ -224,15 +224,16 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     out.print(make_text(calls + _tools(shown["tools_used"])))
     _window_line(out, shown["model"], tokens, shown["context"])
     out.print()
-    kinds_table(out, tokens["by_kind"])
-    out.print()
     context = shown["context"]
+    kinds_table(out, fit_sizes(tokens["by_kind"], context["prompt_tokens"]))
+    out.print()
     context_table(out, [ContextShare(**share) for share in context["shares"]], measured=context["measured"])
     if shown["largest"]:
         table = make_table(">Largest messages", "role", "tool", ">tokens", ">share")
+        scale = context["prompt_tokens"] / (tokens["total"] or 1)
         for item in shown["largest"]:
-            share = f"{item['tokens'] / (tokens['total'] or 1):.1%}"
-            row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
+            share, size = f"{item['tokens'] / (tokens['total'] or 1):.1%}", f"{round(item['tokens'] * scale):,}"
+            row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), size, share)
             table.add_row(*map(make_text, row))
         out.print()
         out.print(table)

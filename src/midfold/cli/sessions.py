@@ -48,14 +48,14 @@ from midfold.clients.client_logs import client_folders
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
-from midfold.fold.render import brief
+from midfold.fold.render_results import brief
 from midfold.pages.formatting import client_of
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
 from midfold.store.usage import LastRequests
 from midfold.transcript import jsonio
-from midfold.transcript.message import RESULT, Message, ToolCall
+from midfold.transcript.message import RESULT, Message, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -431,23 +431,29 @@ def view_table(view: View) -> None:
     meter = Meter()
     table = make_table(">#", ">position", "role", ">tokens", no_wrap=True)
     table.add_column("")
+    calls: dict[str, ToolCall] = {}
     for place, item in enumerate(view.items):
+        calls.update({part.id: part for part in item.message.parts if isinstance(part, ToolCall)})
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
-        line = " ".join(redact(_beginning(item.message)).split())[:LONGEST_LINE]
+        line = " ".join(redact(_beginning(item.message, calls)).split())[:LONGEST_LINE]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}")
         table.add_row(*map(make_text, cells), make_line(line))
     _print(table, view.items, "no messages")
 
 
-def _beginning(message: Message) -> str:
-    """The first words of a message; of a result that is JSON, what it says first; of calls alone, what they ask for."""
-    texts = islice(message.texts(), LONGEST_LINE)
-    words = "\n".join(brief(text, SEEN) if message.kinds & RESULT else text[:SEEN] for text in texts)[:SEEN]
+def _beginning(message: Message, calls: Mapping[str, ToolCall]) -> str:
+    """Return the first words of a message; of a result, what its tool tells first; of calls alone, their arguments."""
+    if message.kinds & RESULT:
+        parts = (part for part in message.parts if isinstance(part, ToolResult))
+        texts = (brief(part, calls.get(part.call_id), max_chars=SEEN) for part in parts)
+    else:
+        texts = (text[:SEEN] for text in message.texts())
+    words = "\n".join(islice(texts, LONGEST_LINE))[:SEEN]
     if words.strip():
         return words
-    calls = (part for part in message.parts if isinstance(part, ToolCall))
-    return "; ".join(f"{call.name} {call.arguments[:SEEN]}" for call in islice(calls, LONGEST_LINE))[:SEEN]
+    made = (part for part in message.parts if isinstance(part, ToolCall))
+    return "; ".join(f"{call.name} {call.arguments[:SEEN]}" for call in islice(made, LONGEST_LINE))[:SEEN]
 
 
 def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, named: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -19,18 +19,24 @@ from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
 from midfold.cli.fold_picture import BASES, outcome_words
 from midfold.cli.options import engine_settings, full_name, with_base_url
-from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
+from midfold.cli.terminal import bar, has_unicode, make_table, make_text, notice, visible
 from midfold.config import Config
 from midfold.conversation import ChatPartner
+from midfold.fold.budget import pressure_text
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
-from midfold.fold.render import outline
+from midfold.fold.render_results import render_result, visible_lines
 from midfold.model import local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint, Wire, endpoint_for
+from midfold.pages.formatting import money, plural
 from midfold.session import memory_of
-from midfold.transcript.breakdown import by_kind, context_breakdown
-from midfold.transcript.message import Message
+from midfold.transcript.breakdown import by_kind, context_breakdown, fit_sizes
+from midfold.transcript.message import Message, ToolCall, ToolResult
+from midfold.transcript.message import Text as TextPart
 from midfold.transcript.wrappers import user_words
+
+if TYPE_CHECKING:
+    from midfold.pages.statistics import SessionStatistics
 
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
@@ -155,12 +161,14 @@ class Screen:
         self._in_text = False
         self._interrupted = False
         self._unicode = has_unicode(out)
+        self._calls: dict[str, ToolCall] = {}
 
     def __call__(self, event: told.Event) -> None:
         match event:
             case told.Said(text=text):
                 self._say_words(text)
-            case told.Calling(name=name, about=about):
+            case told.Calling(id=id_, name=name, about=about, arguments=arguments):
+                self._calls[id_] = ToolCall(id=id_, name=name, arguments=arguments)
                 self._line(
                     Text(self._sign("●", "*"), style="yellow"),
                     Text(f" {visible(name)} ", style="bold"),
@@ -208,13 +216,15 @@ class Screen:
             self._in_text = False
 
     def _show_result(self, event: told.Called) -> None:
-        bullets = outline(event.text, max_chars=LONGEST_RESULT)
-        lines = bullets.splitlines() or redact(event.text[:LONGEST_RESULT]).splitlines()
+        call = self._calls.pop(event.id, ToolCall(id=event.id, name=event.name, arguments=""))
+        result = ToolResult(call_id=event.id, parts=(TextPart(event.text),), is_error=event.is_error)
+        rendered = visible_lines(render_result(result, call, max_chars=LONGEST_RESULT))
+        lines = rendered or redact(event.text[:LONGEST_RESULT]).splitlines()
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
             self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(lines if bullets else event.text.splitlines()) - SHOWN_LINES
+        more = len(rendered or event.text.splitlines()) - SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
@@ -250,19 +260,22 @@ class Screen:
         self._interrupted = False
 
     def status(self, agent: Agent) -> None:
-        """Model, window, cache and compactions in one line."""
+        """Show model, window, pressure, cache and compactions in as few lines as the terminal allows."""
         size, setup = agent.room.size, agent.session.setup
         share = size.tokens / max(setup.window, 1)
         colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
-        full = Text.assemble(
+        line = Text.assemble(
             make_text(agent.model.endpoint.model, "bold"),
             "  ",
             Text(self._fill_bar(share, BAR), style=colour),
             f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
         )
-        more = f"{self._cache(agent)}  {_compactions(agent)}"
-        fits = full.cell_len + 2 + len(more) <= self.out.width
-        self._line(full, "  " if fits else "\n  ", Text(more, style="bright_black"))
+        for more in (_pressure(agent), self._cache(agent), _compactions(agent)):
+            if line.cell_len + 2 + len(more) > self.out.width:
+                self._line(line)
+                line = Text()
+            line.append(f"  {more}", style="bright_black")
+        self._line(line)
 
     def _fill_bar(self, share: float, width: int) -> str:
         full = bar(share, width, ascii_only=not self._unicode)
@@ -282,10 +295,11 @@ class Screen:
         session, setup = agent.session, agent.session.setup
         view, size = session.view(), agent.room.size
         tools = tuple(tool_of(tool) for tool in setup.tools)
-        kinds = by_kind(view.transcript, setup.meter, system=view.prompt, tools=tools)
-        strip = Text()
+        kinds = fit_sizes(by_kind(view.transcript, setup.meter, system=view.prompt, tools=tools), size.tokens)
+        strip, so_far = Text(), 0
         for kind, tokens in kinds.items():
-            cells = round(tokens / setup.window * CONTEXT_BAR)
+            so_far += tokens
+            cells = round(min(so_far / setup.window, 1) * CONTEXT_BAR) - len(strip)
             strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
         room = max(CONTEXT_BAR - len(strip), 0)
         threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
@@ -295,23 +309,50 @@ class Screen:
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
-            f" of {setup.window:,} tokens ({BASES[size.basis]}); a fold begins at {setup.budget.threshold_tokens:,}. ",
+            f" of {setup.window:,} tokens ({BASES[size.basis]}), {_pressure(agent)}. ",
             f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
         )
         self.out.print()
         kinds_table(self.out, kinds)
         self.out.print()
-        has_measure = size.basis != "estimated"
         context = context_breakdown(
             view.transcript,
             setup.meter,
             system=view.prompt,
             tools=tools,
-            measured_prompt_tokens=size.tokens if has_measure else None,
+            measured_prompt_tokens=size.tokens,
             context_max_tokens=setup.window,
             reserved_tokens=setup.budget.output_reservation,
         )
-        context_table(self.out, context.shares, measured=has_measure)
+        context_table(self.out, context.shares, measured=size.basis != "estimated")
+
+    def usage(self, agent: Agent, known: SessionStatistics) -> None:
+        """Show what the session has used, what it cost, and what each compaction saved."""
+        used, saved = known.facts.usage, known.facts.saved
+        table = make_table("Usage", ">tokens")
+        table.add_row(f"in, in {plural(used.requests, 'request')}", f"{used.input_tokens:,}")
+        table.add_row("  read from the cache", f"{used.cache_read_tokens:,}")
+        table.add_row("  written to the cache", f"{used.cache_write_tokens:,}")
+        table.add_row("out", f"{used.output_tokens:,}")
+        self.out.print(table)
+        unknown = f"not known: no price for {known.facts.model or 'this model'}" if used.requests else "nothing yet"
+        self.say(f"cost: {money(used.cost) if used.cost is not None else unknown}")
+        self.say(_pressure(agent))
+        self.say(_compactions(agent))
+        if known.records:
+            self._show_savings(known)
+            net = f"; {money(saved.net)} net of what summaries cost" if saved.net is not None else ""
+            self.say(f"together they kept {saved.tokens_not_sent:,} tokens from being sent{net}")
+
+    def _show_savings(self, known: SessionStatistics) -> None:
+        table = make_table(">#", ">tokens before", ">after", ">saved per request", ">requests since", "summary", "")
+        for record in known.records:
+            receipt = record.receipt
+            sizes = (receipt.old_tokens, receipt.new_tokens, receipt.old_tokens - receipt.new_tokens)
+            since = sum(turn.compaction == record.seq for turn in known.turns)
+            undone = "undone" if record.undone is not None else ""
+            table.add_row(str(record.seq), *(f"{size:,}" for size in (*sizes, since)), receipt.summary.source, undone)
+        self.out.print(table)
 
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
         """What a compaction did, or would do."""
@@ -357,6 +398,14 @@ class Screen:
 def _cut_line(text: str) -> str:
     line = " ".join(redact(text).split())
     return visible(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
+
+
+def _pressure(agent: Agent) -> str:
+    """Return how near the next compaction is; only people see it."""
+    setup = agent.session.setup
+    if not setup.config.compression.enabled:
+        return "compaction is off"
+    return pressure_text(agent.room.size.tokens, setup.budget.threshold_tokens)
 
 
 def _compactions(agent: Agent) -> str:

@@ -95,6 +95,12 @@ def pressure_of(prompt_tokens: int, threshold_tokens: int, soft: float = SOFT_RA
     return Pressure.SOFT if prompt_tokens >= threshold_tokens * soft else Pressure.NONE
 
 
+def pressure_text(prompt_tokens: int, threshold_tokens: int) -> str:
+    """Return how near a conversation is to its compaction. Only for people: models that read this give up early."""
+    share = prompt_tokens * 100 // max(threshold_tokens, 1)
+    return f"{share:,} % of the compaction threshold ({prompt_tokens:,}/{threshold_tokens:,})"
+
+
 def effective_input_window(context_length: int, output_reservation: Any = None) -> int:
     """What is left for the prompt when the answer has its place."""
     return context_length - (_reservation(context_length, output_reservation)[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -291,7 +291,7 @@ LONGEST_SUMMARY = 2_000
 
 _BELOW = ("metadata", "extras", "result", "data", "structuredContent", "file", "output", "toolUseResult")
 _MAIN_TEXT = ("content", "output", "text", "stdout", "result", "aggregated_output")
-_COUNTS = ("total_count", "totalCount", "numFiles", "num_files", "match_count", "numMatches", "count", "total")
+COUNT_KEYS = ("total_count", "totalCount", "numFiles", "num_files", "match_count", "numMatches", "count", "total")
 _PATHS = ("path", "file_path", "filePath", "filename", "file", "name", "uri")
 _LINES = ("line", "line_number", "lineNumber", "lineno", "row")
 _SNIPPETS = ("content", "text", "snippet", "match", "lines", "preview")
@@ -363,13 +363,15 @@ def _join_texts(blocks: Any) -> str:
 
 
 def _outcome(result: _Result, value: Any, *fields: tuple[str, tuple[str, ...]]) -> Iterator[str]:
-    """The named fields that are there, then the reason of a failure."""
+    """Yield the named fields that are there, then the reason of a failure unless a field before it states it."""
+    stated: set[str] = set()
     for label, names in fields:
         found = result.get(*names)
         if found is not None and not isinstance(found, Mapping | list | tuple):
             yield f"- {label}: {scalar(found, LONGEST_PATH)}"
+            stated.update(f"{name} {scalar(found, 40)}" for name in names)
     reason = failure(result.fields) or failure(value)
-    if reason is not None:
+    if reason is not None and reason not in stated:
         yield f"- error: {reason}"
 
 
@@ -391,7 +393,7 @@ def render_file_search(value: Any, *, limit: int = MOST_FILES, max_chars: int = 
     result = _open_result(value)
     found = result.get_list("files", "filenames", "paths", "matches", "results")
     paths = [path for path in map(_path_of, found) if path] or _non_empty_lines(result.text)
-    count = max(_number(result.get(*_COUNTS)) or 0, len(paths))
+    count = max(_number(result.get(*COUNT_KEYS)) or 0, len(paths))
     return fit_lines(_file_search_lines(result, value, paths, count, max(0, limit)), max_chars)
 
 
@@ -421,7 +423,7 @@ def render_content_search(value: Any, *, limit: int = MOST_MATCHES, max_chars: i
     result = _open_result(value)
     found = result.get_list("matches", "results", "hits", "files", "filenames")
     rows: list[Any] = found or _non_empty_lines(result.text)
-    count = max(_number(result.get(*_COUNTS)) or 0, len(rows))
+    count = max(_number(result.get(*COUNT_KEYS)) or 0, len(rows))
     return fit_lines(_content_search_lines(result, value, rows, count, max(0, limit)), max_chars)
 
 
@@ -557,43 +559,3 @@ def _tool_names(result: _Result) -> list[str]:
         if isinstance(name, str) and name:
             names[name] = None
     return list(names)
-
-
-# What is shown of a result of any tool, in chat, pages and views.
-
-_ENDS = {"status", "state", "ok", "success", "error", "message"}
-_FOUND = {*_COUNTS, "truncated", "query", "pattern"}
-_SHAPES: tuple[tuple[Callable[..., str], set[str], set[str]], ...] = (
-    (
-        render_process,
-        {"stdout", "stderr", "exit_code", "exitCode", "returncode", "return_code"},
-        {"output", "pid", "process_id", "command", "cmd", "duration", "duration_seconds", "duration_ms", "durationMs"},
-    ),
-    (render_content_search, {"matches"}, _FOUND),
-    (render_file_search, {"files", "filenames"}, _FOUND),
-    (
-        render_file_read,
-        {"totalLines", "total_lines"},
-        {"content", "path", "file_path", "filePath", "startLine", "start_line", "numLines", "num_lines", "endLine"},
-    ),
-    (render_delegated_task, {"total_duration_seconds"}, {"results", "tasks"}),
-)
-"""How results are rendered that have one of the first fields, and none but these."""
-
-
-def outline(text: str, *, items: int = 20, string: int = 400, max_chars: int = MAX_CHARS) -> str:
-    """A result that is JSON, bounded, status and error first; empty for any other text."""
-    value = parse_json(text)
-    if isinstance(value, str):
-        return ""
-    if isinstance(value, dict):
-        for render, sure, usual in _SHAPES:
-            if value.keys() & sure and value.keys() <= sure | usual | _ENDS:
-                return render(value, max_chars=max_chars)
-    return render_value(value, items=items, string=string, max_chars=max_chars)
-
-
-def brief(text: str, max_chars: int) -> str:
-    """The same in one line; any other text as it is, its beginning."""
-    bullets = outline(text, max_chars=max_chars).splitlines()
-    return "; ".join(bullet.strip().removeprefix("- ") for bullet in bullets) or text[:max_chars]

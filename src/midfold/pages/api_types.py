@@ -72,6 +72,19 @@ class CacheUse(ApiAnswer, frozen=True, kw_only=True):
     """uncached - paid: writes cost more than plain tokens, so it can be less than nothing."""
 
 
+class UsageFacts(ApiAnswer, frozen=True, kw_only=True):
+    """Sum of what providers reported and what it cost."""
+
+    requests: int
+    input_tokens: int
+    """Prompt tokens, those read from the cache and written to it included."""
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost: float | None
+    """Prompts and answers; None if a price is not known. Calls for summaries are not included."""
+
+
 class CauseFacts(ApiAnswer, frozen=True, kw_only=True):
     """Requests that hit the cache, or missed it for one reason."""
 
@@ -123,6 +136,7 @@ class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     size: Size
     saved: Saved
     cache: CacheUse
+    usage: UsageFacts
     causes: tuple[CauseFacts, ...] = ()
     """Why its prompts were read from the cache, or not; empty if nothing was ever cached."""
     findings: tuple[Finding, ...] = ()

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from midfold.drawing import page_style
+from midfold.fold.budget import pressure_text
 from midfold.pages import charts, formatting
 from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE
@@ -64,6 +65,7 @@ class Templates:
             "divide": divide,
             "hit_text": hit_text,
             "with_code": with_code,
+            "pressure_text": pressure_text,
         }
 
     def warm(self) -> None:

@@ -18,7 +18,7 @@ from midfold.fold.digest.look import look_at_call
 from midfold.fold.digest.outcomes import read_body as read_tool_output
 from midfold.fold.digest.recognise import recognise as recognise_tool
 from midfold.fold.handoff import recognise
-from midfold.fold.render import brief, outline
+from midfold.fold.render_results import brief, render_result
 from midfold.pages.api_types import (
     Fate,
     HandoffComparison,
@@ -285,8 +285,10 @@ class MessageFormatter:
         if isinstance(part, ToolResult):
             pictures = [_describe(item) for item in part.parts if isinstance(item, Media)]
             text = "\n".join(filter(None, (part.text, *pictures)))
-            name = part.name or (calls[part.call_id].name if part.call_id in calls else "")
-            bullets = self.redact(outline(part.text, items=MOST_ITEMS, string=REDACTED, max_chars=LONGEST_BLOCK))
+            call = calls.get(part.call_id)
+            name = part.name or (call.name if call is not None else "")
+            limits = {"items": MOST_ITEMS, "string": REDACTED, "max_chars": LONGEST_BLOCK}
+            bullets = self.redact(render_result(part, call, has_heading=True, **limits))
             shown = MessageBlock(
                 kind="tool result", title=name, text=text, is_error=part.is_error, act=act, outline=bullets
             )
@@ -324,7 +326,8 @@ def _text_of(part: Part) -> str:
     if isinstance(part, ToolResult):
         pictures = (_describe(item) for item in part.parts if isinstance(item, Media))
         plain = read_tool_output(part)
-        return brief(plain.text if plain.value is None else part.text, REDACTED) or next(pictures, "")
+        text = plain.text if plain.value is None else brief(part, max_chars=REDACTED)
+        return text[:REDACTED] or next(pictures, "")
     return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 

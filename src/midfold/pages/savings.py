@@ -19,7 +19,7 @@ from typing import NamedTuple
 from midfold.cache.health import Health, Kind, RequestHashes
 from midfold.cache.prices import Prices
 from midfold.models import Model
-from midfold.pages.api_types import CacheUse, CauseFacts, Saved
+from midfold.pages.api_types import CacheUse, CauseFacts, Saved, UsageFacts
 from midfold.store.protocol import CompactionRecord
 from midfold.store.usage import ReportedTurn
 
@@ -56,6 +56,13 @@ class PriceList(NamedTuple):
         """What the provider billed for the prompt."""
         prices = self.prompts(turn.model)
         return None if prices is None else prices.money(prices.units(turn.usage))
+
+    def cost(self, turn: ReportedTurn) -> float | None:
+        """Return what the provider billed for prompt and answer; None if one of the prices is not known."""
+        prompt, output = self.prompt_cost(turn), self.model(turn.model).output_price
+        if prompt is None or output is None:
+            return None
+        return prompt + turn.usage.completion_tokens * output / MILLION
 
 
 class Comparison(NamedTuple):
@@ -154,6 +161,20 @@ def _summaries(records: Sequence[CompactionRecord], prices: PriceList, model: st
         folded = max(receipt.old_tokens - receipt.new_tokens, 0) + receipt.summary.tokens
         spent += (folded * known.input_price + receipt.summary.tokens * known.output_price) / MILLION
     return spent
+
+
+def usage_of(turns: Sequence[ReportedTurn], prices: PriceList) -> UsageFacts:
+    """Return the sum of the reported usage and its price."""
+    costs = [prices.cost(turn) for turn in turns]
+    known = [cost for cost in costs if cost is not None]
+    return UsageFacts(
+        requests=len(turns),
+        input_tokens=sum(turn.usage.prompt_tokens for turn in turns),
+        output_tokens=sum(turn.usage.completion_tokens for turn in turns),
+        cache_read_tokens=sum(turn.usage.cache_read_tokens for turn in turns),
+        cache_write_tokens=sum(turn.usage.cache_write_tokens for turn in turns),
+        cost=sum(known) if known and len(known) == len(costs) else None,
+    )
 
 
 def cache_use(turns: Sequence[ReportedTurn], prices: PriceList) -> CacheUse:

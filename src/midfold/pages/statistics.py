@@ -42,6 +42,7 @@ from midfold.pages.savings import (
     causes,
     causes_of_health,
     compare,
+    usage_of,
 )
 from midfold.recall import NAMES
 from midfold.recall.words import parse_query
@@ -51,7 +52,7 @@ from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
 from midfold.store.stored_past import StoredPast
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
-from midfold.transcript.breakdown import by_kind, context_breakdown
+from midfold.transcript.breakdown import by_kind, context_breakdown, fit_sizes
 from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message, Tool, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
@@ -180,6 +181,7 @@ class Statistics:
             size=size,
             saved=comparison.saved,
             cache=cache,
+            usage=usage_of(turns, self.prices),
             causes=why,
             findings=self._findings(info, records, size, comparison.saved, cache, why),
         )
@@ -310,24 +312,25 @@ class SizeMeter:
         return by_kind((), self.meter(reader.info.model), system=system, tools=tools)
 
     def usage(self, reader: MessageReader, records: Sequence[CompactionRecord], size: Size) -> WindowUse:
-        """Where the tokens of the view go."""
+        """Return where the tokens of the view go, in parts that add up to `size`."""
         places, scale = sample(reader.now(records), 0)
         messages = tuple(item.message for item in reader.read(places))
         meter = self.meter(reader.info.model)
         sizes = Counter(self._prompt_kinds(reader))
         for name, tokens in by_kind(messages, meter).items():
             sizes[name] += round(tokens * scale)
-        kinds = [Share(name=name, tokens=tokens) for name, tokens in sizes.items() if tokens > 0]
-        kinds.sort(key=lambda kind: -kind.tokens)
-        if not kinds:
+        if not any(sizes.values()):
             return WindowUse((), (), sampled=False)
+        fitted = fit_sizes({name: max(tokens, 0) for name, tokens in sizes.items()}, size.tokens)
+        kinds = [Share(name=name, tokens=tokens) for name, tokens in fitted.items() if tokens]
+        kinds.sort(key=lambda kind: -kind.tokens)
         system, tools = _prompt(reader)
         context = context_breakdown(
             messages,
             meter,
             system=system,
             tools=tools,
-            measured_prompt_tokens=None if size.basis == "estimated" else size.tokens,
+            measured_prompt_tokens=size.tokens,
             context_max_tokens=size.window,
             reserved_tokens=self._reserve(size.window, records),
         ).scale_conversation(scale)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.transcript.message import Media, Message, Part, Text, Thinking, Tool, ToolCall, ToolResult, Transcript
+from midfold.transcript.sections import SECTIONS, find_sections
 from midfold.transcript.tokens import MESSAGE_UNITS, Meter, part_units
 
 KINDS = (
@@ -33,10 +34,20 @@ class MessageSize(NamedTuple):
     tools: tuple[str, ...]
 
 
+def fit_sizes(sizes: Mapping[str, int], total: int) -> dict[str, int]:
+    """Scale estimated sizes so that they add up to a total that is known better."""
+    scale = total / max(sum(sizes.values()), 1)
+    fitted = {name: round(tokens * scale) for name, tokens in sizes.items()}
+    if fitted:
+        largest = max(reversed(fitted), key=lambda name: fitted[name])
+        fitted[largest] += total - sum(fitted.values())
+    return fitted
+
+
 def by_kind(
     messages: Transcript, meter: Meter, *, system: Message | None = None, tools: tuple[Tool, ...] = ()
 ) -> dict[str, int]:
-    """Tokens by what they are spent on; the values add up to the size of the request."""
+    """Return the estimated tokens of each kind; they add up to the estimated size of the request."""
     units = dict.fromkeys(KINDS, 0)
     units["tool definitions"] = meter.tool_units(tools)
     everything = messages if system is None else (system, *messages)
@@ -84,10 +95,12 @@ def _tools(message: Message, names: dict[str, str]) -> tuple[str, ...]:
 
 
 class ContextBucket(msgspec.Struct, frozen=True):
-    """One category of the context and its share."""
+    """One category of the context."""
 
     name: str
     tokens: int
+    foldable: int = 0
+    """Tokens of it that a compaction can shrink: what was said or reported after the first answer."""
 
 
 class ContextShare(NamedTuple):
@@ -118,11 +131,13 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_prompt_tokens or self.estimated_total_tokens
 
     def scale_conversation(self, scale: float) -> ContextBreakdown:
-        """The same where the conversation is so many times what was counted of it."""
-        *fixed, talk = self.categories
-        whole = ContextBucket(talk.name, round(talk.tokens * scale))
-        total = self.estimated_total_tokens - talk.tokens + whole.tokens
-        return msgspec.structs.replace(self, categories=(*fixed, whole), estimated_total_tokens=total)
+        """Return the breakdown of a conversation that is `scale` times as long as what was counted."""
+        scaled = []
+        for bucket in self.categories:
+            foldable = round(bucket.foldable * scale)
+            scaled.append(ContextBucket(bucket.name, bucket.tokens - bucket.foldable + foldable, foldable))
+        total = sum(bucket.tokens for bucket in scaled)
+        return msgspec.structs.replace(self, categories=tuple(scaled), estimated_total_tokens=total)
 
     @property
     def shares(self) -> tuple[ContextShare, ...]:
@@ -130,11 +145,7 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
         Categories are estimates: where the whole was measured they are corrected by it, and add up to it.
         """
-        scale = self.total_tokens / max(self.estimated_total_tokens, 1)
-        sizes = {bucket.name: round(bucket.tokens * scale) for bucket in self.categories}
-        last = next(reversed(sizes), "")
-        if last:
-            sizes[last] = max(sizes[last] + self.total_tokens - sum(sizes.values()), 0)
+        sizes = fit_sizes({bucket.name: bucket.tokens for bucket in self.categories}, self.total_tokens)
         if self.context_max_tokens:
             free = self.context_max_tokens - self.total_tokens - self.reserved_tokens
             sizes |= {RESERVE: self.reserved_tokens, FREE: max(free, 0)}
@@ -142,15 +153,13 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(ContextShare(name, tokens, tokens / whole) for name, tokens in sizes.items() if tokens)
 
 
-SECTIONS = ("rules", "skills", "sub-agents", "memory")
-"""Parts of a context that a caller may label: they cannot be told apart otherwise."""
 MCP_NAMES = ("mcp__", "mcp_")
 """How tools of MCP servers are called, and the definitions that stand for a whole server."""
 
 
 def context_breakdown(
     messages: Transcript,
-    meter: Meter,
+    meter: Meter | None = None,
     *,
     system: Message | None = None,
     tools: tuple[Tool, ...] = (),
@@ -159,30 +168,43 @@ def context_breakdown(
     context_max_tokens: int | None = None,
     reserved_tokens: int = 0,
 ) -> ContextBreakdown:
-    """The context by category: static costs apart from the conversation, which alone a compaction can shrink.
+    """Return the context by category, for a usage bar: fixed costs apart from the conversation.
 
-    `sections` maps a label (rules, skills, sub-agents, memory, or one's own) to its text: it is taken off the system
-    prompt or the conversation where it stands there, and added where it stands in neither.
+    Rules, skills, sub-agents and memory are found in what clients send. `sections` maps a label (one of these or one's
+    own) to its text, and overrides what was found under that label: it is subtracted from the system prompt or the
+    conversation if it is part of one of them, and added to the total if it is not.
     """
-    labelled = {label: meter.tokens(meter.counter.count(text)) for label, text in (sections or {}).items()}
+    meter = meter or Meter()
+    given = sections or {}
     prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
     talk = [message for message in messages if message.role != "system"]
-    in_prompts = {label for label, text in (sections or {}).items() if _stands_in(text, prompts)}
-    in_talk = {label for label, text in (sections or {}).items() if label not in in_prompts and _stands_in(text, talk)}
-    mcp = tuple(tool for tool in tools if _is_mcp(tool))
-    own = tuple(tool for tool in tools if not _is_mcp(tool))
+    units, in_prompts, beside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
+    foldable = dict.fromkeys(units, 0)
+    for label, text in given.items():
+        units[label] = meter.counter.count(text)
+        if _contains(prompts, text):
+            in_prompts += units[label]
+        elif not _contains(talk, text):
+            beside += units[label]
+    for found in find_sections(messages if system is None else (system, *messages)):
+        if found.label not in given and not any(_overlap(found.text, text) for text in given.values()):
+            size = meter.counter.count(found.text)
+            units[found.label] += size
+            in_prompts += size if found.in_prompt else 0
+            foldable[found.label] += 0 if found.is_fixed else size
     sizes = {
-        "system prompt": max(meter.count(prompts).tokens - sum(labelled[label] for label in in_prompts), 0),
-        "tool definitions": meter.tokens(meter.tool_units(own)),
-        "MCP tools": meter.tokens(meter.tool_units(mcp)),
-        **{label: labelled.get(label, 0) for label in SECTIONS},
-        **labelled,
+        "system prompt": max(meter.count(prompts).tokens - meter.tokens(in_prompts), 0),
+        "tool definitions": meter.tokens(meter.tool_units(tuple(tool for tool in tools if not _is_mcp(tool)))),
+        "MCP tools": meter.tokens(meter.tool_units(tuple(filter(_is_mcp, tools)))),
+        **{label: meter.tokens(size) for label, size in units.items()},
     }
-    beside = sum(tokens for label, tokens in labelled.items() if label not in in_prompts | in_talk)
-    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + beside
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(beside)
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
-        categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),
+        categories=tuple(
+            ContextBucket(name, tokens, tokens if name == "conversation" else meter.tokens(foldable.get(name, 0)))
+            for name, tokens in sizes.items()
+        ),
         estimated_total_tokens=sum(sizes.values()),
         measured_prompt_tokens=measured_prompt_tokens,
         context_max_tokens=context_max_tokens,
@@ -190,8 +212,12 @@ def context_breakdown(
     )
 
 
-def _stands_in(text: str, messages: Iterable[Message]) -> bool:
+def _contains(messages: Iterable[Message], text: str) -> bool:
     return bool(text) and any(text in message.text for message in messages)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return bool(other) and (one in other or other in one)
 
 
 def _is_mcp(tool: Tool) -> bool:

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -121,6 +122,103 @@ def test_context_shows_the_window_by_what_the_provider_counted(folder: Path) -> 
     assert re.search(r"free space +54,\d{3} +8[45]\.\d%", shown)
 
 
+def test_every_number_of_context_follows_what_the_provider_counted(folder: Path) -> None:
+    script = [turn("openai", "Good.", prompt_tokens=41_600)]
+    with ScriptedProvider(script) as provider, chat(provider, folder, window=64_000) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        terminal.wait_for("0 compactions")
+        terminal.wait_for("> ")
+        terminal.type("/context")
+        terminal.wait_for("/context")
+        shown = terminal.wait_for("corrected by it.")
+    strip, size = shown.strip().splitlines()[:2]
+    assert strip.strip().count("█") == 39
+    assert len(strip.strip()) == 60
+    total = int(size.split()[0].replace(",", ""))
+    assert 41_600 <= total < 41_700
+    by_kind, by_part = shown.split("Context window")
+
+    def tokens(table: str) -> dict[str, int]:
+        rows = re.findall(r"^([a-zA-Z -]+?) +([\d,]+) +[\d.]+%", table, re.MULTILINE)
+        return {name: int(number.replace(",", "")) for name, number in rows}
+
+    assert sum(tokens(by_kind).values()) == total
+    parts = tokens(by_part)
+    assert sum(parts.values()) == 64_000
+    assert parts["free space"] == 64_000 - total
+
+
+def test_pressure_is_shown_to_the_person_and_never_to_the_model(folder: Path) -> None:
+    script = [turn("openai", "Good.", prompt_tokens=27_190), turn("openai", "Better.", prompt_tokens=27_200)]
+    with ScriptedProvider(script) as provider, chat(provider, folder, window=64_000) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        status = terminal.wait_for("0 compactions")
+        assert re.search(r"8[45] % of the compaction threshold \(27,\d{3}/32,000\)", status)
+        terminal.wait_for("> ")
+        terminal.type("And now?")
+        terminal.wait_for("0 compactions")
+        sent = b"".join(request.raw for request in provider.requests).lower()
+    assert b"and now?" in sent
+    assert b"threshold" not in sent
+    assert b"32,000" not in sent
+
+
+def test_usage_shows_tokens_cost_and_what_each_compaction_saved(folder: Path) -> None:
+    used: list[tuple[int, int]] = []
+
+    def answer(request: Request) -> Answer:
+        tokens = len(request.raw) // 3
+        used.append((tokens, tokens // 2))
+        calls = [("read_file", {"path": "notes.txt"})] if len(used) < 12 else []
+        return turn("openai", "" if calls else "I have read it.", calls, prompt_tokens=tokens, cached=tokens // 2)
+
+    options = ("--model", "gpt-5.1", "--context-length", "16000", "--local", "--yes")
+    with ScriptedProvider(then=answer) as provider:
+        command = (*MIDFOLD, "chat", "--base-url", f"{provider.url}/v1", *options)
+        with Terminal(command, folder=folder, environment=environment(folder)) as terminal:
+            terminal.wait_for("> ")
+            terminal.type("/usage")
+            terminal.wait_for("nothing was sent yet")
+            terminal.wait_for("> ")
+            terminal.type("Read my notes.")
+            terminal.wait_for("I have read it.")
+            terminal.wait_for("> ")
+            terminal.type("/usage")
+            terminal.wait_for("/usage")
+            shown = terminal.wait_for("from being sent")
+    read, cached = sum(tokens for tokens, _ in used), sum(part for _, part in used)
+    assert re.search(rf"in, in 12 requests +{read:,}\n", shown)
+    assert re.search(rf"read from the cache +{cached:,}\n", shown)
+    written = int(re.search(r"^out +([\d,]+)", shown, re.MULTILINE)[1].replace(",", ""))  # type: ignore[index]
+    cost = ((read - cached) * 1.25 + cached * 0.125 + written * 10) / 1_000_000
+    assert f"cost: ${cost:.2f}" in shown
+    assert re.search(r"\d+ % of the compaction threshold \([\d,]+/8,000\)", shown)
+    rows = re.findall(r"^ *(\d+) +([\d,]+) +([\d,]+) +([\d,]+) +(\d+) +(?:local|none)", shown, re.MULTILINE)
+    assert rows
+    for _, before, after, saved, _ in rows:
+        old, new, less = (int(text.replace(",", "")) for text in (before, after, saved))
+        assert old - new == less > 0
+
+
+def test_usage_counts_requests_that_a_gateway_compacted(folder: Path) -> None:
+    folded = msgspec.structs.replace(
+        turn("openai", "Good.", prompt_tokens=1_234, cached=200), headers={"x-midfold-action": "compacted"}
+    )
+    with ScriptedProvider([folded]) as provider, chat(provider, folder) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        terminal.wait_for("0 compactions")
+        terminal.wait_for("> ")
+        terminal.type("/usage")
+        terminal.wait_for("/usage")
+        shown = terminal.wait_for("> ")
+    assert re.search(r"in, in 1 request +1,234\n", shown)
+    assert re.search(r"read from the cache +200\n", shown)
+    assert "cost: not known: no price for scripted" in shown
+
+
 def test_every_slash_command(folder: Path) -> None:
     with ScriptedProvider(then=reading(12)) as provider, chat(provider, folder, "--yes") as terminal:
         terminal.wait_for("> ")
@@ -136,7 +234,7 @@ def test_every_slash_command(folder: Path) -> None:
             return terminal.wait_for("> ")
 
         context = said("/context")
-        assert "a fold begins at 8,000" in context
+        assert re.search(r"\d+ % of the compaction threshold \([\d,]+/8,000\)", context)
         assert "tool results" in context
         assert "system prompt" in context
         preview = said("/compress --preview")

@@ -478,7 +478,7 @@ def test_the_table_of_models_is_not_cut(width: int, last: str, tmp_path: Path) -
     assert "…" not in terminal.shown
 
 
-@pytest.mark.parametrize(("width", "lines"), [(60, 2), (110, 1)])
+@pytest.mark.parametrize(("width", "lines"), [(60, 3), (110, 2), (150, 1)])
 def test_the_status_of_a_chat_fits(width: int, lines: int, tmp_path: Path) -> None:
     with (
         ScriptedProvider([turn("openai", "Yes.")]) as provider,

@@ -74,6 +74,9 @@ def test_the_window_is_shown_from_fixed_costs_to_free_space_with_what_was_measur
     assert "90,000 tokens (reported by the provider; estimated: 3" in shown
     assert re.search(r"free space +90,000 +45\.0%", shown)
     assert "what the provider counted" in shown
+    by_kind = shown.partition("Where the tokens go")[2].partition("Context window")[0]
+    sizes = [int(number.replace(",", "")) for number in re.findall(r" ([\d,]+) +[\d.]+%", by_kind)]
+    assert sum(sizes) == 90_000
     assert "what the provider counted" not in inspect(CODING).output
 
 

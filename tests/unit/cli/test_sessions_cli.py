@@ -82,6 +82,23 @@ def test_a_view_shows_what_a_json_result_says_first(shell: Shell) -> None:
     assert "9f8b7c6d5e4f" not in shown
 
 
+def test_a_view_shows_text_results_by_what_their_tool_tells_first(shell: Shell) -> None:
+    hits = "\n".join(f"src/a.py:{number}: the fox" for number in range(1, 9))
+    with midfold.open(shell.url) as sessions:
+        sessions.session("dora").append(
+            [
+                user("Look."),
+                *call(1, "Bash", {"command": "make"}, "Exit code 2\nboom"),
+                *call(2, "Grep", {"pattern": "fox"}, hits),
+                *call(3, "Read", {"file_path": "/home/me/shop/src/a.py"}, "import os\n"),
+            ]
+        )
+    shown = shell("sessions", "view", "dora").stdout
+    assert "exit code: 2; boom" in shown
+    assert "8 matches found; " in shown
+    assert "path: `…/src/a.py`; import os" in shown
+
+
 def test_search_and_unfold(shell: Shell) -> None:
     hit, *_ = shell.json("sessions", "search", "src/invoice/total_price.py", "--session", "alice", "--role", "user")
     assert "total_price.py" in hit["text"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from midfold import Pressure, effective_input_window, threshold_tokens
-from midfold.fold.budget import plan_budget
+from midfold.fold.budget import plan_budget, pressure_text
 
 WINDOWS = [8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000, 2_000_000]
 
@@ -94,3 +94,9 @@ def test_a_summary_that_had_room_once_is_not_cut_to_the_least_by_the_next_fold()
     assert small.summary_tokens(1_000, 9_000, room=0) == 3_200
     assert small.summary_tokens(1_000, 1_000, room=0) == 2_000
     assert plan_budget(200_000).summary_tokens(1_000, 9_900, room=0) == 10_000
+
+
+def test_pressure_is_worded_for_people_and_never_rounded_up() -> None:
+    assert pressure_text(42_500, 50_000) == "85 % of the compaction threshold (42,500/50,000)"
+    assert pressure_text(49_999, 50_000) == "99 % of the compaction threshold (49,999/50,000)"
+    assert pressure_text(0, 0) == "0 % of the compaction threshold (0/0)"

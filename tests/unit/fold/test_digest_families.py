@@ -107,6 +107,8 @@ def test_tools_are_recognised_by_name_or_shape(family: str, name: str, arguments
         (json.dumps({"output": "a\nb\nc", "metadata": {"exit_code": 1, "duration_seconds": 0.1}}), 1, 3),
         (json.dumps({"stdout": "a\nb\n", "stderr": "c\n", "returncode": 3}), 3, 3),
         (json.dumps({"stdout": "", "stderr": "", "exitCode": 0}), 0, 0),
+        ("a\nb\n[exit 1]", 1, 2),
+        ("[exit 0]", 0, 0),
         ("a\nb\n[The command completed with exit code 1.]\n[Current working directory: /w]", 1, 2),
     ],
 )  # fmt: skip

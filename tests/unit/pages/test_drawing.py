@@ -12,7 +12,17 @@ import pytest
 
 from midfold.drawing import tag, ticks
 from midfold.pages import charts, formatting
-from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
+from midfold.pages.api_types import (
+    CacheUse,
+    CompactionFacts,
+    Day,
+    Saved,
+    Segment,
+    SessionFacts,
+    Size,
+    TurnFacts,
+    UsageFacts,
+)
 from midfold.pages.html import hit_text, mark_words, outline, with_code
 
 NOTHING = CacheUse(
@@ -28,6 +38,8 @@ UNSAVED = Saved(
     summaries=None,
     net=None,
 )
+
+UNUSED = UsageFacts(requests=0, input_tokens=0, output_tokens=0, cache_read_tokens=0, cache_write_tokens=0, cost=None)
 
 
 def session(tokens: int = 900, messages: int = 40) -> SessionFacts:
@@ -49,6 +61,7 @@ def session(tokens: int = 900, messages: int = 40) -> SessionFacts:
         size=size,
         saved=UNSAVED,
         cache=NOTHING,
+        usage=UNUSED,
     )
 
 

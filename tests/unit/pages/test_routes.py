@@ -246,6 +246,43 @@ def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
     assert "Parts of the size that the provider counted." in page
 
 
+def test_a_session_shows_pressure_usage_and_what_each_compaction_saved() -> None:
+    rules = f"# AGENTS.md instructions for /src\n<INSTRUCTIONS>\n{'Never push. ' * 200}\n</INSTRUCTIONS>"
+    with midfold.open("memory:") as store:
+        session = store.session("a", model="claude-opus-4-6", context_length=100_000)
+        session.append([user(rules), *long_tool_heavy_conversation().messages])
+        receipt = session.compact(force=True).receipt
+        session.observe({"input_tokens": 2_500, "cache_read_input_tokens": 40_000, "output_tokens": 1_000})
+        with served(store) as web:
+            page, answer = Tags(web.get("/sessions/a").text).text, web.get("/api/sessions/a").json
+    assert re.search(r"85 %\s*of the compaction threshold \(42,500/50,000\)", page)
+    used = answer["session"]["usage"]
+    assert (used["input_tokens"], used["output_tokens"], used["cache_read_tokens"]) == (42_500, 1_000, 40_000)
+    assert used["cost"] == pytest.approx((2_500 * 5 + 40_000 * 0.5 + 1_000 * 25) / 1_000_000)
+    assert "$0.06" in page
+    assert f"{(receipt.old_tokens - receipt.new_tokens) / 1000:.1f}".removesuffix(".0") + "k saved" in page
+    assert sum(kind["tokens"] for kind in answer["kinds"]) == 42_500
+    parts = {part["name"]: part["tokens"] for part in answer["context"]}
+    assert parts["rules"] > 500
+    assert sum(parts.values()) == 100_000
+
+
+def test_hits_are_shown_with_their_count_and_output_of_commands_as_it_was_said() -> None:
+    hits = "\n".join(f"src/a.py:{number}: the fox" for number in range(1, 301))
+    with midfold.open("memory:") as store:
+        grep, bash = (
+            call(1, "Grep", {"pattern": "fox"}, hits),
+            call(2, "Bash", {"command": "make"}, "Exit code 2\nboom"),
+        )
+        store.session("a").append([user("Look."), *grep, *bash])
+        with served(store) as web:
+            page = Tags(web.get("/sessions/a/messages/2").text).text
+            (shell,) = web.get("/api/sessions/a/messages/4").json["messages"][0]["blocks"]
+    assert "300 matches found\n" in page
+    assert "and 100 more; narrow the pattern" in page
+    assert (shell["outline"], shell["act"]["outcome"]) == ("", "failed")
+
+
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
     seen: set[str] = set()
     todo = ["/", "/sessions", "/search?q=git", session_path(HOSTILE), *addresses(sessions).values()]

@@ -45,6 +45,8 @@ _EXIT_FIRST = re.compile(r"\[?(?:Exit|Return)(?:ed with)? [Cc]ode:? (-?\d{1,10})
 _EXIT_LAST = re.compile(
     r"\n?\[(?:The command completed|Command (?:finished|completed|exited)) with exit code (-?\d{1,10})"
 )
+_EXIT_OWN = re.compile(r"(?:\A|\n)\[exit (-?\d{1,10})\]\Z")
+"""Of the shell of midfold's own agent."""
 _EXIT_GEMINI = re.compile(r"^Exit Code: (-?\d{1,10})$", re.MULTILINE)
 
 
@@ -180,6 +182,9 @@ def _take_off_stated_exit(opened: _Open) -> bool:
     if text.find(" with exit code ", floor) >= 0 and (found := _EXIT_LAST.search(text, floor)):
         opened.exit_code, opened.text = int(found[1]), text[: found.start()]
         return True
+    if text.endswith("]") and (found := _EXIT_OWN.search(text, max(0, len(text) - 20))):
+        opened.exit_code, opened.text = int(found[1]), text[: found.start()]
+        return True
     if text.startswith("Command: ") and (found := _EXIT_GEMINI.search(text, floor)):
         opened.exit_code = int(found[1])
         return True
@@ -195,11 +200,9 @@ def _take_off_json(opened: _Open) -> None:
         opened.value = value = jsonio.decode(text)
     except jsonio.NotJSON:
         return
-    if not isinstance(value, dict):
-        return
-    code = _exit_code(value)
-    if code is not None:
-        opened.exit_code = code
+    if not isinstance(value, dict) or opened.exit_code is not None:
+        return  # JSON inside another envelope is what the command printed
+    opened.exit_code = code = _exit_code(value)
     inner = [shown for key in INNER_KEYS if (shown := _inner(value.get(key)))]
     if inner or code is not None:
         opened.text = "\n".join(text.rstrip("\n") for text in inner) if len(inner) > 1 else "".join(inner)
