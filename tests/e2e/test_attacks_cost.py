@@ -205,10 +205,12 @@ def tool_calls(count: int, per_message: int = 1) -> bytes:
     return talk(*messages, said(b"and now?"))
 
 
+def different(count: int) -> bytes:
+    return talk(*(said(b"message %d" % number, (b"user", b"assistant")[number % 2]) for number in range(count)))
+
+
 CROWDS = {
-    "190,000 messages": lambda: talk(
-        *(said(b"message %d" % n, (b"user", b"assistant")[n % 2]) for n in range(190_000))
-    ),
+    "190,000 messages": lambda: different(190_000),
     "90,000 tool calls": lambda: tool_calls(90_000),
     "90,000 tool calls in batches": lambda: tool_calls(90_000, 30),
 }
