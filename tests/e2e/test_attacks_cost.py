@@ -224,6 +224,12 @@ def test_a_crowd_of_messages_or_tool_calls_is_passed_on_as_it_is(served: Process
     assert headers["x-midfold-reason"] == "more than 50,000 messages, or more in them than is looked at"
 
 
+def test_one_message_of_forty_megabytes_of_line_breaks(served: Process) -> None:
+    few = [said(b"a"), said(b"b", b"assistant")] * 3
+    body = talk(*few, said(b"\\n" * (20 * MEGABYTE)))
+    assert burdened(served, lambda: post(served, body))[0] == 200
+
+
 def test_many_different_messages_are_folded_without_a_pause(served: Process) -> None:
     """Full garbage collections would stop the process for as long as there are objects of the request."""
     body = different(49_000)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-CHECK_SECONDS = 1.0
+CHECK_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
 QUIET_BYTES = 1_000_000
 """Bytes of unfinished requests up to which a full collection is short."""
