@@ -141,6 +141,8 @@ def is_crowded(body: bytes) -> bool:
 def _has_a_crowd(body: bytes) -> bool:
     try:
         found = entries(body)
+        if len(found) > MOST_IN_ONE:
+            return True
         listed = [key for key in ("messages", "input") if key in found and first_byte(found[key]) == b"["]
         lists = [elements(found.pop(key)) for key in listed]
     except NotJSON:

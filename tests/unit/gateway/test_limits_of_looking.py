@@ -160,10 +160,11 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
         (b'{"tools":[' + b"{}," * MOST_IN_ONE + b"1]}", True),
         (tiny(1, b'{"role":"user","content":' + b"[" * MOST_IN_ONE + b"]" * MOST_IN_ONE + b"}"), True),
         (tiny(4_000, b"[" * 400 + b"]" * 400), True),
+        (b"{" + b",".join(b'"k%d":1' % number for number in range(MOST_IN_ONE + 1)) + b"}", True),
     ],
     ids=[
         *("25,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"),
-        *("full messages", "one overfull", "in a text", "overfull tools", "deep", "many deep ones"),
+        *("full messages", "one overfull", "in a text", "overfull tools", "deep", "many deep ones", "keys"),
     ],
 )
 def test_a_request_of_too_many_pieces_is_known_before_it_is_read(body: bytes, crowded: bool) -> None:
