@@ -147,7 +147,7 @@ def test_a_million_tiny_messages_are_passed_on_as_they_are(served: Process) -> N
     status, headers, answer = burdened(served, lambda: post(served, body))
     assert (status, answer) == (200, ANSWER)
     assert headers["x-midfold-action"] == "passed"
-    assert headers["x-midfold-reason"] == "more than 200,000 messages, or more in them than is looked at"
+    assert headers["x-midfold-reason"] == "more than 50,000 messages, or more in them than is looked at"
     assert time.perf_counter() - begun < 20
     assert_let_go(served, before)
 
@@ -167,11 +167,11 @@ def test_what_the_gateway_answers_itself_has_the_same_limit(tmp_path: Path, path
     def uncounted(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
-    body = talk(*[said(b"a")] * 200_001).replace(b'"messages"', b'"input"' if "responses" in path else b'"messages"')
+    body = talk(*[said(b"a")] * 50_001).replace(b'"messages"', b'"input"' if "responses" in path else b'"messages"')
     with provider(uncounted) as upstream, running(upstream) as here:
         status, _, answer = call(here.url, "POST", path, body)
     assert status == 413
-    assert "more than 200,000 messages" in json.loads(answer)["error"]["message"]
+    assert "more than 50,000 messages" in json.loads(answer)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,54 @@ def test_lists_of_ten_million_ones(served: Process, list_of: bytes) -> None:
 
 
 def test_tens_of_thousands_of_messages_are_folded(served: Process) -> None:
-    body = talk(*[said(b"a"), said(b"b", b"assistant")] * effort(30_000, 50_000), said(b"and now?"))
+    body = talk(*[said(b"a"), said(b"b", b"assistant")] * effort(20_000, 24_900), said(b"and now?"))
+    status, headers, _ = burdened(served, lambda: post(served, body))
+    assert status == 200
+    assert headers["x-midfold-action"] in ("compacted", "checkpoint")
+
+
+def tool_calls(count: int, per_message: int = 1) -> bytes:
+    """A conversation of so many tool calls, each with its result."""
+    messages = [said(b"go on")]
+    for first in range(0, count, per_message):
+        numbers = range(first, first + per_message)
+        made = b",".join(
+            b'{"id":"c%d","type":"function","function":{"name":"read","arguments":"{\\"path\\":\\"%d.py\\"}"}}' % (n, n)
+            for n in numbers
+        )
+        messages.append(b'{"role":"assistant","content":null,"tool_calls":[' + made + b"]}")
+        messages += [b'{"role":"tool","tool_call_id":"c%d","content":"line %d"}' % (n, n) for n in numbers]
+    return talk(*messages, said(b"and now?"))
+
+
+def different(count: int) -> bytes:
+    return talk(*(said(b"message %d" % number, (b"user", b"assistant")[number % 2]) for number in range(count)))
+
+
+CROWDS = {
+    "190,000 messages": lambda: different(190_000),
+    "90,000 tool calls": lambda: tool_calls(90_000),
+    "90,000 tool calls in batches": lambda: tool_calls(90_000, 30),
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_a_crowd_of_messages_or_tool_calls_is_passed_on_as_it_is(served: Process, crowd: str) -> None:
+    body = CROWDS[crowd]()
+    status, headers, _ = burdened(served, lambda: post(served, body))
+    assert (status, headers["x-midfold-action"]) == (200, "passed")
+    assert headers["x-midfold-reason"] == "more than 50,000 messages, or more in them than is looked at"
+
+
+def test_one_message_of_forty_megabytes_of_line_breaks(served: Process) -> None:
+    few = [said(b"a"), said(b"b", b"assistant")] * 3
+    body = talk(*few, said(b"\\n" * (20 * MEGABYTE)))
+    assert burdened(served, lambda: post(served, body))[0] == 200
+
+
+def test_many_different_messages_are_folded_without_a_pause(served: Process) -> None:
+    """Full garbage collections would stop the process for as long as there are objects of the request."""
+    body = different(49_000)
     status, headers, _ = burdened(served, lambda: post(served, body))
     assert status == 200
     assert headers["x-midfold-action"] in ("compacted", "checkpoint")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pytest
 
@@ -181,6 +182,36 @@ def test_without_the_key_nobody_sees_anything(home: Home, provider: RulesProvide
     assert json.loads(done.stdout) == {"none": [401] * 6, "wrong": [401] * 4, "right": [200] * 4}
     assert len(provider.requests) == 2
     assert "no request came through the gateway" in done.stderr
+
+
+REPEATED = """
+    import base64, os, urllib.error, urllib.request
+
+    base = os.environ["OPENAI_BASE_URL"]
+    place, key = base.split("/mfk_")[0], "mfk_" + base.split("/mfk_")[1].split("/")[0]
+    encoded = "".join(f"%{byte:02x}" for byte in key.encode())
+    basic = "Basic " + base64.b64encode(f"any:{key}".encode()).decode()
+    for address in (f"{base}/models", f"{base}/{key}/models", f"{base}/models?a={key}&b={encoded}",
+                    f"{base}/{encoded}/models", f"{base}/models/x{key}y"):
+        headers = {"x-midfold-key": key, "authorization": basic, "x-api-key": key, "cookie": f"k={key}; l={encoded}",
+                   "referer": f"{place}/{key}/", "x-other": f"Bearer {key}", f"x-{key}": "1", "x-mine": "kept"}
+        try:
+            urllib.request.urlopen(urllib.request.Request(address, headers=headers)).read()
+        except urllib.error.HTTPError:
+            pass
+"""
+
+
+def test_key_is_removed_from_every_header_path_and_query(home: Home, provider: RulesProvider) -> None:
+    done = home.run("--", home.program("repeated", REPEATED), **base_addresses(provider))
+    assert done.returncode == 0, done.stderr
+    sent = [unquote(f"{request.path} {request.headers}") for request in provider.requests]
+    assert len(sent) >= 3, "what is left of a request is sent"
+    key = KEY.findall(done.stderr)[0]
+    for told in sent:
+        assert key.lower() not in told.lower()
+        assert b64encode(f"any:{key}".encode()).decode() not in told
+        assert "kept" in told
 
 
 def test_the_page_opens_with_the_address_that_is_told(home: Home) -> None:

@@ -140,6 +140,7 @@ def private_gateways(
 ) -> Iterator[PrivateAddress]:
     """A gateway for each upstream on a free port of the loopback, behind a key that is made here and kept nowhere."""
     from midfold.gateway.admission import new_key
+    from midfold.gateway.collecting import quiet_collections
     from midfold.gateway.private_door import PrivateDoor
     from midfold.pages import Recorder
 
@@ -156,7 +157,8 @@ def private_gateways(
     server = make_server(config)(PrivateDoor(address.key, gateways))
     server.config.timeout_graceful_shutdown = STOP_SECONDS
     serving = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    with listening, _held_log():
+    held = [gateway.door.held for gateway in gateways.values()]
+    with listening, _held_log(), quiet_collections(lambda: sum(one.total for one in held)):
         serving.start()
         try:
             ends = time.monotonic() + START_SECONDS

@@ -74,6 +74,7 @@ def command(
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
+        from midfold.gateway.collecting import quiet_collections
         from midfold.gateway.operating import check_door
         from midfold.pages import Recorder
 
@@ -94,7 +95,8 @@ def command(
         _greet(known, sessions)
         Thread(target=_tell_unknown_names, args=(known,), daemon=True).start()
         try:
-            signals.serve(server_of(door), sockets)
+            with quiet_collections(lambda: door.held.total):
+                signals.serve(server_of(door), sockets)
         finally:
             recorder.close()
             teller.close()

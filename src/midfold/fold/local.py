@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from operator import add
 from typing import NamedTuple
@@ -130,20 +131,20 @@ def _least_summary(ask: SummaryAsk) -> str:
 
 
 def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
-    reading = FoldReading(ask)
-    old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
-    room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
-    state = WorkState(reading, old, room).sections()
-    told, tools = (
-        (state.render(terse=True), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
-    )
-    steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
-    rendered = state.render(terse=ask.dense)
-    choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
-    happened = [STORY if choice.chosen and not ask.dense else "", story(steps, choice), tools]
-    body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
-    parts = (TERSE_NOTICE, ask.redact(body)) if ask.dense else (NOTICE, "", ask.redact(body))
-    return "\n".join(parts), book_of(choice)
+    with closing(FoldReading(ask)) as reading:
+        old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
+        room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
+        state = WorkState(reading, old, room).sections()
+        told, tools = (
+            (state.render(terse=True), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
+        )
+        steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
+        rendered = state.render(terse=ask.dense)
+        choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
+        happened = [STORY if choice.chosen and not ask.dense else "", story(steps, choice), tools]
+        body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
+        parts = (TERSE_NOTICE, ask.redact(body)) if ask.dense else (NOTICE, "", ask.redact(body))
+        return "\n".join(parts), book_of(choice)
 
 
 def _tools_used(ask: SummaryAsk) -> str:
@@ -168,8 +169,8 @@ def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSu
 
 def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
     """How much of what the fold says a reader of this text, and of what stays, has."""
-    reading = FoldReading(ask, scanned, only_names=True)
-    return book_of(Choice(reading, reading.steps, 0, text, only_names=True))
+    with closing(FoldReading(ask, scanned, only_names=True)) as reading:
+        return book_of(Choice(reading, reading.steps, 0, text, only_names=True))
 
 
 def state_only(step: StoryStep, reading: FoldReading) -> bool:

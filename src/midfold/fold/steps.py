@@ -217,6 +217,11 @@ class FoldReading:
                 if step.action is not None and (step.action.family == "search" or "grep " in step.head):
                     step.lines = _without_context(step)
 
+    def close(self) -> None:
+        """Drop the lines of all steps: they refer to each other, and only a full garbage collection would free them."""
+        for step in self.steps:
+            step.lines = []
+
     def _drop_stale(self) -> None:
         """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
         well printed. What was looked at before the last change of a file is stale, and what stands behind the fold."""

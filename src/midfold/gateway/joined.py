@@ -11,6 +11,7 @@ Rules of this file:
 5. The usage at the end is the last turn's.
 6. Where no other turn may follow, this one is the client's whatever it calls: hidden calls are taken out, and if no
    other is left, it ends as one that calls nothing.
+7. An event of another shape than its dialect has is not read: it passes, in its place, as it came.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
+
+import msgspec
 
 from midfold.transcript.replies import AnswerReader, ModelAnswer
 from midfold.transcript.sse import StreamEvent, event_bytes
@@ -38,10 +41,57 @@ class ShownPart(NamedTuple):
     text: str
 
 
+Object = dict[str, Any] | None
+
+
+class _ChatCall(msgspec.Struct):
+    function: Object = None
+
+
+class _ChatDelta(msgspec.Struct):
+    tool_calls: list[_ChatCall] | None = None
+
+
+class _ChatChoice(msgspec.Struct):
+    delta: _ChatDelta | None = None
+    message: _ChatDelta | None = None
+
+
+class ChatShape(msgspec.Struct):
+    """The parts of a chat completion, or of one of its events, that are read here."""
+
+    choices: list[_ChatChoice] | None = None
+
+
+class AnthropicShape(msgspec.Struct):
+    """The parts of an Anthropic message, or of one of its events, that are read here."""
+
+    content_block: Object = None
+    delta: Object = None
+    content: list[Any] | None = None
+
+
+class _ResponsesItem(msgspec.Struct):
+    type: str = ""
+
+
+class _Response(msgspec.Struct):
+    output: list[_ResponsesItem] = []
+
+
+class ResponsesShape(msgspec.Struct):
+    """The parts of an event of a response that are read here."""
+
+    item: _ResponsesItem | None = None
+    response: _Response | None = None
+
+
 class JoinedStream(ABC):
     """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
 
     dialect: ClassVar[str]
+    shape: ClassVar[type[msgspec.Struct]]
+    """What an event must be like to be read."""
     response_id = ""
     """What the client knows the answer by, where a provider keeps it."""
 
@@ -67,6 +117,7 @@ class JoinedStream(ABC):
 
     def feed(self, event: StreamEvent) -> bytes:
         """What is to be sent now."""
+        event = event if self._has_shape(event.value) else StreamEvent(event.raw)
         self.turn.take(event)
         self.usage = self.turn.usage
         value = event.value or {}
@@ -85,6 +136,13 @@ class JoinedStream(ABC):
         before, self._waiting = self._waiting, []
         return b"".join([self._rewrite(one) for one in (*before, event)])
 
+    def _has_shape(self, value: Any) -> bool:
+        try:
+            msgspec.convert(value or {}, self.shape)
+        except msgspec.ValidationError:
+            return False
+        return True
+
     def rest(self) -> bytes:
         """What has waited: the turn is one for the client."""
         before, self._waiting = self._waiting, []
@@ -97,6 +155,8 @@ class JoinedStream(ABC):
 
     def strip(self, answer: dict[str, Any]) -> dict[str, Any]:
         """An answer in one piece that ends so."""
+        if not self._has_shape(answer):
+            return answer
         kept = self._strip(answer)
         return self._end(kept) if self._calls_nothing else kept
 
@@ -161,7 +221,7 @@ class JoinedStream(ABC):
 
 
 class JoinedAnthropic(JoinedStream):
-    dialect = "anthropic"
+    dialect, shape = "anthropic", AnthropicShape
 
     def _begin(self) -> None:
         super()._begin()
@@ -181,7 +241,7 @@ class JoinedAnthropic(JoinedStream):
         return self._renumber(value, "index")
 
     def _strip(self, answer: dict[str, Any]) -> dict[str, Any]:
-        blocks = answer["content"]
+        blocks = answer.get("content") or ()
         return {**answer, "content": [one for one in blocks if not self._tools.intersection(self._calls_in(one))]}
 
     def _end(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +276,7 @@ class JoinedAnthropic(JoinedStream):
 
 
 class JoinedChat(JoinedStream):
-    dialect = "openai-chat"
+    dialect, shape = "openai-chat", ChatShape
 
     def __init__(self, hidden_tools: frozenset[str]) -> None:
         self._head: dict[str, Any] = {}
@@ -264,9 +324,10 @@ class JoinedChat(JoinedStream):
         return {**choice, "delta": others | ({"tool_calls": calls} if calls else {})}
 
     def _strip(self, answer: dict[str, Any]) -> dict[str, Any]:
+        choices = answer.get("choices") or ()
         return {
             **answer,
-            "choices": [{**one, "message": self._message(one.get("message") or {})} for one in answer["choices"]],
+            "choices": [{**one, "message": self._message(one.get("message") or {})} for one in choices],
         }
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +365,7 @@ class JoinedChat(JoinedStream):
         if not isinstance(delta, Mapping):
             return choice
         kept = {key: text for key, text in delta.items() if key != "role"}
-        if kept.get("content") and not self._is_separated:
+        if isinstance(kept.get("content"), str) and kept["content"] and not self._is_separated:
             kept["content"] = SEPARATOR + kept["content"]
         return {**choice, "delta": kept}
 
@@ -319,7 +380,7 @@ class JoinedChat(JoinedStream):
 class JoinedResponses(JoinedStream):
     """A reasoning item must be followed by the item it belongs to, so it waits until it is known what that is."""
 
-    dialect = "openai-responses"
+    dialect, shape = "openai-responses", ResponsesShape
 
     def __init__(self, hidden_tools: frozenset[str]) -> None:
         self._items: list[dict[str, Any]] = []
@@ -346,6 +407,8 @@ class JoinedResponses(JoinedStream):
 
     def _strip(self, answer: dict[str, Any]) -> dict[str, Any]:
         self.response_id = str(answer.get("id"))
+        if not self._has_shape({"response": answer}):
+            return answer
         stripped: dict[str, Any] = self._without_hidden({"response": answer})["response"]
         return stripped
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from midfold.config import Config
-from midfold.errors import ConfigError, MidfoldError
+from midfold.errors import ConfigError, MidfoldError, StoreUnavailable
 from midfold.fold.receipt import RecallCost
 from midfold.gateway.admission import Admission, AdmissionLimits, GatewayKeys
 from midfold.gateway.browsers import LOOPBACK, Browsers
@@ -209,6 +210,9 @@ class Metrics:
 
 READY_WITHIN = 3.0
 """Seconds a store may take to answer."""
+FAULT_SECONDS = 30.0
+"""Seconds after a request passed unmanaged because the store failed, for which the gateway is not ready. Then it is
+tried again: a gateway that gets no requests would never notice that its disk has space again."""
 
 
 def check_door(config: Config) -> None:
@@ -228,6 +232,7 @@ class Operations:
         self.config, self.sessions = config, sessions
         self.figures = Metrics()
         self._log = log or (to() if config.gateway.log == "requests" else None)
+        self._faulty_until = 0.0
 
     def routes(self) -> list[Route]:
         from starlette.routing import Route
@@ -240,7 +245,7 @@ class Operations:
         limits = AdmissionLimits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
         )
-        app.gateway.accountants.append(self.figures)
+        app.gateway.accountants += [self.figures, self._note_fault]
         if self._log is not None:
             app.gateway.accountants.append(self.write)
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
@@ -251,6 +256,11 @@ class Operations:
         if importlib.util.find_spec("resource") is not None:
             self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
         return door
+
+    def _note_fault(self, account: RequestAccount) -> None:
+        """Remember that the store failed a request: reads may work while nothing can be written."""
+        if account.fault == StoreUnavailable.__name__:
+            self._faulty_until = time.monotonic() + FAULT_SECONDS
 
     def write(self, account: RequestAccount) -> None:
         """One line about a request that is over."""
@@ -300,8 +310,13 @@ class Operations:
                 await asyncio.to_thread(store.sessions, 1)
         except TimeoutError:
             return f"no answer within {READY_WITHIN:g} seconds"
+        except StoreUnavailable as error:
+            # Behind a colon stands what the database server says, which may name hosts and users.
+            return str(error).removeprefix(f"{store.where}: ").partition(": ")[0]
         except MidfoldError as error:
             return type(error).__name__
+        if time.monotonic() < self._faulty_until:
+            return f"the store failed, and a request passed unmanaged, less than {FAULT_SECONDS:g} seconds ago"
         return ""
 
 

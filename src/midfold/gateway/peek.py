@@ -23,10 +23,11 @@ SMALL = 65_536
 """Bytes of a body in which no field is too long to be read."""
 LONGEST_VALUE = 1_000
 """Bytes of a value worth reading."""
-MOST_MESSAGES = 200_000
-MOST_VALUES = 1_500_000
+MOST_MESSAGES = 50_000
+"""Messages of a request; reading and folding so many takes some 4 s of a thread."""
+MOST_VALUES = 500_000
 """Values of all kinds in a request; a message with a tool call has about ten."""
-MOST_IN_ONE = 100_000
+MOST_IN_ONE = 25_000
 """Lists and objects in one message: it is read at once."""
 MARKS = b",[{"
 """What values are counted by; what is nested needs no commas."""
@@ -140,6 +141,8 @@ def is_crowded(body: bytes) -> bool:
 def _has_a_crowd(body: bytes) -> bool:
     try:
         found = entries(body)
+        if len(found) > MOST_IN_ONE:
+            return True
         listed = [key for key in ("messages", "input") if key in found and first_byte(found[key]) == b"["]
         lists = [elements(found.pop(key)) for key in listed]
     except NotJSON:

@@ -3,7 +3,8 @@
 Rules of this file:
 1. Nothing is answered without the key, not even whether a gateway is here: other accounts share the loopback.
 2. The key comes as the header `x-midfold-key`, as the first segment of the path (for clients that can be given an
-   address and nothing else), or as a browser's password. It is taken off: no gateway and no upstream sees it.
+   address and nothing else), or as a browser's password. It is removed wherever else it stands in the path, the query
+   or a header, too: no gateway and no upstream sees it. (Bodies are the client's.)
 3. Whoever has the key is one owner, also when the client's credential rotates.
 4. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
 """
@@ -14,6 +15,7 @@ import asyncio
 import hmac
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
 
 from midfold.gateway.admission import OWN_HEADER, Admission, key_in_header
 from midfold.gateway.exchange import JSON, NOBODY, Receive, Scope, Send
@@ -57,14 +59,35 @@ class PrivateDoor:
             await self._pages(inner, receive, send)
 
     def _without_key(self, scope: Scope) -> Scope | None:
-        """The request as it would be without a key; None if it has none."""
+        """Return the request without the key, wherever it stands; None if it does not have it where it must."""
         first = _first_segment(scope)
         if self._is_key(first):
-            return _below(scope, first)
+            return self._clean(_below(scope, first))
         for name, value in scope["headers"]:
             if name in (OWN_HEADER, AUTHORIZATION) and self._is_key(key_in_header(value.decode("latin-1")).encode()):
-                return {**scope, "headers": [pair for pair in scope["headers"] if pair != (name, value)]}
+                return self._clean(scope)
         return None
+
+    def _clean(self, scope: Scope) -> Scope:
+        """Return the request without headers that have the key in them, and with it cut out of path and query."""
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if not self._holds_key(value) and self._key.lower() not in name.lower()
+        ]
+        raw, query = (self._cut(scope.get(name) or b"") for name in ("raw_path", "query_string"))
+        path = scope["path"] if raw == scope["raw_path"] else unquote(raw)
+        return {**scope, "headers": headers, "path": path or "/", "raw_path": raw or b"/", "query_string": query}
+
+    def _holds_key(self, value: bytes) -> bool:
+        known = key_in_header(value.decode("latin-1")).encode()
+        return self._key in value or self._key in known or self._key in unquote_to_bytes(value)
+
+    def _cut(self, text: bytes) -> bytes:
+        """Return a path or a query without the key; one that has it in disguise becomes empty."""
+        while self._key in text:
+            text = text.replace(b"/" + self._key, b"").replace(self._key, b"")
+        return b"" if self._key in unquote_to_bytes(text) else text
 
     def _is_key(self, text: bytes) -> bool:
         return hmac.compare_digest(text, self._key)

@@ -6,6 +6,8 @@ Rules of this file:
    any status is an answer; what has begun is never begun anew.
 3. No text of an error has a header, a body or a key in it.
 4. Nothing is sent but to the scheme, host and port of the upstream's configuration, and without user information.
+5. A reset is no end: an answer whose length is not known ends where the upstream closes the connection in order. No
+   upgrade is ever asked for, so status 101 is no answer.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from midfold.config import Config
 from midfold.errors import ConfigError, Misdirected, MissingExtra, UpstreamError
@@ -154,6 +157,7 @@ def _upstream(where: str, url: str, variable: str | None, environment: Mapping[s
 
 
 FIRST_PAUSE = 0.1
+SWITCHING_PROTOCOLS = 101
 SHORT = 200
 """Characters of a path and a query that are worth remembering."""
 LARGE, PIECE = 500_000, 1 << 17
@@ -169,6 +173,35 @@ def aiohttp_module() -> Any:
     except ImportError:
         raise MissingExtra("the gateway", "gateway") from None
     return aiohttp
+
+
+_watched: WeakSet[asyncio.Future[None]] = WeakSet()
+
+
+@cache
+def _response_class() -> type[aiohttp.ClientResponse]:
+    """Return a response that knows how its connection ends: aiohttp reports a reset as the end of the body."""
+
+    class WatchedResponse(aiohttp_module().ClientResponse):  # type: ignore[misc]
+        lost: asyncio.Future[None] | None = None
+
+        async def start(self, connection: Any) -> Any:
+            lost = self.lost = connection.protocol.closed
+            if lost is not None and lost not in _watched:
+                _watched.add(lost)
+                lost.add_done_callback(asyncio.Future.exception)
+            return await super().start(connection)
+
+    return WatchedResponse
+
+
+def _is_reset(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a body that only the end of its connection ends was broken off."""
+    headers = response.headers
+    if "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower():
+        return False
+    lost: asyncio.Future[None] | None = getattr(response, "lost", None)
+    return lost is not None and lost.done() and not lost.cancelled() and lost.exception() is not None
 
 
 class UpstreamAnswer:
@@ -244,6 +277,8 @@ async def _read_chunks(
             if most is not None and size > most:
                 raise UpstreamError(f"{response.url.host} answered more than the {most:,} bytes that are read of it")
             yield chunk
+        if _is_reset(response):
+            raise UpstreamError(f"{response.url.host} broke off its answer")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
         raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
@@ -321,6 +356,7 @@ class Client:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 requote_redirect_url=False,
+                response_class=_response_class(),
                 read_bufsize=2**18,
             )
         return self._session
@@ -352,6 +388,9 @@ class Client:
                     skip_auto_headers=AUTOMATIC,
                     timeout=timeout,
                 )
+                if response.status == SWITCHING_PROTOCOLS:
+                    response.close()
+                    raise UpstreamError(f"{upstream.place} switched protocols without being asked to")
                 return UpstreamAnswer(response)
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(

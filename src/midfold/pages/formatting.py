@@ -84,7 +84,7 @@ def name_of(key: str) -> str | None:
     if not _KEY.fullmatch(key):
         return None
     try:
-        name = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), key.encode()).decode("utf-8", "surrogatepass")
+        name = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), key.encode()).decode()
     except UnicodeDecodeError:
         return None
     return name if key_of(name) == key else None

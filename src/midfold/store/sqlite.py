@@ -7,6 +7,8 @@
    the process, and is faster.
 4. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
    whoever is unlucky waits for seconds.
+5. A file that is deleted or replaced while it is open is not used any more: what is written to it would be gone with
+   the process. Every call fails until the database is closed and opened again.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ MEANINGS = {
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_CORRUPT": "the file cannot be read",
 }
+REPLACED = "the file was deleted or replaced while it was open; restart to open the one that is there now"
 MANY = 64
 """Bodies that are added in one statement, without asking for each one's id."""
 PAGES_PER_CHECKPOINT = 600
@@ -110,6 +113,21 @@ class SQLite(Database):
     def _begin_anew(self) -> None:
         super()._begin_anew()
         self._writing = FairSemaphore(1)
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that the connections have open."""
+
+    def _connection(self) -> tuple[Any, bool]:
+        self._check_file()
+        return super()._connection()
+
+    def _check_file(self) -> None:
+        """Raise StoreUnavailable if another file than the open one, or none, is at the path."""
+        if self._file is not None and self._file != _identity(self.path):
+            raise StoreUnavailable(f"{self.where}: {REPLACED}")
+
+    def close(self) -> None:
+        super().close()
+        self._file = None
 
     def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
         if self._owner != os.getpid():
@@ -134,6 +152,7 @@ class SQLite(Database):
         except self.errors:
             connection.close()
             raise
+        self._file = self._file or _identity(self.path)
         return connection
 
     def _make(self, path: Path) -> None:
@@ -190,6 +209,15 @@ class SQLite(Database):
         finally:
             copy.close()
             source.close()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of the file at a path; None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - before every use of a connection, and a Path costs as much again
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class MemoryDatabase(SQLite):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import re
@@ -37,6 +38,19 @@ def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryAsk:
 
 def told_of(turns: list[dict[str, Any]], **fields: Any) -> StructuredSummary:
     return parse_summary(local_summary(ask_of(turns, **fields))[0])
+
+
+def test_local_summary_leaves_nothing_to_the_garbage_collector() -> None:
+    """A full collection stops the process for as long as such garbage is large."""
+    ask = ask_of(work(20))
+    local_summary(ask)
+    gc.collect()
+    gc.disable()
+    try:
+        local_summary(ask)
+        assert gc.collect() < 100, "a fold of 20 steps leaves a few cells, and none of its lines"
+    finally:
+        gc.enable()
 
 
 def work(count: int) -> list[dict[str, Any]]:

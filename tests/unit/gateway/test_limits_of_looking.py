@@ -15,7 +15,15 @@ from midfold.fold import hostile
 from midfold.fold.hostile import harmless
 from midfold.gateway import peek as peeking
 from midfold.gateway.measuring import without_markers
-from midfold.gateway.peek import MOST_MESSAGES, is_crowded, peek, peek_slowly, structural_values
+from midfold.gateway.peek import (
+    MOST_IN_ONE,
+    MOST_MESSAGES,
+    MOST_VALUES,
+    is_crowded,
+    peek,
+    peek_slowly,
+    structural_values,
+)
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)
@@ -138,24 +146,25 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
 @pytest.mark.parametrize(
     ("body", "crowded"),
     [
-        (tiny(100_000), False),
+        (tiny(25_000), False),
         (tiny(MOST_MESSAGES), False),
         (tiny(MOST_MESSAGES + 1), True),
         (tiny(MOST_MESSAGES + 1).replace(b'"messages"', b'"input"'), True),
         (tiny(5_000, b'{"role":"user","content":"' + b"a, b, " * 100 + b'"}'), False),
-        (b'{"messages":[{"role":"user","content":[' + b"1," * 1_600_000 + b"1]}]}", True),
-        (b'{"tools":[' + b"1," * 1_600_000 + b"1]}", True),
-        (b'{"messages":[' + b"1," * 300_000, False),
-        (tiny(4, b'{"role":"user","content":[' + b"[]," * 99_990 + b"1]}"), False),
-        (tiny(1, b'{"role":"user","content":[' + b"[]," * 100_000 + b"1]}"), True),
+        (b'{"messages":[{"role":"user","content":[' + b"1," * MOST_VALUES + b"1]}]}", True),
+        (b'{"tools":[' + b"1," * MOST_VALUES + b"1]}", True),
+        (b'{"messages":[' + b"1," * 100_000, False),
+        (tiny(4, b'{"role":"user","content":[' + b"[]," * (MOST_IN_ONE - 10) + b"1]}"), False),
+        (tiny(1, b'{"role":"user","content":[' + b"[]," * MOST_IN_ONE + b"1]}"), True),
         (tiny(1, b'{"role":"user","content":"' + b"[]," * 200_000 + b'"}'), False),
-        (b'{"tools":[' + b"{}," * 100_000 + b"1]}", True),
-        (tiny(1, b'{"role":"user","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), True),
+        (b'{"tools":[' + b"{}," * MOST_IN_ONE + b"1]}", True),
+        (tiny(1, b'{"role":"user","content":' + b"[" * MOST_IN_ONE + b"]" * MOST_IN_ONE + b"}"), True),
         (tiny(4_000, b"[" * 400 + b"]" * 400), True),
+        (b"{" + b",".join(b'"k%d":1' % number for number in range(MOST_IN_ONE + 1)) + b"}", True),
     ],
     ids=[
-        *("100,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"),
-        *("full messages", "one overfull", "in a text", "overfull tools", "deep", "many deep ones"),
+        *("25,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"),
+        *("full messages", "one overfull", "in a text", "overfull tools", "deep", "many deep ones", "keys"),
     ],
 )
 def test_a_request_of_too_many_pieces_is_known_before_it_is_read(body: bytes, crowded: bool) -> None:

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import time
+
+import httpx2
+import pytest
+
+import midfold
 from midfold.fold.receipt import RecallCost
+from midfold.gateway import create_app, operating
 from midfold.gateway.exchange import RequestAccount
-from midfold.gateway.operating import Counter, Histogram, MetricGauge, Metrics, page
+from midfold.gateway.operating import Counter, Histogram, MetricGauge, Metrics, Operations, page
+from midfold.testing.doubles import served
 from midfold.transcript.message import Usage
+from support.gateways import settings
 
 
 def test_the_page_has_help_type_and_every_value() -> None:
@@ -53,3 +62,27 @@ def test_what_hidden_rounds_cost_is_counted_with_all_prompts_and_apart() -> None
     for kind, apart, whole in (("read", 700, 1_500), ("new", 200, 400), ("answered", 30, 40)):
         assert f'midfold_hidden_tokens_total{{kind="{kind}"}} {apart}\n' in told
         assert f'midfold_prompt_tokens_total{{kind="{kind}"}} {whole}\n' in told
+
+
+def test_store_fault_makes_the_gateway_not_ready_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "FAULT_SECONDS", 0.2)
+    with midfold.open("memory:") as sessions:
+        config = settings("http://127.0.0.1:1")
+        operations = Operations(config, sessions)
+        app = create_app(config, sessions=sessions, environment={}, extra_routes=operations.routes())
+        operations.around(app)
+        with served(app) as url:
+
+            def readiness() -> int:
+                return httpx2.get(f"{url}/readyz").status_code
+
+            def end_request(fault: str) -> None:
+                for accountant in app.gateway.accountants:
+                    accountant(RequestAccount("POST", "/v1/chat/completions", fault=fault))
+
+            end_request("TypeError")
+            assert readiness() == 200, "faults of plugins are counted, and do not concern the store"
+            end_request("StoreUnavailable")
+            assert readiness() == 503
+            time.sleep(0.25)
+            assert readiness() == 200

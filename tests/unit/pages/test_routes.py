@@ -337,6 +337,7 @@ def test_branches_continuations_and_undone_compactions_are_shown() -> None:
         "/sessions/..%2f..%2fetc%2fpasswd",
         "/sessions/!2E!2e",
         "/sessions/%ff",
+        "/sessions/!ED!A0!80",
     ],
 )
 def test_what_is_not_there_is_a_page_and_an_object_that_say_so(web: Served, path: str) -> None:
