@@ -175,7 +175,7 @@ def append_file(path: Path, stream: BinaryIO) -> None:
         shutil.copyfileobj(source, stream, COPY_BYTES)
 
 
-LARGEST_RECORD = 512 << 20
+LARGEST_RECORD = 128 << 20
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLANK = b" \t\r\n"
@@ -220,7 +220,8 @@ class _Source:
                 f"line {self.line}: no record ends within {LARGEST_RECORD >> 20} MB; expected one record per line, or "
                 "one JSON array of records"
             )
-        data = b"" if self.ended else self._stream.read(max(self.size, len(self.buffer)))
+        wanted = min(max(self.size, len(self.buffer)), LARGEST_RECORD + 1)
+        data = b"" if self.ended else self._stream.read(wanted)
         self.ended = not data
         self.buffer += data
         return bool(data)
