@@ -68,7 +68,7 @@ class HostileFolder:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileFolder:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("MIDFOLD_CONFIG", "PYTHONSAFEPATH"):
+    for name in ("MIDFOLD_CONFIG", "PYTHONSAFEPATH", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     # Entries relative to the working directory would be the test's doing, not midfold's.
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
