@@ -36,7 +36,7 @@ def replace_file(path: Path, *, mode: int = 0o600, sync: bool = False) -> Iterat
         if (kept := _permissions(path)) is not None:
             temporary.chmod(kept)
         temporary.replace(path)
-    except BaseException:
+    except BaseException:  # an interrupt, too: no partial file is left behind
         with suppress(OSError):
             temporary.unlink()
         raise

@@ -181,7 +181,7 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
             except (StoreUnavailable, StoreDamaged, SchemaError):
                 raise
             except MidfoldError as error:
-                problems.append(_named(log, error))
+                problems.append(_with_place(log, error))
             before += log.size
     for log, kept in done:
         if kept.damage:
@@ -197,7 +197,7 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
         sys.exit(1)
 
 
-def _named(log: FoundLog, error: MidfoldError) -> str:
+def _with_place(log: FoundLog, error: MidfoldError) -> str:
     reason = str(error)
     return reason if log.place in reason else f"{log.place}: {reason}"
 

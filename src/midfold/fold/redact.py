@@ -181,18 +181,18 @@ class _Marked(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _marked(before: int, kind: str, pattern: str) -> _Marked:
+def _mark_of(before: int, kind: str, pattern: str) -> _Marked:
     return _Marked(before, kind, re.compile(pattern, re.ASCII))
 
 
 _TWO_PARTS = r"[\w-]{20,}+(?:\.[\w-]{8,}+)?"
 _MARKS = {
-    b"SG.": _marked(3, "sendgrid-key", rf"SG\.{_TWO_PARTS}"),
-    b"ya29.": _marked(5, "google-token", rf"ya29\.{_TWO_PARTS}"),
-    b"hvs.": _marked(4, "vault-token", rf"hvs\.{_TWO_PARTS}"),
-    b"dp.pt.": _marked(6, "api-key", rf"dp\.pt\.{_TWO_PARTS}"),
-    b".atlasv1.": _marked(23, "terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}+"),
-    b"1//": _marked(3, "google-refresh-token", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{40,}+"),
+    b"SG.": _mark_of(3, "sendgrid-key", rf"SG\.{_TWO_PARTS}"),
+    b"ya29.": _mark_of(5, "google-token", rf"ya29\.{_TWO_PARTS}"),
+    b"hvs.": _mark_of(4, "vault-token", rf"hvs\.{_TWO_PARTS}"),
+    b"dp.pt.": _mark_of(6, "api-key", rf"dp\.pt\.{_TWO_PARTS}"),
+    b".atlasv1.": _mark_of(23, "terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}+"),
+    b"1//": _mark_of(3, "google-refresh-token", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{40,}+"),
 }
 """What stands before the run, and the whole token."""
 _MARK_ENDS = tuple(_MARKS)
