@@ -242,9 +242,9 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
 
 
 def _is_file_name(low: bytes, start: int, at: int) -> bool:
-    """Return whether the name at `start` is a file's, as in `./db.secret: 12 bytes`, and what follows says so of it."""
+    """Return whether the name at `start` is a file's, as in `./db.secret: 12 bytes`, and what follows is about it."""
     stem = low[start:at]
-    return stem.endswith(b".") and (low[max(0, start - 1) : start] in (b"/", b"\\") or stem.strip(b".") in _FILE_STEMS)
+    return stem.endswith(b".") and (stem[:-1] in _FILE_STEMS or low.endswith(b"./", 0, start))
 
 
 def _names_a_place(low: bytes, at: int, value: str) -> bool:

@@ -215,12 +215,13 @@ class _Source:
 
     def more(self) -> bool:
         """Reads on, twice as far each time; whether anything came. A record that never ends is not waited for."""
-        if len(self.buffer) > LARGEST_RECORD:
+        limit = max(LARGEST_RECORD, self.size)
+        if len(self.buffer) > limit:
             raise TranscriptError(
-                f"line {self.line}: no record ends within {LARGEST_RECORD >> 20} MB; expected one record per line, or "
+                f"line {self.line}: no record ends within {limit >> 20} MB; expected one record per line, or "
                 "one JSON array of records"
             )
-        wanted = min(max(self.size, len(self.buffer)), LARGEST_RECORD + 1)
+        wanted = min(max(self.size, len(self.buffer)), limit + 1 - len(self.buffer))
         data = b"" if self.ended else self._stream.read(wanted)
         self.ended = not data
         self.buffer += data

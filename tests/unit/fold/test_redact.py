@@ -146,7 +146,7 @@ const STORAGE_KEY = "app:settings:v2"
 storage_key: "@app/user-settings"
 SESSION_KEY = 'user.session.v1'
 test.secret: 12 bytes1
-{"./keys/db.secret": "mode0600"}
+{"./db.secret": "mode0600"}
 docker build --secret id=npm1,src=.npmrc
 engine = create_engine("postgresql://scott:tiger@localhost/test")
 driver://user:pass@host/database
@@ -439,6 +439,7 @@ def test_a_storage_key_that_is_a_key_still_goes() -> None:
     key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
     assert redact(f'AZURE_STORAGE_KEY = "{key}"') == 'AZURE_STORAGE_KEY = "[REDACTED:api-key]"'
     assert redact("app.jwt.secret: ab12cd34ef") == "app.jwt.secret: [REDACTED:secret]"
+    assert redact('"/prod/db.password": "ab12cd34ef"') == '"/prod/db.password": "[REDACTED:password]"'
 
 
 @pytest.mark.parametrize("name", ["test.secret", "keys/db.secret", "tls.key"])
