@@ -248,9 +248,9 @@ def _is_file_name(low: bytes, start: int, at: int) -> bool:
 
 
 def _names_a_place(low: bytes, at: int, value: str) -> bool:
-    """Return whether the value of a `..._storage_key` or `..._session_key` is the name of an entry and no key."""
+    """Return whether the value of a `..._storage_key` is the name of an entry (of a browser's storage) and no key."""
     of = low[max(0, at - 14) : at].rstrip(b"_- ")
-    return of.endswith((b"storage", b"session")) and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
+    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
 
 
 def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:

@@ -144,7 +144,6 @@ LEFT_ALONE = """
 LOGS_STORAGE_KEY = "gatomia.hooks.execution-logs"
 const STORAGE_KEY = "app:settings:v2"
 storage_key: "@app/user-settings"
-SESSION_KEY = 'user.session.v1'
 test.secret: 12 bytes1
 {"./db.secret": "mode0600"}
 docker build --secret id=npm1,src=.npmrc
