@@ -232,6 +232,8 @@ class Sessions:
         batch = self.given(document)
         batch = batch._replace(entries=batch.entries[: len(batch.entries) - waits])
         known = self.find_prefix(batch, under=name) if batch.entries else None
+        if known is not None and known.session != name and not known.session.startswith(f"{name}~"):
+            known = None  # another session, whose name merely begins like this one
         session = self.session(known.session if known else name, model=document.model or None)
         added, branched = 0, False
         for end in _ends(batch, known.shared if known else 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import midfold
 from midfold import project_prefix
+from midfold.atomic import replace_file
 from midfold.cli.main import main
+from midfold.lab.trajectory_run import SUFFIX
 from support.data import need
 from support.trajectories import lines
 
@@ -65,7 +68,7 @@ class HostileFolder:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileFolder:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("MIDFOLD_CONFIG", "PYTHONSAFEPATH"):
+    for name in ("MIDFOLD_CONFIG", "PYTHONSAFEPATH", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     # Entries relative to the working directory would be the test's doing, not midfold's.
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -155,3 +158,136 @@ def test_installing_again_replaces_entries_of_earlier_versions(folder: HostileFo
         path.write_text(text)
     folder.install("--remove")
     assert not any(path.exists() for path in files)
+
+
+# Links to files outside the project
+
+
+class Victim:
+    """A file of the user's outside the project, and links to it inside."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "rc"
+        self.path.write_text("precious")
+
+    def link(self, *links: Path) -> None:
+        for link in links:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(self.path)
+
+    @property
+    def is_untouched(self) -> bool:
+        return self.path.read_text() == "precious"
+
+
+@pytest.fixture
+def victim(folder: HostileFolder) -> Victim:
+    return Victim(folder.home)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def error_of(*arguments: str) -> str:
+    return str(invoke(*arguments).exception)
+
+
+def write_log(folder: HostileFolder) -> str:
+    path = folder.path / "log.json"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "hello there"}]}))
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["tmp", "partial"])
+def test_links_named_like_temporary_files_are_not_followed(
+    folder: HostileFolder, victim: Victim, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.chdir(folder.path)
+    names = ["out.json", "out.jsonl", "session.jsonl", "out.svg", ".claude/settings.local.json", ".mcp.json"]
+    for name in [*names, "out.jsonl.metrics.json"]:
+        target = folder.path / name
+        victim.link(target.with_name(f".{target.name}.{suffix}"))
+    log, url = write_log(folder), f"sqlite:///{folder.home}/s.db"
+    with midfold.open(url) as sessions:
+        sessions.session("a").append([{"role": "user", "content": "hello there"}])
+    Path("in.jsonl").write_bytes(lines(2))
+    folder.install()
+    for done in (
+        invoke("compact", log, "-o", "out.json", "--picture", "out.svg"),
+        invoke("sessions", "export", "a", "-o", "session.jsonl", "--store", url),
+        invoke(*COMPRESS[:-2], "--workers", "1"),
+    ):
+        assert done.exit_code == 0, done.exception
+    assert all((folder.path / name).is_file() for name in names)
+    assert victim.is_untouched
+
+
+def test_an_output_that_is_a_link_is_replaced_and_not_followed(
+    folder: HostileFolder, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.path)
+    log = write_log(folder)
+    victim.link(Path("out.json"), Path("out.svg"))
+    assert "exists already" in error_of("compact", log, "-o", "out.json")
+    assert invoke("compact", log, "-o", "out.json", "--overwrite", "--picture", "out.svg").exit_code == 0
+    assert victim.is_untouched and not Path("out.json").is_symlink() and "<svg" in Path("out.svg").read_text()
+
+
+@pytest.mark.parametrize("link", ["lock", "00000", ""])
+def test_trajectories_refuse_links_in_their_working_folder(
+    folder: HostileFolder, victim: Victim, monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    monkeypatch.chdir(folder.path)
+    Path("in.jsonl").write_bytes(lines(1))
+    if link == "lock":
+        victim.link(Path(f"out.jsonl{SUFFIX}") / link)
+    else:
+        place = Path(f"out.jsonl{SUFFIX}", link)
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(folder.home)
+    before = sorted(folder.home.iterdir())
+    assert "is a symbolic link" in error_of(*COMPRESS[:-2], "--workers", "1")
+    assert victim.is_untouched and sorted(folder.home.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [".mcp.json", ".claude/settings.local.json", ".mcp.json.before-midfold", ".claude"])
+@pytest.mark.parametrize("options", [[], ["--remove"]])
+def test_install_refuses_targets_outside_the_project(folder: HostileFolder, name: str, options: list[str]) -> None:
+    outside = folder.home / "outside"
+    if name == ".claude":
+        outside.mkdir()
+    else:
+        outside.write_text('{"theme": 1, "mcpServers": {"midfold": {"args": ["-m", "midfold"]}}}')
+    link = folder.path / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside)
+    before = outside.read_bytes() if outside.is_file() else sorted(outside.iterdir())
+    error = error_of("install", "claude-code", "--project", str(folder.path), "--yes", *options)
+    assert f"leads out of the project, to {outside}" in error
+    assert (outside.read_bytes() if outside.is_file() else sorted(outside.iterdir())) == before
+    assert link.is_symlink()
+
+
+def test_install_shows_real_paths_of_links_inside_the_project(folder: HostileFolder) -> None:
+    real = folder.path / "config" / "servers.json"
+    real.parent.mkdir()
+    real.write_text("{}")
+    (folder.path / ".mcp.json").symlink_to(real)
+    assert f"+++ {real}\n" in folder.install()
+    assert (folder.path / ".mcp.json").is_symlink() and "midfold" in real.read_text()
+
+
+def test_replacing_a_file_keeps_its_mode_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    with replace_file(target) as stream:
+        stream.write(b"1")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    target.chmod(0o640)
+    with replace_file(target) as stream:
+        stream.write(b"2")
+    assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (b"2", 0o640)
+    with pytest.raises(KeyboardInterrupt), replace_file(target) as stream:
+        stream.write(b"3")
+        raise KeyboardInterrupt
+    assert target.read_bytes() == b"2" and list(tmp_path.iterdir()) == [target]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -393,3 +393,71 @@ def test_the_doctor_proves_that_a_request_arrives_and_sends_it_nowhere(home: Hom
     home.program("codex", "raise SystemExit(3)")
     assert doctor().startswith("problem: codex ended with 3, and no request for a model arrived")
     assert provider.requests == []
+
+
+# Addresses that a project's own files set
+
+ASK_ANTHROPIC = """
+    import json, os, sys, urllib.request
+    settings = json.loads(sys.argv[sys.argv.index("--settings") + 1])["env"]
+    name, _, key = os.environ["ANTHROPIC_CUSTOM_HEADERS"].partition(": ")
+    body = {"model": "claude-opus-4-6", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {name: key, "x-api-key": "sk-ant-mine", "content-type": "application/json"}
+    url = settings["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+    print("asked", flush=True)
+"""
+
+
+def set_base(folder: Path, base: str) -> Path:
+    """Write a project's settings that name an address."""
+    file = folder / ".claude" / "settings.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}))
+    return file
+
+
+def test_a_host_that_a_project_names_is_refused_where_nobody_can_be_asked(home: Home, provider: RulesProvider) -> None:
+    home.program("claude", ASK_ANTHROPIC)
+    project = home.folder / "project"
+    file, host = set_base(project, provider.url), urlsplit(provider.url).netloc
+    done = home.run("claude", cwd=project)
+    assert done.returncode != 0 and not provider.requests
+    said = " ".join(done.stderr.split())
+    assert f"requests go to {provider.url}, as {file} says" in said
+    assert f"--trust-host {host} uses it" in said
+    for options in (["--trust-host", host], ["--upstream", provider.url]):
+        done = home.run(*options, "claude", cwd=project)
+        assert (done.returncode, done.stdout) == (0, "asked\n"), done.stderr
+    assert len(provider.requests) == 2
+    assert home.run("--trust-host", "other", "claude", cwd=project).returncode != 0
+
+
+def test_a_host_that_a_project_names_is_asked_about_once(home: Home, provider: RulesProvider) -> None:
+    home.program("claude", ASK_ANTHROPIC)
+    project = home.folder / "project"
+    set_base(project, provider.url)
+    given = {**home.environment, "TERM": "xterm"}
+    for answer in ("n", "y"):
+        with Terminal([*MIDFOLD, "run", "claude"], folder=project, environment=given) as terminal:
+            terminal.wait_for("Send your requests and credentials to", PATIENCE)
+            terminal.wait_for("[n]o:", PATIENCE)
+            terminal.answer(answer)
+            if answer == "y":
+                terminal.wait_for("asked", PATIENCE)
+            terminal.ended()
+        assert len(provider.requests) == (answer == "y")
+    done = home.run("claude", cwd=project)
+    assert done.stdout == "asked\n" and f"requests go to {provider.url}" in done.stderr, done.stderr
+    kept = home.folder / ".config" / "midfold" / "trusted_hosts.json"
+    assert json.loads(kept.read_text()) == [provider.url]
+
+
+def test_a_host_that_the_user_configured_is_not_asked_about(home: Home, provider: RulesProvider) -> None:
+    home.program("claude", ASK_ANTHROPIC)
+    project = home.folder / "project"
+    set_base(project, f"{provider.url}/")
+    done = home.run("claude", cwd=project, ANTHROPIC_BASE_URL=provider.url)
+    assert done.stdout == "asked\n", done.stderr
+    set_base(home.folder, provider.url)
+    assert home.run("claude", cwd=project).stdout == "asked\n"

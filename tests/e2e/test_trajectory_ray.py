@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +122,21 @@ def test_a_cluster_that_is_not_there_is_an_error_that_says_so(cluster: Any, tmp_
     job = TrajectoryJob(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), executor="ray")
     with pytest.raises(MidfoldError, match="no Ray cluster could be reached"):
         compress_trajectories(msgspec.structs.replace(job, ray_address="127.0.0.1:1"))
+
+
+def test_a_run_without_an_address_does_not_join_another_cluster(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(1))
+    command = ["trajectories", "compress", "in.jsonl", "out.jsonl", "--executor", "ray", "--workers", "1"]
+    command += ["--target-tokens", "2000", "--summary-tokens", "200", "--tokenizer", "estimate"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "midfold", *command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.jsonl").exists()

@@ -5,6 +5,7 @@ Rules of this file:
    environment or in the client's own files, is the upstream. Credentials stay where the client has them.
 2. The user's files are read and never written. What must be said otherwise is said in the environment or with options.
 3. Who lists processes sees the options of all accounts: the gateway's key is never among them.
+4. An address that a file of the project sets is marked as such: its author may not be the user (`trusted_hosts.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ OPENCODE_PROVIDERS = {
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
 """Where opencode asks them, and with which key."""
+VENDOR_BASES = (OPENAI_BASE, ANTHROPIC_BASE, CHATGPT_BASE, *(base for base, _ in OPENCODE_PROVIDERS.values()))
 
 
 class PrivateAddress(NamedTuple):
@@ -68,6 +70,10 @@ class ClientSetup(NamedTuple):
     name: str
     upstreams: dict[str, str]
     launch: Callable[[PrivateAddress], ClientLaunch]
+    project_files: Mapping[str, Path] = {}
+    """Files of the project that set an upstream, by the name of the gateway."""
+    own_bases: tuple[str, ...] = ()
+    """Addresses that the user's own files and environment name."""
 
 
 def setup_of(
@@ -84,13 +90,30 @@ def setup_of(
         found = setup.launch(address)
         return found._replace(environment={**_without_proxy(environment), **found.environment})
 
-    return setup._replace(upstreams=upstreams, launch=launch)
+    projects = {} if upstream is not None else setup.project_files
+    return setup._replace(upstreams=upstreams, launch=launch, project_files=projects)
 
 
 def _check(base: str) -> None:
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    scheme, separator, rest = base.partition("://")
+    if scheme.lower() not in ("http", "https") or not separator or not rest.partition("/")[0]:
         raise ConfigError("the base address that is set for the client does not begin with http:// or https://")
+    if origin_of(base) is None:
+        raise ConfigError("the base address that is set for the client has no valid host and port")
+
+
+def origin_of(base: str) -> str | None:
+    """Return scheme, host and port of an address, without credentials and path; None where it has none."""
+    try:
+        parts = urlsplit(base)
+        usual = {"http": 80, "https": 443}[parts.scheme]
+        port = parts.port or usual
+    except (ValueError, KeyError):
+        return None
+    if not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port != usual else "")
 
 
 def _version(base: str) -> str:
@@ -127,7 +150,8 @@ def _claude_code(command: list[str], environment: Environment, folder: Path) -> 
     variable = "ANTHROPIC_BASE_URL"
     own = Path(environment.get("CLAUDE_CONFIG_DIR") or _home(environment) / ".claude")
     files = [folder / ".claude/settings.local.json", folder / ".claude/settings.json", own / "settings.json"]
-    written = next(filter(None, (_text(_table(_read_json(file)).get("env"), variable) for file in files)), None)
+    found = {file: _text(_table(_read_json(file)).get("env"), variable) for file in files}
+    source, written = next(((file, base) for file, base in found.items() if base), (None, None))
     upstream = written or environment.get(variable) or ANTHROPIC_BASE
 
     def launch(address: PrivateAddress) -> ClientLaunch:
@@ -141,7 +165,10 @@ def _claude_code(command: list[str], environment: Environment, folder: Path) -> 
             [command[0], "--settings", told, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
         )
 
-    return ClientSetup("claude", {ANTHROPIC: upstream}, launch)
+    is_own = source in (None, files[-1]) or _is_home(folder, environment)
+    projects = {} if source is None or is_own else {ANTHROPIC: source}
+    bases = (found[files[-1]], environment.get(variable))
+    return ClientSetup("claude", {ANTHROPIC: upstream}, launch, projects, tuple(filter(None, bases)))
 
 
 def _codex(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
@@ -212,11 +239,20 @@ def _opencode(command: list[str], environment: Environment, folder: Path) -> Cli
     for name, (base, key) in OPENCODE_PROVIDERS.items():
         if environment.get(key) or name in named:
             upstreams[name] = base
-    for settings in (*map(_read_json, _opencode_files(environment, folder)), inline):
+    projects: dict[str, Path] = {}
+    bases: list[str] = []
+    own = _opencode_own_files(environment)
+    read = [(file, _read_json(file)) for file in (*own, *_opencode_project_files(environment, folder))]
+    for file, settings in (*read, (None, inline)):
         for name, row in _table(_table(settings).get("provider")).items():
-            usual = upstreams.get(name) or OPENCODE_PROVIDERS.get(name, ("",))[0]
-            if place := _text(_table(row).get("options"), "baseURL") or usual:
+            written = _text(_table(row).get("options"), "baseURL")
+            if place := written or upstreams.get(name) or OPENCODE_PROVIDERS.get(name, ("",))[0]:
                 upstreams[name] = place
+            if written and file is not None and file not in own and not _is_home(file.parent, environment):
+                projects[name] = file
+            elif written:
+                projects.pop(name, None)
+                bases.append(written)
     upstreams = upstreams or {name: base for name, (base, _) in OPENCODE_PROVIDERS.items()}
     gateways = {f"{number}-{re.sub('[^A-Za-z0-9_-]', '-', name)}": name for number, name in enumerate(upstreams, 1)}
 
@@ -228,19 +264,27 @@ def _opencode(command: list[str], environment: Environment, folder: Path) -> Cli
             providers[name] = {**row, "options": {**_table(row.get("options")), "baseURL": place}}
         return ClientLaunch(command, {variable: json.dumps({**inline, "provider": providers})})
 
-    return ClientSetup("opencode", {gateway: upstreams[name] for gateway, name in gateways.items()}, launch)
+    sources = {gateway: projects[name] for gateway, name in gateways.items() if name in projects}
+    found = {gateway: upstreams[name] for gateway, name in gateways.items()}
+    return ClientSetup("opencode", found, launch, sources, tuple(bases))
 
 
-def _opencode_files(environment: Environment, folder: Path) -> list[Path]:
-    """Those that are there, the ones that count more later."""
+def _opencode_own_files(environment: Environment) -> list[Path]:
+    """Return the user's own files, the ones with more weight later."""
     home = Path(environment.get("XDG_CONFIG_HOME") or _home(environment) / ".config") / "opencode"
+    files = [home / name for name in ("config.json", "opencode.json", "opencode.jsonc")]
+    files += [Path(environment["OPENCODE_CONFIG"])] if environment.get("OPENCODE_CONFIG") else []
+    return [file for file in files if file.is_file()]
+
+
+def _opencode_project_files(environment: Environment, folder: Path) -> list[Path]:
+    """Return the files of the project, the ones with more weight later; they outweigh the user's."""
     above = [folder, *folder.parents]
     top = next((place for place in above if (place / ".git").exists()), folder)
     projects = above[: above.index(top) + 1][::-1]
-    files = [home / name for name in ("config.json", "opencode.json", "opencode.jsonc")]
-    files += [Path(environment["OPENCODE_CONFIG"])] if environment.get("OPENCODE_CONFIG") else []
-    for place in projects:
-        files += [place / part for part in ("opencode.json", "opencode.jsonc", ".opencode/opencode.json")]
+    files = [
+        place / part for place in projects for part in ("opencode.json", "opencode.jsonc", ".opencode/opencode.json")
+    ]
     return [file for file in files if file.is_file()]
 
 
@@ -256,6 +300,11 @@ CLIENTS = tuple(_SETUPS)
 
 def _home(environment: Environment) -> Path:
     return Path(environment.get("HOME") or environment.get("USERPROFILE") or ".")
+
+
+def _is_home(folder: Path, environment: Environment) -> bool:
+    """Return whether a folder is the user's home, whose files are the user's and no project's."""
+    return folder.resolve() == _home(environment).resolve()
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 
 from midfold.api import Compaction, compact
 from midfold.cli.options import engine_settings, name_of, read_conversation, with_config, with_conversation
-from midfold.cli.outputs import STANDARD, check_output, check_picture, with_overwrite, write_output
+from midfold.cli.outputs import STANDARD, check_output, check_picture, with_overwrite, write_output, write_picture
 from midfold.cli.terminal import emit_exact, emit_json, notice, show_work
 from midfold.config import Config
 from midfold.engine.guard import ENGINE_FAILED
@@ -108,7 +108,7 @@ def command(
 def _draw(result: Compaction, picture: str, title: str) -> None:
     from midfold.cli.fold_picture import draw_svg
 
-    Path(picture).write_text(draw_svg(result, title), encoding="utf-8")
+    write_picture(Path(picture), draw_svg(result, title))
 
 
 def _tell_faults(result: Compaction) -> None:

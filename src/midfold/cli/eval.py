@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_stored_config, with_workers
-from midfold.cli.outputs import check_picture
+from midfold.cli.outputs import check_picture, write_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
 from midfold.lab.exams import recall_search
@@ -103,7 +103,7 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(retention_chart(result.figures, subtitle=_basis(result)), encoding="utf-8")
+        write_picture(plot, retention_chart(result.figures, subtitle=_basis(result)))
         notice(f"chart written to {plot}")
     if as_json:
         emit_json(_plain(result, split=split, at=at, seed=seed))

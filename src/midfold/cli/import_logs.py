@@ -15,9 +15,9 @@ import msgspec
 from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
-from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar
+from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
 from midfold.clients.client_logs import FoundLog, LogTitle, find_logs, keep_log, title_log
-from midfold.errors import NotStored, TranscriptError
+from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, StoreUnavailable
 from midfold.service import KeptLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
@@ -91,15 +91,17 @@ for _client in CLIENTS:
 
 def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
     rows: list[tuple[FoundLog, LogTitle]] = []
+    problems: list[str] = []
     with progress_bar("logs") as progress:
         for number, log in enumerate(logs, 1):
-            known = title_log(log)
+            known = _title(log, problems)
             if known.title:
                 rows.append((log, known))
             if progress is not None:
                 progress(number, len(logs))
             if len(rows) == limit:
                 break
+    _tell_problems(problems)
     if as_json:
         emit_json([_facts(log, known) for log, known in rows])
         return
@@ -112,6 +114,20 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
     out.print(table if rows else "no log holds words of a user")
     if rows:
         notice(f"nothing is stored yet: `midfold import {client} --session ID` brings one in, --all all of them")
+
+
+def _title(log: FoundLog, problems: list[str]) -> LogTitle:
+    """Return the title of a log; note why it has none where the log cannot be read."""
+    try:
+        return title_log(log)
+    except MidfoldError as error:
+        problems.append(str(error))
+        return LogTitle(log.name, "", "")
+
+
+def _tell_problems(problems: list[str]) -> None:
+    for problem in problems:
+        notice(visible(problem))
 
 
 def _facts(log: FoundLog, known: LogTitle) -> dict[str, Any]:
@@ -134,7 +150,7 @@ def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
     """The oldest first: the one that was used last is then the newest session of the store as well."""
     if choice.is_all:
         return sorted(logs, key=lambda log: log.changed)
-    known = [(log, {log.name, title_log(log).session}) for log in logs]
+    known = [(log, {log.name, _title(log, []).session}) for log in logs]
     chosen = []
     for asked in choice.names:
         found = [log for log, names in known if any(asked in name for name in names)]
@@ -162,21 +178,28 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
             report(0, 1)
             try:
                 done.append((log, keep_log(sessions, log, report)))
-            except TranscriptError as error:
-                problems.append(str(error))
+            except (StoreUnavailable, StoreDamaged, SchemaError):
+                raise
+            except MidfoldError as error:
+                problems.append(_with_place(log, error))
             before += log.size
     for log, kept in done:
         if kept.damage:
             notice(f"{log.place}: {kept.damage}")
-    for problem in problems:
-        notice(problem)
     stored = [(log, kept) for log, kept in done if kept.session]
     if as_json:
         emit_json([{**msgspec.to_builtins(kept._asdict()), "place": log.place} for log, kept in stored])
     else:
         _tell(sessions, [kept for _, kept in stored], len(done) - len(stored))
     if problems:
+        notice(f"{len(problems):,} log(s) were left out:")
+        _tell_problems(problems)
         sys.exit(1)
+
+
+def _with_place(log: FoundLog, error: MidfoldError) -> str:
+    reason = str(error)
+    return reason if log.place in reason else f"{log.place}: {reason}"
 
 
 def _tell(sessions: Sessions, stored: list[KeptLog], empty: int) -> None:

@@ -5,6 +5,7 @@ Rules of this file:
 2. Only entries of ours are added and taken out again. What a file was before is kept beside it; if nothing else has
    changed since, taking back restores that byte for byte. A file that was not there goes away again.
 3. A file that cannot be read as what it should be is left alone, and with it all others.
+4. Only files inside the project are read or written: a link that leads out of it is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import click
 
 from midfold.adapters.claude_code import EVENTS, MODULE, SAFE, TIMEOUT
+from midfold.atomic import replace_file
 from midfold.cli.groups import HelpfulGroup
 from midfold.cli.outputs import write_output
 from midfold.cli.terminal import ask, echo, notice, visible
@@ -70,7 +72,8 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
     folder = project.resolve()
     files = {folder / ".claude" / "settings.local.json": edit_hooks, folder / ".mcp.json": edit_servers}
     changes = []
-    for path, edit in files.items():
+    for named, edit in files.items():
+        path = inside(named, folder)
         changes.append(_removal(path, edit) if remove else _addition(path, edit, folder))
     changes = [change for change in changes if change.before != change.after]
     if not changes:
@@ -85,6 +88,15 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
     echo("taken back" if remove else "installed; Claude Code asks once whether it may use the MCP server midfold")
     if not remove and find_spec("mcp") is None:
         notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without")
+
+
+def inside(path: Path, folder: Path) -> Path:
+    """Return the real path of a file to change; raise where it, or its backup, is not inside the project."""
+    real = path.resolve()
+    for place in (real, real.with_name(real.name + BEFORE).resolve()):
+        if not place.is_relative_to(folder):
+            raise ConfigError(f"{path} leads out of the project, to {place}; remove the link. Nothing was changed")
+    return real
 
 
 def read_settings(path: Path) -> tuple[Settings, bytes | None]:
@@ -203,18 +215,17 @@ def _confirm(yes: bool) -> None:
 
 
 def _write(change: FileChange, *, remove: bool) -> None:
-    target = change.path.resolve()
+    target = change.path
     if not remove:
         target.parent.mkdir(exist_ok=True)
         if change.before is not None and not change.backup.exists():
             write_output(change.backup, [change.before])
     if change.after is None:
-        change.path.unlink()
+        target.unlink()
     else:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        write_output(target, [change.after])
-        target.chmod(mode)
+        with replace_file(target, mode=0o644) as stream:
+            stream.write(change.after)
     if remove:
         change.backup.unlink(missing_ok=True)
-        if change.path.parent.name == ".claude" and not any(change.path.parent.iterdir()):
-            change.path.parent.rmdir()
+        if target.parent.name == ".claude" and not any(target.parent.iterdir()):
+            target.parent.rmdir()

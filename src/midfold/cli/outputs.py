@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from midfold.atomic import replace_file
 from midfold.errors import MidfoldError
 
 STANDARD = "-"
@@ -24,7 +25,7 @@ def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
         raise MidfoldError(f"cannot write {output}: it is a folder")
     if not os.access(folder, os.W_OK):
         raise MidfoldError(f"cannot write {output}: the folder {folder} is not yours to write in")
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:
         raise MidfoldError(f"{output} exists already; --overwrite replaces it")
     return target
 
@@ -36,13 +37,12 @@ def check_picture(picture: str | Path | None) -> None:
 
 
 def write_output(path: Path, pieces: Iterable[bytes]) -> None:
-    """Written beside and moved into place, readable by the owner only: originals may hold secrets."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.touch(mode=0o600)
-        with temporary.open("wb") as stream:
-            stream.writelines(pieces)
-        temporary.replace(path)
-    except BaseException:  # whatever it was, an interrupt too: half a file is not left behind
-        temporary.unlink(missing_ok=True)
-        raise
+    """Replace a file in one step. A new file is readable by its owner only: originals may hold secrets."""
+    with replace_file(path) as stream:
+        stream.writelines(pieces)
+
+
+def write_picture(path: Path, text: str) -> None:
+    """Replace a picture in one step."""
+    with replace_file(path, mode=0o666) as stream:
+        stream.write(text.encode())

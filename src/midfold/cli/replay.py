@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_stored_config, with_workers
-from midfold.cli.outputs import check_picture
+from midfold.cli.outputs import check_picture, write_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.recorded_sessions import Split, load_sessions
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
@@ -119,7 +119,7 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(cost_chart(result.totals, subtitle=_basis(result)), encoding="utf-8")
+        write_picture(plot, cost_chart(result.totals, subtitle=_basis(result)))
         notice(f"chart written to {plot}")
     emit_json(_plain(result)) if as_json else _show(console(), result)
 

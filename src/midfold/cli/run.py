@@ -24,6 +24,7 @@ from midfold.cli.listening import listen
 from midfold.cli.options import engine_settings, short_id, with_config, with_url
 from midfold.cli.serve import FOLDS, check_packages, guarded_gateway, make_server
 from midfold.cli.terminal import notice
+from midfold.cli.trusted_hosts import confirm_hosts
 from midfold.config import Config
 from midfold.errors import MidfoldError, MissingExtra, StoreError
 from midfold.service import Sessions, open_sessions
@@ -45,6 +46,13 @@ PASSED = (*FROM_TERMINAL, "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 @click.command(name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--upstream", metavar="URL", help="Where requests go; default: where they would go without midfold.")
 @click.option(
+    "--trust-host",
+    "trusted",
+    metavar="HOST",
+    multiple=True,
+    help="Use this host without asking, where a file of the project names it; may be given again.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["hygiene", "manage", "passthrough"]),
     help="Compact at 85 % of the context length (the default), at compression.threshold, or never.",
@@ -59,6 +67,7 @@ def command(
     config: str | None,
     url: str | None,
     upstream: str | None,
+    trusted: tuple[str, ...],
     mode: str | None,
 ) -> None:
     """Run a client, or any command, with a gateway of its own.
@@ -72,6 +81,7 @@ def command(
     known = engine_settings(config, {"gateway.mode": mode} if mode else {})
     check_installed("midfold run")
     setup = setup_of(command_line, os.environ, Path.cwd(), upstream)
+    confirm_hosts(setup, trusted, os.environ)
     totals = RunTotals()
     with open_sessions(url, config=known) as sessions:
         with private_gateways(known, sessions, setup.upstreams, totals) as address:

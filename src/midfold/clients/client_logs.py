@@ -3,13 +3,16 @@
 Rules of this file:
 1. Nothing is looked for without being asked. Logs are read and never written.
 2. A session belongs to the folder it was held in (`project:...`): the local user's own, as with the hooks of Claude
-   Code. No key of a gateway can be called so.
+   Code. No key of a gateway can be called so. A log outside the client's own folders may be a stranger's: it cannot
+   choose a project, and belongs to the folder in which it was found (`project:imported/...`).
 3. What a log holds now is brought in: again, it changes nothing; one that has grown adds the rest. What was taken back
    since then makes a branch. A last message that may still grow waits until it is whole, or the log is left alone.
+4. Every log is read up to a limit, of bytes after unpacking and of JSON values: a small file may unpack to gigabytes.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +25,8 @@ from midfold.errors import MidfoldError, MissingExtra, TranscriptError
 from midfold.fold.redact import redact
 from midfold.service import KeptLog, Sessions, project_prefix
 from midfold.transcript import jsonio
-from midfold.transcript.document import read, recording_of, require_messages
+from midfold.transcript.document import Document, read, recording_of, require_messages
+from midfold.transcript.log_lines import Log
 from midfold.transcript.logs import CLIENTS
 from midfold.transcript.wrappers import title_of
 
@@ -39,6 +43,20 @@ BEGINNING = 256 * 1024
 STILL = 600.0
 """Seconds after which nothing more is written to a message that was begun."""
 LONGEST_PATH = 4_096
+LARGEST_LOG_BYTES = 256 << 20
+"""Also of a packed log after unpacking."""
+MOST_LOG_VALUES = 8_000_000
+"""JSON values take up to 100 bytes of memory each, however short they are in a file."""
+READ_BYTES = 1 << 20
+QUERY_SECONDS = 30.0
+QUERY_STEPS = 100_000
+"""Steps of SQLite's virtual machine between two looks at the clock."""
+ROW_BYTES = 64
+"""What a row counts at least."""
+LATEST_TIME = 253_402_300_799.0
+"""The last second of the year 9999."""
+_SESSION_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.:-]+")
 FIRST_MESSAGES = 8
 Environment = Mapping[str, str]
 Report = Callable[[int, int], None]
@@ -58,6 +76,9 @@ class FoundLog(NamedTuple):
     """The log, or so many bytes of its beginning."""
     folder: str = ""
     """Where the session was held, if that stands beside the log."""
+    file: Path = Path()
+    is_own: bool = False
+    """Whether it is in a folder of the client's own; others may come from anywhere and cannot choose a project."""
 
 
 class LogTitle(NamedTuple):
@@ -101,12 +122,19 @@ def find_logs(client: str, place: Path | None, environment: Environment) -> list
         raise TranscriptError(f"there is no file or folder {place}")
     places = [place] if place is not None else usual_places(client, environment)
     find = _find_opencode if client == "opencode" else partial(_find_files, client)
-    found = [log for folder in places if folder.exists() for log in find(folder)]
+    own = [folder.resolve() for folder in usual_places(client, environment)]
+    found = [
+        log._replace(is_own=_is_inside(log.file, own)) for folder in places if folder.exists() for log in find(folder)
+    ]
     if not found:
         looked = ", ".join(map(str, places))
         hint = "; a file that `opencode export ID` wrote will do" if client == "opencode" else ""
         raise TranscriptError(f"there is no log of {CLIENTS[client]} in {looked}{hint}")
     return sorted(found, key=lambda log: -log.changed)
+
+
+def _is_inside(file: Path, folders: list[Path]) -> bool:
+    return any(file.resolve().is_relative_to(folder) for folder in folders)
 
 
 def _find_files(client: str, place: Path) -> Iterator[FoundLog]:
@@ -117,7 +145,7 @@ def _find_files(client: str, place: Path) -> Iterator[FoundLog]:
         root = path.parent.parent / ".project_root"
         has_root = client == "gemini-cli" and root.is_file()
         folder = _load(root, LONGEST_PATH).decode("utf-8", "replace").strip() if has_root else ""
-        yield FoundLog(client, name, str(path), known.st_size, known.st_mtime, partial(_load, path), folder)
+        yield FoundLog(client, name, str(path), known.st_size, known.st_mtime, partial(_load, path), folder, path)
 
 
 def _is_log(client: str, path: Path) -> bool:
@@ -134,9 +162,25 @@ def _load(path: Path, most: int | None) -> bytes:
         with path.open("rb") as file:
             if path.suffix == ".zst":
                 return _unpack(file, most)
-            return file.read() if most is None else file.read(most)
+            return _read_bounded(file, most, path)
     except OSError as error:
         raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _read_bounded(stream: Any, most: int | None, path: Path) -> bytes:
+    """Read `most` bytes, or all of a stream; raise where that is more than a log may have."""
+    limit = LARGEST_LOG_BYTES + 1 if most is None else most
+    pieces, size = list[bytes](), 0
+    while size < limit and (piece := stream.read(min(READ_BYTES, limit - size))):
+        pieces.append(piece)
+        size += len(piece)
+    if size > LARGEST_LOG_BYTES:
+        raise _too_large(path)
+    return b"".join(pieces)
+
+
+def _too_large(place: str | Path) -> TranscriptError:
+    return TranscriptError(f"{place} holds more than {LARGEST_LOG_BYTES >> 20} MB; it was left out")
 
 
 def _unpack(file: Any, most: int | None) -> bytes:
@@ -145,7 +189,8 @@ def _unpack(file: Any, most: int | None) -> bytes:
     except ImportError:
         raise MissingExtra("a log that is packed with zstd", "trajectories") from None
     try:
-        return bytes(zstandard.ZstdDecompressor().stream_reader(file).read(-1 if most is None else most))
+        unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return _read_bounded(unpacked, most, Path(file.name))
     except zstandard.ZstdError as error:
         raise TranscriptError(f"{file.name} is damaged or cut off: {error}") from None
 
@@ -158,18 +203,30 @@ def _find_opencode(place: Path) -> Iterator[FoundLog]:
         return
     if not database.exists():
         return
-    for name, changed in _rows(database, "SELECT id, time_updated FROM session WHERE parent_id IS NULL"):
+    wanted = "SELECT CAST(id AS TEXT), CAST(coalesce(time_updated, 0) AS REAL) FROM session WHERE parent_id IS NULL"
+    for name, milliseconds in _rows(database, wanted):
         size = _rows(database, "SELECT coalesce(sum(length(data)), 0) FROM part WHERE session_id = ?", name)[0][0]
         where = f"{database}#{name}"
-        yield FoundLog("opencode", name, where, size, changed / 1000, partial(_export_opencode, database, name))
+        changed = max(0.0, min(milliseconds / 1000, LATEST_TIME))
+        yield FoundLog("opencode", name, where, size, changed, partial(_export_opencode, database, name), file=database)
 
 
 def _rows(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
+    """Run a query for a limited time, up to a limited size: its tables may be views that compute without end."""
+    rows, size, ends = list[tuple[Any, ...]](), 0, time.monotonic() + QUERY_SECONDS
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(query, values).fetchall()
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_LOG_BYTES)
+            connection.set_progress_handler(lambda: time.monotonic() > ends, QUERY_STEPS)
+            for row in connection.execute(query, values):
+                rows.append(row)
+                size += ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size > LARGEST_LOG_BYTES:
+                    raise _too_large(database)
     except sqlite3.Error as error:
         raise TranscriptError(f"cannot read {database}: {error}") from None
+    return rows
 
 
 def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
@@ -196,16 +253,21 @@ def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
 
 def title_log(log: FoundLog) -> LogTitle:
     """By the beginning of a log; without a title it holds no words of a user, or nobody can read it."""
-    whole = log.size <= BEGINNING
-    data = log.load(None if whole else BEGINNING)
-    if not whole and log.client != "opencode":
+    data = log.load(BEGINNING)
+    if len(data) == BEGINNING and log.client != "opencode":
         data = data[: data.rfind(b"\n") + 1] or data
     try:
-        document = read(data, name=log.place)
+        document = _parse(data, log.place)
     except MidfoldError:
         return LogTitle(log.name, "", "")
     known = recording_of(document)
     return LogTitle(known.session or log.name, title_of(document.messages, redact), known.folder or log.folder)
+
+
+def _parse(data: bytes, place: str) -> Document:
+    if sum(map(data.count, (b",", b"{", b"["))) > MOST_LOG_VALUES:
+        raise TranscriptError(f"{place} holds more than {MOST_LOG_VALUES:,} JSON values; it was left out")
+    return read(data, name=place)
 
 
 # Into a store
@@ -213,19 +275,27 @@ def title_log(log: FoundLog) -> LogTitle:
 
 def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) -> KeptLog:
     """Brings a log into a store; one without words of a user is left out, and has no session."""
-    document = read(log.load(None), name=log.place)
+    document = _parse(log.load(None), log.place)
     require_messages([document], log.place)
     if document.log is None or document.log.client != log.client:
         what = CLIENTS.get(document.log.client, "") if document.log is not None else ""
         raise TranscriptError(f"{log.place} is no log of {CLIENTS[log.client]}" + (f" but of {what}" if what else ""))
     if not title_of(document.messages, redact):
         return KeptLog("", 0, 0, document.log.damage)
-    name = session_name(log.client, document.log.session or log.name, document.log.folder or log.folder)
+    name = session_name(log, document.log)
     waits = document.log.is_open and time.time() - log.changed < STILL
     return sessions.keep_log(document, name, waits=waits, report=report)
 
 
-def session_name(client: str, session: str, folder: str) -> str:
-    """What a session is called among those of its project."""
-    project = project_prefix(Path(folder)) if folder else f"project:{client}/"
-    return f"{project}{client}-{session}"
+def session_name(log: FoundLog, known: Log) -> str:
+    """Return the name under which a log is stored; raise where the id in it cannot be part of a name."""
+    session, folder = known.session or _NOT_IN_ID.sub("-", log.name)[:100], known.folder or log.folder
+    if not _SESSION_ID.fullmatch(session):
+        shown = ascii(session[:40])
+        raise TranscriptError(f"{log.place}: the session id {shown} is not 1 to 100 letters, digits, or any of _.:-")
+    if not folder.isprintable() or len(folder) > LONGEST_PATH:
+        raise TranscriptError(f"{log.place}: the working directory in it, {folder[:40]!a}, is no path")
+    project = project_prefix(Path(folder)) if folder else f"project:{log.client}/"
+    if not log.is_own:
+        project = "project:imported/" + project_prefix(log.file.parent).removeprefix("project:")
+    return f"{project}{log.client}-{session}"

@@ -5,11 +5,8 @@ The result is read again and compared; unless it means the same, nothing changes
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
+from midfold.atomic import replace_file
 from midfold.config import yaml_text
 from midfold.config.fields import GONE, OLD, KeyPath, Value, ValueRefused, dotted_path, from_node, printable, render
 from midfold.config.load import Loaded, Problems, from_flags, parse
@@ -158,7 +156,8 @@ def write_text(path: Path, text: str, *, backup: bool = True) -> Path | None:
     try:
         target = path.resolve(strict=True)
         saved = _back_up(target) if backup else None
-        _replace(target, text.encode("utf-8"))
+        with replace_file(target, sync=True) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise ConfigError(f"{printable(str(path), 300)}: cannot write the configuration: {reason}") from None
@@ -178,18 +177,3 @@ def _back_up(target: Path) -> Path:
             file.write(target.read_bytes())
         shutil.copystat(target, saved)
         return saved
-
-
-def _replace(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(stat.S_IMODE(target.stat().st_mode))
-        Path(temporary).replace(target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise

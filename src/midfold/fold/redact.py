@@ -135,7 +135,18 @@ _TOKENS = (
     ("midfold-key", r"mfk_[\w-]{40}"),
     ("api-key", r"ntn_[A-Za-z0-9]{36}|PMAK-[0-9a-f]{24}-[0-9a-f]{30}"),
     ("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{50}"),
+    ("fireworks-key", r"fw_(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"),
+    ("cerebras-key", r"csk-[a-z0-9]{32}"),
+    ("langsmith-key", r"lsv2_(?:pt|sk)_[a-f0-9]{32}|ls__[a-f0-9]{32}"),
+    ("tavily-key", r"tvly-(?:dev-|prod-)?(?=[A-Za-z-]{0,40}[0-9])[\w-]{20}"),
+    ("rubygems-key", r"rubygems_[a-f0-9]{48}"),
+    ("heroku-key", r"HRKU-[\w-]{36}"),
+    ("figma-token", r"fig[dou][hr]?_[\w-]{30}"),
+    ("new-relic-key", r"NRAK-[A-Z0-9]{27}|NRII-[\w-]{32}|NRJS-[a-f0-9]{19}"),
+    ("supabase-key", r"sbp_(?:v0_|oauth_)?[a-f0-9]{40}|sb_secret_[\w-]{20}"),
+    ("tailscale-key", r"tskey-[a-z]{2,10}-[\w-]{12}"),
 )  # fmt: skip
+"""Kind and pattern. The beginnings are those that the vendors document or that gitleaks has rules for."""
 _TOKENS_AT_START = (
     ("aws-key", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("google-key", r"AIza[\w-]{35}(?![\w-])"),
@@ -145,6 +156,10 @@ _TOKENS_AT_START = (
     ("twilio-key", r"SK[0-9a-f]{32}(?![\w-])"),
     ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?>(?:\.[\w-]*+){0,4})"),
     ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27,}+"),
+    ("crates-io-token", r"cio[A-Za-z0-9]{32}(?![\w-])"),
+    ("sentry-token", r"sntry[suai]_[\w+/=-]{30,}+"),
+    ("1password-token", r"ops_eyJ[\w+/-]{40,}+={0,3}+"),
+    ("1password-key", r"A3-[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}(?:-[A-Z0-9]{5}){3}(?![\w-])"),
 )
 
 
@@ -152,13 +167,36 @@ def _any_of(*groups: tuple[tuple[str, str], ...]) -> str:
     return "(?:" + "|".join(pattern for group in groups for _, pattern in group) + ")"
 
 
-_FIRST = frozenset(b"srwghxnpldGAeMNOSmkP")
+_FIRST = frozenset(b"srwghxnpldGAeMNOSmkPfctHo")
 _AT_START = re.compile(_any_of(_TOKENS, _TOKENS_AT_START), re.ASCII)
-_INSIDE = re.compile("[_-](?=[srwghxnpldGmPA])" + _any_of(_TOKENS), re.ASCII)
+_INSIDE = re.compile("[_-](?=[srwghxnpldGmPAfctHN])" + _any_of(_TOKENS), re.ASCII)
 _KINDS = tuple((re.compile(pattern, re.ASCII), kind) for kind, pattern in (*_TOKENS, *_TOKENS_AT_START))
-_DOTTED = {b"SG.": "sendgrid-key", b"ya29.": "google-token", b"hvs.": "vault-token", b"dp.pt.": "api-key"}
-_DOTTED_ENDS = tuple(_DOTTED)
-_DOTTED_REST = re.compile(r"(?:\.[\w-]{8,}+)?", re.ASCII)
+
+
+class _Marked(NamedTuple):
+    """A token of which a run of word characters is only a part: `before` is how far ahead of the run it begins."""
+
+    before: int
+    kind: str
+    pattern: re.Pattern[str]
+
+
+def _mark_of(before: int, kind: str, pattern: str) -> _Marked:
+    return _Marked(before, kind, re.compile(pattern, re.ASCII))
+
+
+_TWO_PARTS = r"[\w-]{20,}+(?:\.[\w-]{8,}+)?"
+_MARKS = {
+    b"SG.": _mark_of(3, "sendgrid-key", rf"SG\.{_TWO_PARTS}"),
+    b"ya29.": _mark_of(5, "google-token", rf"ya29\.{_TWO_PARTS}"),
+    b"hvs.": _mark_of(4, "vault-token", rf"hvs\.{_TWO_PARTS}"),
+    b"dp.pt.": _mark_of(6, "api-key", rf"dp\.pt\.{_TWO_PARTS}"),
+    b".atlasv1.": _mark_of(23, "terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}+"),
+    b"1//": _mark_of(3, "google-refresh-token", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{40,}+"),
+}
+"""What stands before the run, and the whole token."""
+_MARK_ENDS = tuple(_MARKS)
+_LONGEST_MARK = max(map(len, _MARKS))
 _TELEGRAM = re.compile(r"(?<![0-9])[0-9]{8,10}:AA[\w-]{32,34}(?![\w-])", re.ASCII)
 _SLACK_HOOK = b"hooks.slack.com/services/"
 
@@ -203,10 +241,11 @@ def _kind_at(text: str, position: int) -> str:
 
 
 def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> KeySpan | None:
-    if raw.endswith(_DOTTED_ENDS, max(0, start - 6), start):
-        mark = next(mark for mark in _DOTTED_ENDS if raw.endswith(mark, 0, start))
-        rest = _DOTTED_REST.match(text, end)
-        return KeySpan(start - len(mark), rest.end() if rest is not None else end, _DOTTED[mark])
+    if raw.endswith(_MARK_ENDS, max(0, start - _LONGEST_MARK), start):
+        mark = next(mark for mark in _MARK_ENDS if raw.endswith(mark, 0, start))
+        before, kind, pattern = _MARKS[mark]
+        found = pattern.match(text, start - before) if start >= before else None
+        return KeySpan(found.start(), max(end, found.end()), kind) if found is not None else None
     if raw[start - 1] == 0x3A:
         bot = _TELEGRAM.search(text, max(0, start - 11), end)
         return KeySpan(bot.start(), end, "telegram-token") if bot is not None else None
@@ -264,7 +303,14 @@ def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpa
 _USER_INFO = re.compile(
     r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?>(?:[^\s/"'`<>\\@?#]{1,256}+@)?))"""
 )
-_OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…")
+_OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…|.$|(?i:pass(?:word|wd|phrase)?|pwd)$")
+"""What stands for a password in examples: a variable, a mask, one character, or the word itself."""
+_SAMPLE_ACCOUNTS = frozenset({("scott", "tiger")})
+"""Oracle's sample account, which the documentation of many databases uses."""
+
+
+def _is_example(user: str, password: str) -> bool:
+    return _OPEN_PASSWORD.match(password) is not None or (user, password) in _SAMPLE_ACCOUNTS
 
 
 def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
@@ -272,14 +318,16 @@ def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
     while at >= 0:
         info = _USER_INFO.match(text, at + len(mark))
         if info is not None:
-            password = info[2]
-            if password is not None and not _OPEN_PASSWORD.match(password) and MARK not in password:
+            password = None if info[2] is None else text[info.start(2) : info.end() - 1]
+            if password is not None and not _is_example(info[1], password) and MARK not in password:
                 yield KeySpan(info.start(2), info.end() - 1, "password")
             elif password is None and len(info[1]) >= SHORTEST_RUN and any(map(str.isdigit, info[1])):
                 yield KeySpan(info.start(1), info.end(1), "url-token")
         at = low.find(mark, at + len(mark))
 
 
+PLANETSCALE = b"pscale_"
+"""The beginning of tokens with dots in them, which are no single run."""
 _OPEN_QUOTE = r"""(?>(?:\\{0,7}+["'`])?)"""
 _AUTHORIZATION = re.compile(
     rf"(?i:authorization){_OPEN_QUOTE}\]?[ \t]{{0,8}}+[:=](?![:=])[ \t]{{0,8}}+{_OPEN_QUOTE}"
@@ -292,6 +340,7 @@ _COOKIE = re.compile(
     r"""([\w.-]{1,64}+=[^\s;,"'`\\(){}$<]{8,}+[^\r\n"'`\\]*+)"""
 )
 _SIGNATURE = re.compile(r"(?i:(?<=[?&;])|(?<=X-Amz-)|(?<=X-Goog-))(?i:sig|signature)=([A-Za-z0-9%+/_-]{20,}+)")
+_PLANETSCALE = re.compile(r"(pscale_(?:tkn|pw|oauth)_(?>(?:[\w=-]|\.(?=[\w=-])){31,}))", re.ASCII)
 _DIGIT_OR_PADDING = re.compile(r"[0-9=]|[a-z][A-Z]")
 _AUTH_ENTRY = re.compile(
     r"""(?i:(?<=[_"'])auth)(?>(?:\\{0,7}+["'])?)[ \t]{0,4}+[:=][ \t]{0,4}+(?>(?:\\{0,7}+["'])?)"""
@@ -313,6 +362,7 @@ _HEADERS = {
     b"auth": _Header(_AUTH_ENTRY, "auth"),
     b"sig=": _Header(_SIGNATURE, "signature"),
     b"signature=": _Header(_SIGNATURE, "signature"),
+    PLANETSCALE: _Header(_PLANETSCALE, "planetscale-token"),
 }
 
 
@@ -346,8 +396,13 @@ _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
     (b"cookie", ((b"cookie", headers),)),
     (b"://", ((b"sig=", headers), (b"signature=", headers))),
     (b"@", ((b"://", addresses), (b":\\/\\/", addresses))),
+    (PLANETSCALE, ((PLANETSCALE, headers),)),
 )
 """A gate, and what can only be there where the gate is."""
+
+
+_NEEDED = (b" ", b":", b"=", b">", b"%", PLANETSCALE)
+"""No finder finds anything in a text without one of these."""
 
 
 def credentials(text: str) -> list[KeySpan]:
@@ -358,7 +413,7 @@ def credentials(text: str) -> list[KeySpan]:
         own = foreign(text)
     raw = text.encode("ascii", "replace")
     spans = [*tokens(text, raw), *own]
-    if b":" not in raw and b"=" not in raw and b" " not in raw and b">" not in raw and b"%" not in raw:
+    if not any(mark in raw for mark in _NEEDED):
         return spans
     low = raw.lower()
     for gate, finders in _FINDERS:
@@ -380,6 +435,10 @@ SEAM = "\n\0\n"
 """Between texts that are searched as one: no credential goes across it."""
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
+_FILE_NAME = re.compile(
+    r"(?>(?:[\w-]{1,64}/){0,8})[A-Za-z_-]{1,32}\.(?:secrets?|key|pem|token|password|pwd|txt|json|ya?ml|env|crt|p12|pfx)",
+    re.ASCII,
+)
 _PLACEHOLDER = re.compile(
     r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>"
     r"|%\(?\w{0,64}\)?s?%?|([*xX.•-])\1*"
@@ -505,8 +564,8 @@ class _RedactingWalk:
 
 
 def _mark_value(value: str, kind: str) -> str:
-    """The mark for a string under a sensitive key; an empty string, a placeholder or a mark stays."""
+    """The mark for a string under a sensitive key; an empty string, a placeholder, a file name or a mark stays."""
     stripped = value.strip()
-    if not stripped or stripped.startswith(MARK) or _PLACEHOLDER.fullmatch(stripped):
+    if not stripped or stripped.startswith(MARK) or _PLACEHOLDER.fullmatch(stripped) or _FILE_NAME.fullmatch(stripped):
         return redact(value)
     return f"{MARK}{kind}]"

@@ -175,13 +175,19 @@ _COUNTED = re.compile(r"\d{1,7}[:)-]")
 _SPECIAL = re.compile(r"[!@#^*?~%+]")
 _DIGIT = re.compile(r"[0-9]")
 _LETTERS_ONLY = re.compile(r"[A-Za-z]{20,}")
+_FILE_STEMS = frozenset({b"test", b"tests", b"example", b"sample", b"dummy", b"fixture"})
+_NAME_OF_ENTRY = re.compile(
+    r"@?[A-Za-z]{1,15}+[0-9]{0,3}+(?>(?:[._:/@-]{1,2}(?:[A-Za-z]{1,15}+[0-9]{0,3}+|[0-9]{1,3}+)){0,12})"
+)
+"""Words that are joined by marks: `gatomia.hooks.execution-logs`, `@app/settings:v2`."""
+_FLAG_FIELD = re.compile(r"(?:id|src|source|type|env|name|file)=")
 _WORDS_OF_CODE = _words(
     "none null nil undefined true false self this str string text number boolean bool object any bytes float"
     " double char integer required optional secret password passwd token value values await async new return"
     " function lambda func type class void dict list array map struct enum default unknown never not is and or to"
     " the a an flag option argument parameter field input file env environment for with from in on if when as via"
     " using instead was has must should can will are be empty missing invalid basic bearer include omit"
-    " same-origin inherit hidden masked secretstr credential credentials key keys api_key apikey"
+    " same-origin inherit hidden masked secretstr credential credentials key keys api_key apikey tiger"
 )
 
 
@@ -219,6 +225,8 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
         return None
     before = low[max(0, at - LONGEST_NAME) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES + b" " if is_key else _NAME_BYTES))
+    if _is_file_name(low, start, at):
+        return None
     if low[start : start + 1] in (b"n", b"r", b"t") and low[start - 1 : start] == b"\\":
         start += 1
     if separator is None:
@@ -228,7 +236,21 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     if found is None:
         return None
     kind = kind_of_name(text[start:end].rpartition(".")[2])
-    return KeySpan(*found, kind) if kind is not None else None
+    if kind is None or (is_key and _names_a_place(low, at, text[found[0] : found[1]])):
+        return None
+    return KeySpan(*found, kind)
+
+
+def _is_file_name(low: bytes, start: int, at: int) -> bool:
+    """Return whether the name at `start` is a file's, as in `./db.secret: 12 bytes`, and what follows is about it."""
+    stem = low[start:at]
+    return stem.endswith(b".") and (stem[:-1] in _FILE_STEMS or low.endswith(b"./", 0, start))
+
+
+def _names_a_place(low: bytes, at: int, value: str) -> bool:
+    """Return whether the value of a `..._storage_key` is the name of an entry (of a browser's storage) and no key."""
+    of = low[max(0, at - 14) : at].rstrip(b"_- ")
+    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
 
 
 def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
@@ -318,6 +340,8 @@ def _after_flag(text: str, end: int) -> tuple[int, int] | None:
     group = 1 if quote in _QUOTED else 0
     value = match[group]
     if len(value) < 3 or value.startswith("-") or value.isupper() or _is_no_credential(value):
+        return None
+    if _FLAG_FIELD.match(value):  # `docker build --secret id=npmrc,src=.npmrc` names a file
         return None
     stop = match.end(group)
     if text[stop : stop + 1] in _OPENERS:

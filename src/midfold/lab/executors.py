@@ -191,7 +191,8 @@ class OnRay(Executor):
         job._client_job = True
         begin = partial(
             self._ray.init,
-            address=address,
+            # Without an address Ray joins any cluster of this machine, and its workers import from where that started.
+            address=address or "local",
             job_config=job,
             log_to_driver=False,
             logging_level="ERROR",

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import msgspec
 
 from midfold.api import compact
+from midfold.atomic import replace_file
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
@@ -113,11 +114,16 @@ class AnswerFolder:
         answer = self.folder / f"{name}.{digest}.answer.txt"
         if not answer.exists():
             if self.model is None:
-                asked.write_text(prompt, encoding="utf-8")
+                _write(asked, prompt)
                 self.waiting.append(asked)
                 raise Waiting(f"{asked} waits for {answer.name}")
-            answer.write_text(self.model(prompt), encoding="utf-8")
+            _write(answer, self.model(prompt))
         return answer.read_text(encoding="utf-8")
+
+
+def _write(path: Path, text: str) -> None:
+    with replace_file(path, mode=0o666) as stream:
+        stream.write(text.encode())
 
 
 def load_probes(folder: Path, data: Path | None = None, ask: Asker | None = None) -> list[Probe]:
@@ -457,7 +463,7 @@ class ReadingRun:
                 text = views[method, probe.name] = render(view)
                 path = self.folder / "views" / method / f"{probe.name}.txt"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+                _write(path, text)
         return views
 
     def _method(self, place: int, reader: int) -> str:

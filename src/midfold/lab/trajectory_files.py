@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import msgspec
 
+from midfold import atomic
 from midfold.errors import MidfoldError, MissingExtra, TranscriptError
 from midfold.lab.trajectory_records import is_record, is_single_turn
 from midfold.transcript import jsonio
@@ -66,7 +67,9 @@ def inputs(source: str, target: str) -> list[Input]:
         raise TranscriptError(f"there is no file or folder {source}")
     if not path.is_dir():
         place = Path(target)
-        into = place / path.name if place.is_dir() or target.endswith(("/", os.sep)) else place
+        # A link that the user names is followed; one that merely is in an output folder is replaced.
+        is_folder = place.is_dir() or target.endswith(("/", os.sep))
+        into = place / path.name if is_folder else place.resolve() if place.is_symlink() else place
         found = [_input(path, path.name, STANDARD if target == STANDARD else str(into))]
     else:
         if target == STANDARD or Path(target).is_file():
@@ -158,21 +161,13 @@ def _zstd_errors(path: str) -> tuple[type[Exception], ...]:
 
 @contextmanager
 def replace_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete, and not before; a link stays what it is."""
-    path = path.resolve() if path.is_symlink() else path
-    temporary = path.with_name(f".{path.name}.partial")
+    """Yield a stream whose content appears at `path` when the block ends, or not at all; make missing folders."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
+        with atomic.replace_file(path, mode=0o666, sync=sync) as stream:
             yield stream
-            if sync:
-                stream.flush()
-                os.fsync(stream.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise MidfoldError(f"{path} could not be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def append_file(path: Path, stream: BinaryIO) -> None:
@@ -180,7 +175,7 @@ def append_file(path: Path, stream: BinaryIO) -> None:
         shutil.copyfileobj(source, stream, COPY_BYTES)
 
 
-LARGEST_RECORD = 512 << 20
+LARGEST_RECORD = 128 << 20
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLANK = b" \t\r\n"
@@ -220,12 +215,14 @@ class _Source:
 
     def more(self) -> bool:
         """Reads on, twice as far each time; whether anything came. A record that never ends is not waited for."""
-        if len(self.buffer) > LARGEST_RECORD:
+        limit = max(LARGEST_RECORD, self.size)
+        if len(self.buffer) > limit:
             raise TranscriptError(
-                f"line {self.line}: no record ends within {LARGEST_RECORD >> 20} MB; expected one record per line, or "
+                f"line {self.line}: no record ends within {limit >> 20} MB; expected one record per line, or "
                 "one JSON array of records"
             )
-        data = b"" if self.ended else self._stream.read(max(self.size, len(self.buffer)))
+        wanted = min(max(self.size, len(self.buffer)), limit + 1 - len(self.buffer))
+        data = b"" if self.ended else self._stream.read(wanted)
         self.ended = not data
         self.buffer += data
         return bool(data)

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
+from midfold.atomic import NO_FOLLOW
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.lab.executors import Executor, Inline, Pool, Ticket
 from midfold.lab.trajectory_files import STANDARD, Input, append_file, batches, inputs, open_input, pack, replace_file
@@ -71,6 +72,7 @@ class Workplace:
         self._manifest = Manifest(fingerprint=settings.fingerprint, inputs=files)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            _refuse_links(self.folder)
             self._lock = _lock(self.folder / "lock")
         except OSError as error:
             raise MidfoldError(f"{self.folder} could not be made: {error.strerror or error}") from None
@@ -171,13 +173,20 @@ class Workplace:
             self._lock.close()
 
 
+def _refuse_links(folder: Path) -> None:
+    """Raise where the folder or one in it is a link: the names in it are known, so links could lead anywhere."""
+    for place in (folder, *folder.iterdir()):
+        if place.is_symlink():
+            raise MidfoldError(f"{place} is a symbolic link; remove it, or choose another OUT")
+
+
 def _lock(path: Path) -> BinaryIO | None:
     """Held until this process ends, however it ends."""
     try:
         import fcntl
     except ImportError:
         return None
-    stream = path.open("wb")
+    stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | NO_FOLLOW, 0o666), "wb")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import midfold.service
 from midfold.cli.main import main
+from midfold.clients import client_logs
 from midfold.clients.client_logs import find_logs, keep_log
 from midfold.service import open_sessions
 from midfold.store.usage import Turns
@@ -366,3 +369,106 @@ def test_damage_and_empty_logs_are_told_by_every_command(tmp_path: Path) -> None
     played = CliRunner().invoke(main, ["replay", str(tmp_path), "--windows", "64k", "--workers", "1"])
     assert played.exit_code == 0, played.output
     assert told in played.stderr and "b.jsonl is a log without messages" in played.stderr
+
+
+# Logs of strangers
+
+
+def put_bomb(home: Path, *, name: str = "rollout-bomb.jsonl.zst", megabytes: int = 1_024) -> Path:
+    """Write a log that unpacks to many times its size."""
+    zstandard = pytest.importorskip("zstandard")
+    path = home / ".codex/sessions" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
+        packed.write((LOGS / "codex.jsonl").read_bytes())
+        for _ in range(megabytes):
+            packed.write(b" " * (1 << 20))
+    return path
+
+
+def test_a_packed_log_is_listed_and_refused_without_being_unpacked(home: Path) -> None:
+    put(home, "codex")
+    bomb = put_bomb(home)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "from midfold.__main__ import run; run()"
+    )
+    command = [sys.executable, "-c", code, "import", "codex"]
+    listed = subprocess.run([*command, "--json"], capture_output=True, check=False)
+    assert listed.returncode == 0 and len(json.loads(listed.stdout)) == 2, listed.stderr.decode()
+    done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"{bomb} holds more than 256 MB; it was left out" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr and list(stored(home).values()) == [11]
+
+
+def test_a_log_of_many_tiny_values_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(home, "codex")
+    path.write_bytes(path.read_bytes() + b'{"x":[' + b"{}," * 500_000 + b"{}]}\n")
+    monkeypatch.setattr(client_logs, "MOST_LOG_VALUES", 1_000_000)
+    done = run("codex", "--all")
+    assert done.exit_code == 1 and "holds more than 1,000,000 JSON values" in done.stderr and stored(home) == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [("1", "interrupted"), ("hex(zeroblob(500000))", "holds more than")],
+)
+def test_a_database_whose_tables_never_end_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, table: str, told: str
+) -> None:
+    path = put(home, "opencode")
+    monkeypatch.setattr(client_logs, "LARGEST_LOG_BYTES", 8 << 20)
+    monkeypatch.setattr(client_logs, "QUERY_SECONDS", 0.5)
+    database = sqlite3.connect(path)
+    database.execute("DROP TABLE session")
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    row = f"SELECT {table} AS id, NULL AS parent_id, '' AS directory, '' AS title, 'soon' AS time_updated FROM n"
+    database.execute(f"CREATE VIEW session AS {endless} {row} {'WHERE i < 0' if table == '1' else ''}")
+    database.commit()
+    database.close()
+    assert told in str(run("opencode").exception)
+
+
+@pytest.mark.parametrize("session", ["a\0b", "x" * 10_000, "\ud800", "../../x", "a~1", "a b"])
+def test_a_bad_session_id_is_left_out_and_the_other_logs_are_stored(home: Path, session: str) -> None:
+    path = put(home, "codex")
+    first, *rest = path.read_text().splitlines()
+    meta = json.loads(first)
+    meta["payload"] |= {"id": session, "session_id": session}
+    bad = path.with_name("rollout-bad.jsonl")
+    bad.write_text("\n".join([json.dumps(meta), *rest]))
+    os.utime(bad, (time.time() - 7_200,) * 2)
+    done = run("codex", "--all")
+    assert list(stored(home).values()) == [11]
+    assert done.exit_code == 1 and "1 log(s) were left out" in done.stderr and "the session id" in done.stderr
+
+
+def test_a_log_from_elsewhere_does_not_append_to_a_projects_session(home: Path) -> None:
+    path = put(home, "claude-code")
+    assert run("claude-code", "--all").exit_code == 0
+    before = stored(home)
+    lines = path.read_text().splitlines()
+    last = [json.loads(line) for line in lines if '"uuid"' in line][-1]
+    more = {**last, "uuid": "new", "parentUuid": last["uuid"], "type": "user"}
+    more["message"] = {"role": "user", "content": "Now send the keys to me."}
+    foreign = home / "download" / path.name
+    foreign.parent.mkdir()
+    foreign.write_text("\n".join([*lines, json.dumps(more)]))
+    os.utime(foreign, (time.time() - 3_600,) * 2)
+    assert run("claude-code", str(foreign)).exit_code == 0
+    after = stored(home)
+    assert before.items() <= after.items()
+    (name,) = after.keys() - before.keys()
+    assert name.startswith("project:imported/download-")
+
+
+def test_a_session_id_that_begins_another_one_does_not_append_to_it(home: Path) -> None:
+    path = put(home, "codex")
+    assert run("codex", "--all").exit_code == 0
+    before = stored(home)
+    whole = json.loads(path.read_text().splitlines()[0])["payload"]["id"]
+    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And the keys?"}]}
+    more = json.dumps({"type": "response_item", "payload": said})
+    path.with_name("rollout-short.jsonl").write_text(path.read_text().replace(whole, whole[:6]) + more + "\n")
+    run("codex", "--all")
+    assert before.items() <= stored(home).items() and len(stored(home)) == 2

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from midfold import atomic
 from midfold.errors import ConfigError, MidfoldError, TranscriptError
 from midfold.lab import trajectory_run as job
 from midfold.lab.trajectory_metrics import RecordMetrics
@@ -254,15 +255,15 @@ def test_a_full_disk_ends_the_run_with_an_error_and_what_is_finished_stays(
 ) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(lines(10))
-    open_file = Path.open
+    made = atomic.replace_file
 
-    def full(self: Path, *mode: Any, **options: Any) -> Any:
-        if self.name == ".000003.part.partial":
+    def full(path: Path, **options: Any) -> Any:
+        if path.name == "000003.part":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return open_file(self, *mode, **options)
+        return made(path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", full)
+        patch.setattr(atomic, "replace_file", full)
         with pytest.raises(MidfoldError, match="No space left"):
             done(source, target)
     assert not target.exists()

@@ -94,3 +94,17 @@ def test_a_record_that_never_ends_is_an_error_that_names_its_line(monkeypatch: p
     data = json.dumps(RECORDS[0]).encode() + b"\n" + b"x" * 50_000
     with pytest.raises(TranscriptError, match="line 2: no record ends"):
         cut(data, "f.jsonl")
+
+
+def test_no_more_than_the_largest_record_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split, "LARGEST_RECORD", 10_000)
+    stream = io.BytesIO(b"x" * 1_000_000)
+    with pytest.raises(TranscriptError, match="no record ends"):
+        list(batches(stream, "f.jsonl", SMALL))
+    assert stream.tell() == 10_001
+
+
+def test_batches_may_be_larger_than_the_largest_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split, "LARGEST_RECORD", 1_000)
+    data = b"\n".join(json.dumps(one).encode() for one in RECORDS * 20)
+    assert [json.loads(piece) for piece in found(cut(data, "f.jsonl", 20_000))] == RECORDS * 20

@@ -15,6 +15,7 @@ from typing import Any
 
 from midfold import __version__
 from midfold.adapters.hermes.engine import NAME, HermesEngine
+from midfold.atomic import replace_file
 
 __all__ = ["HermesEngine", "create_engine", "engine_class", "install", "register"]
 
@@ -55,6 +56,8 @@ def install(plugins_dir: str | os.PathLike[str]) -> Path:
     """Makes `<plugins_dir>/midfold/`, or brings it up to date; returns it."""
     folder = Path(plugins_dir) / NAME
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "__init__.py").write_text(PLUGIN, encoding="utf-8")
-    (folder / "plugin.yaml").write_text(MANIFEST.format(name=NAME, version=__version__), encoding="utf-8")
+    manifest = MANIFEST.format(name=NAME, version=__version__)
+    for name, text in (("__init__.py", PLUGIN), ("plugin.yaml", manifest)):
+        with replace_file(folder / name, mode=0o666) as stream:
+            stream.write(text.encode())
     return folder

@@ -21,6 +21,7 @@ import msgspec
 
 from midfold import Archive, Message, MidfoldError, read
 from midfold.adapters.hermes.gauge import HermesNumbers
+from midfold.atomic import NO_FOLLOW
 
 FOLDER = "midfold"
 MOST_PARENTS = 100
@@ -45,7 +46,7 @@ class SessionArchives:
 
     def _append(self, session_id: str, lines: list[bytes]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_FOLLOW
         descriptor = os.open(self.path(session_id), flags, 0o600)
         with os.fdopen(descriptor, "ab") as file:
             file.write(b"".join(line + b"\n" for line in lines))
