@@ -37,8 +37,8 @@ const look = tool({
     Array.from({ length: 90 }, (_, line) => `module ${number}, line ${line}: nothing is wrong with it`).join("\\n"),
 });
 const options = {
-  model: models[provider](), prompt: task, tools: { look }, stopWhen: stepCountIs(99), maxOutputTokens: 1000, maxRetries: 0,
-  providerOptions: { openai: { store: false } },
+  model: models[provider](), prompt: task, tools: { look }, stopWhen: stepCountIs(99),
+  maxOutputTokens: 1000, maxRetries: 0, providerOptions: { openai: { store: false } },
 };
 if (mode === "whole") {
   const made = await generateText(options);
@@ -120,9 +120,9 @@ BODY = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": 
 
 def test_a_route_that_the_upstream_has_is_asked_for_as_the_client_wrote_it() -> None:
     said = answers.value({"type": "message", "content": []})
-    with ScriptedProvider([said, answers.error(404, "no such model"), said]) as provider:
-        with running(provider.url) as gateway:
-            statuses = [gateway.post("/messages", BODY)[0] for _ in range(3)]
+    script = [said, answers.error(404, "no such model"), said]
+    with ScriptedProvider(script) as provider, running(provider.url) as gateway:
+        statuses = [gateway.post("/messages", BODY)[0] for _ in range(3)]
     assert statuses == [200, 404, 200]
     assert [request.path for request in provider.requests] == ["/messages"] * 3
 
