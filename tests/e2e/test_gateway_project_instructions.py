@@ -28,6 +28,7 @@ INTRODUCTIONS = {
     "reworded": reminder(f"Here is background for this repository:\n# claudeMd\n{FILE}"),
     "no introduction": reminder(f"{RULE}\n{OWNERS}"),
     "another tag": f'<project-instructions source="AGENTS.md">\n{FILE}\n</project-instructions>',
+    "a heading of another wording": f"# Guidance for /home/ann/shop\n\n<INSTRUCTIONS>\n{FILE}\n</INSTRUCTIONS>",
     "an unknown tag of rules": f"<workspace_rules>\n{FILE}\n</workspace_rules>",
 }
 OTHER = reminder("The terminal has 80 columns.")
@@ -68,6 +69,7 @@ def text_of(request: Request) -> str:
 @pytest.mark.parametrize("is_apart", [True, False], ids=["in a part of its own", "before the ask"])
 def test_instructions_are_there_verbatim_after_six_folds(kind: str, is_apart: bool) -> None:
     block = INTRODUCTIONS[kind]
+    is_apart = is_apart or block.startswith("#")
     texts = [OTHER, block, ASK] if is_apart else [f"{OTHER}\n{block}\n\n{ASK}"]
     last = sent_after_folds([{"type": "text", "text": text} for text in texts])[-1]
     assert text_of(last).count(block) == 1

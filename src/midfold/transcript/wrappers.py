@@ -132,6 +132,7 @@ _LAST_PARAGRAPHS = tuple(wrapper for wrapper in WRAPPERS if wrapper.at_end)
 _SUMMARY_OPENINGS = tuple(wrapper.opening for wrapper in WRAPPERS if wrapper.meaning == "summary")
 _INSTRUCTIONS = re.compile("instruction|reminder|rules|guideline|convention|memory|memories|preference", re.I)
 """Words in the names of tags that clients put around a project's instructions."""
+_TITLE = re.compile(r"#{1,3} [^\n]{1,400}\n{1,3}")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})(?: [^<>\n]{0,200})?>")
 _END_TAG = re.compile(r"</([A-Za-z][\w-]{0,40})>\Z")
 _END_REACH, _LAST_REACH = 60, 1_000
@@ -200,8 +201,17 @@ def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]
     if start < end and not is_first:
         return ()
     if is_first:
-        blocks = _known_by_place(blocks)
+        blocks = _known_by_place(blocks or _titled_block(text, start, end))
     return tuple(block for block in blocks if block.wrapper.stays and (is_first or not block.wrapper.only_first))
+
+
+def _titled_block(text: str, start: int, end: int) -> list[Block]:
+    """Return the text as one block if it is a heading and a tag around all the rest (Codex)."""
+    title = _TITLE.match(text, start, end)
+    block = _first_block(text, title.end(), end) if title is not None else None
+    if block is None or title is None or title.end() + len(block.text) < end:
+        return []
+    return [block._replace(text=text[start:end])]
 
 
 def _known_by_place(blocks: list[Block]) -> list[Block]:
