@@ -383,7 +383,7 @@ class Gateway:
 
     async def _relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer) -> None:
         """The answer as it arrives, with the tap beside it."""
-        tap = UsageTap(encoding_of(answer.headers))
+        tap, is_whole = UsageTap(encoding_of(answer.headers)), False
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
@@ -394,13 +394,14 @@ class Gateway:
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
+            is_whole = True
             if left != 0:
                 await exchange.write(b"", more=False)
         finally:
             answer.close()
             if exchange.route.kind == "generate":
                 usage = exchange.account.usage = await self._usage(tap)
-                if usage is not None and answer.status == 200:
+                if answer.status == 200 and (is_whole or usage is not None):
                     self.preparer.observe(exchange, prepared, usage)
 
     async def _usage(self, tap: UsageTap) -> Usage | None:

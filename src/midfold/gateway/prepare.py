@@ -421,8 +421,11 @@ class RequestPreparer:
         enough = measured.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
         self._resting.put(measured.identity, FoldPause(self._clock() + pause, enough))
 
-    def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage) -> None:
-        """What the provider counted for a request that it has answered."""
+    def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage | None) -> None:
+        """Note what the provider counted for a request that it has answered; None if it did not say."""
+        self.measurer.reports.note_answer(exchange, has_usage=usage is not None)
+        if usage is None:
+            return
         if is_telling(usage.prompt_tokens):
             output = exchange.peek.output if exchange.peek is not None else 0
             self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens, output)

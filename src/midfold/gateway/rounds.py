@@ -257,9 +257,8 @@ class RecallRounds:
         self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
     ) -> None:
         """What the provider counted for the request itself, before anything hidden was added to it."""
-        usage = read_usage(turn.usage)
-        if usage is not None and answer.status == 200:
-            self.preparer.observe(exchange, prepared, usage)
+        if answer.status == 200:
+            self.preparer.observe(exchange, prepared, read_usage(turn.usage))
 
     def _count_round(self, exchange: Exchange, turn: ModelAnswer) -> None:
         usage, account = turn.tokens, exchange.account
