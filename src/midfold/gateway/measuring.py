@@ -30,6 +30,7 @@ from midfold.fold.receipt import RecallCost
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.limits import LEAST_MESSAGES, ModelLimits, Policy, is_scheduled, whose
+from midfold.gateway.links import SummaryLink
 from midfold.gateway.routes import label_in
 from midfold.lru import LRU
 from midfold.service import Sessions
@@ -115,6 +116,8 @@ class ClientHistory:
         self.offer = ToolOffer()
         self.recall = RecallCost()
         """What the hidden turns among the messages have cost."""
+        self.link: SummaryLink | None = None
+        """The sessions before the client's own compaction, where it opens with a summary of them."""
         self.is_silent = False
         """Whether the answers of its provider do not report usage."""
 
@@ -491,6 +494,8 @@ class RequestMeasurer:
         """Puts turns back that the client has never seen, and notes which tools of ours it has."""
         self.reads_everything = False
         """Whether small requests are read, too."""
+        self.may_continue: Callable[[bytes], bool] = lambda body: False
+        """Says whether a request may continue a session that its client has compacted; such ones are read, too."""
 
     def measure(self, exchange: Exchange, limits: ModelLimits) -> MeasuredRequest | None:
         """Reads, hashes and counts a request; in a thread."""

@@ -184,7 +184,9 @@ class RequestPreparer:
         self._notice_compaction(exchange)
         if self.measurer.reads_everything:
             return True
-        return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
+        if len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body):
+            return True
+        return self.measurer.may_continue(exchange.body)
 
     def _notice_compaction(self, exchange: Exchange) -> None:
         """A named session whose requests have become much smaller was compacted by its client."""
@@ -444,6 +446,9 @@ class RequestPreparer:
         if measured.checkpoint is not None or self.measurer.reads_everything:
             account.reason = account.reason or measured.conversation.offer.problem
         account.tokens_before, account.tokens_after = measured.came, measured.size.tokens
+        if measured.conversation.link is not None and not account.reason:
+            before = measured.conversation.link.sessions[-1].session
+            account.reason = f"continues {before} after the client's own compaction"
         if measured.checkpoint is not None:
             account.session = measured.checkpoint.session
             account.receipt = receipt_id(measured.checkpoint)

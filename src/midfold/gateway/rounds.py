@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Raw
 
 from midfold.engine_tools import EngineTools
@@ -45,6 +46,15 @@ from midfold.gateway.hidden import (
     raw_messages,
 )
 from midfold.gateway.joined import JOINED, JoinedStream
+from midfold.gateway.links import (
+    ClientSummaries,
+    LinkedPast,
+    LinkedSession,
+    SummaryLink,
+    asks_for_summary,
+    may_continue,
+    summary_in,
+)
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.overflows import MOST_OF_ERRORS
 from midfold.gateway.peek import MOST_VALUES, structural_values
@@ -52,7 +62,7 @@ from midfold.gateway.prepare import LARGE
 from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_READ
 from midfold.plugins import engine_for
-from midfold.recall import NAMES, NOTHING_FOLDED, UNBOUNDED, AnswerBounds, Recall
+from midfold.recall import NAMES, NOTHING_FOLDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.stored_past import StoredPast
 from midfold.store.sync import Checkpoint
@@ -93,6 +103,10 @@ TOO_MANY = (
 UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
 NO_ROOM = "[no more fits into this turn]"
 TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
+
+
+_SearchedPast = tuple[Recall, Checkpoint | None]
+"""What the tools search, and the checkpoint of the request."""
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
@@ -147,6 +161,8 @@ class RecallRounds:
         self.preparer.measurer.reads_everything = self.is_always
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
+        self.summaries = ClientSummaries(gateway.sessions.store)
+        self.preparer.measurer.may_continue = may_continue
         self.continuations = ContinuationMemory(gateway.sessions.store, self.preparer.policy.redactor)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-recall")
         self._searching: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -155,11 +171,12 @@ class RecallRounds:
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
         """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
         whole = self.hidden.put_back(owner, conversation)
-        whole.offer = self._offer(owner, conversation)
+        whole.link = self.summaries.find(owner, conversation.system, conversation.talk)
+        whole.offer = self._offer(owner, conversation, b"" if whole.link is None else whole.link.tools.encode())
         return whole
 
-    def _offer(self, owner: Owner, conversation: ClientHistory) -> ToolOffer:
-        known = b"" if self.is_always else self.offers.find(owner, conversation)
+    def _offer(self, owner: Owner, conversation: ClientHistory, linked: bytes) -> ToolOffer:
+        known = b"" if self.is_always else self.offers.find(owner, conversation) or linked
         theirs = conversation.raw_tools
         if theirs is None:
             return ToolOffer(problem=TAKEN)
@@ -239,7 +256,30 @@ class RecallRounds:
             await self._owe(exchange, prepared, joined, answers)
         if beside is not None or (hidden and not _is_stream(answer) and answer.status == 200):
             await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
+        if answer.status == 200 and prepared.measured is not None:
+            await self._note_summary(exchange, prepared.measured, turn)
         await self._relay_rest(exchange, prepared, answer, data, joined, told)
+
+    async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
+        """Note an answer that may become the client's own summary, and store the conversation that it is about."""
+        conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
+        is_any = checkpoint is not None or conversation.link is not None
+        if not is_any or folder is None or not asks_for_summary(conversation.as_sent.talk):
+            return
+        summary, owner, tools = summary_in(turn), exchange.owner, measured.tools.decode()
+        own = LinkedSession(_session_of(measured), 0 if checkpoint is None else checkpoint.seq, len(conversation.bare))
+
+        def keep() -> None:
+            stored = folder.sync(conversation, measured.name, measured.limits).name
+            link = SummaryLink.after(conversation.link, msgspec.structs.replace(own, session=stored), tools)
+            self.summaries.keep(owner, self.summaries.remember(owner, summary, link), link)
+
+        # A stream may have reached its client already: the next request must find the link.
+        if self.summaries.remember(owner, summary, SummaryLink.after(conversation.link, own, tools)):
+            try:
+                await self.preparer.in_thread(keep)
+            except MidfoldError as error:
+                exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Writes down what a conversation is offered from now on."""
@@ -387,15 +427,25 @@ class RecallRounds:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _past(self, prepared: PreparedRequest) -> tuple[Recall, Checkpoint] | None:
-        """What the tools look into; None where nothing is folded."""
-        checkpoint = prepared.measured.checkpoint if prepared.measured else None
-        if checkpoint is None:
+    def _past(self, prepared: PreparedRequest) -> _SearchedPast | None:
+        """Return what the tools search: what is folded here, and the sessions before a client's own compaction."""
+        measured, store = prepared.measured, self.sessions.store
+        if measured is None:
             return None
-        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
-        past = StoredPast(store, session, at=checkpoint.seq, stop=count)
-        bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
-        seen = _visible_digests(prepared)
+        checkpoint, link = measured.checkpoint, measured.conversation.link
+        pasts = {
+            one.session: StoredPast(store, one.session, at=one.seq, stop=one.count)
+            for one in (() if link is None else link.sessions)
+            if store.info(one.session) is not None
+        }
+        if checkpoint is not None:
+            session, count = checkpoint.session, checkpoint.count
+            pasts.pop(session, None)
+            pasts[session] = StoredPast(store, session, at=checkpoint.seq, stop=count)
+        if not pasts:
+            return None
+        past = LinkedPast(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
+        bounds, seen = AnswerBounds.of(measured.limits.trigger), _visible_digests(prepared)
         return Recall(past, self.sessions.redactor, seen=seen, bounds=bounds, clock=time.monotonic), checkpoint
 
     def close(self) -> None:
@@ -434,7 +484,9 @@ class RecallRounds:
                 answers.append((call.id, allowance.take(self._answer(call, past, is_cancelled))))
         return answers
 
-    def _answer(self, call: ToolCall, past: tuple[Recall, Checkpoint] | None, is_cancelled: Callable[[], bool]) -> str:
+    def _answer(
+        self, call: ToolCall, past: tuple[Recall, Checkpoint | None] | None, is_cancelled: Callable[[], bool]
+    ) -> str:
         """Return what a tool says, which may be an error."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
