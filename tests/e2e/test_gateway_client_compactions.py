@@ -31,6 +31,7 @@ SUMMARY = """1. Primary Request and Intent: the user wants every module ported t
 3. Files: src/parser/reader.py and src/parser/writer.py were changed, tests/test_reader.py was added.
 4. Pending Tasks: modules 30 to 60 still import the old parser and have to be looked at one by one.
 5. Current Work: module 29 was being ported; its test for empty input failed and was being looked into."""
+DRAFT = "<analysis>\n" + "A long line that its client leaves out of the summary. " * 9 + "\n</analysis>\n"
 SECOND_SUMMARY = "\n".join(f"{number}. Module {number} was ported, and its tests pass again." for number in range(9))
 QUESTION = {"early": "What is the staging host called?", "late": "What is the mirror of the registry called?"}
 FACTS = {"early": EARLY, "late": LATE}
@@ -120,7 +121,7 @@ def model(request: Request) -> Turn:
     told = request.raw.decode()
     *_, last = request.body.get("messages") or request.body["input"]
     if SUMMARY_ASK in json.dumps(last):
-        return Turn(SECOND_SUMMARY if SUMMARY.splitlines()[1] in told else SUMMARY)
+        return Turn(DRAFT + SECOND_SUMMARY if SUMMARY.splitlines()[1] in told else DRAFT + SUMMARY)
     for kind in QUESTION:
         if QUESTION[kind] in told:
             if FACTS[kind] in told:

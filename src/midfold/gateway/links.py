@@ -41,13 +41,14 @@ SUMMARY_MARKS = (
 _MARKS = tuple(mark.encode() for mark in SUMMARY_MARKS)
 _ASKS = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
 _SUMMARY_TOOLS = re.compile(r"summar|condens|compact", re.I)
-MAX_OPENING_MESSAGES = 8
-"""Messages of a conversation in which a client's summary is looked for."""
+MAX_OPENING_MESSAGES = 60
+"""Messages of a conversation in which a client's summary is looked for; Codex keeps the user's before it."""
 MAX_OPENING_BYTES = 400_000
 SHORTEST_LINE = 30
 MAX_LINES_READ = 2_000
 LINES_PER_THIRD = 4
 """Lines of each third of a summary that are kept: clients leave parts of the answer out."""
+DRAFT_ENDS = ("</analysis>", "</thinking>")
 LEAST_SHARE = 0.25
 """Of the lines that were kept: so many must be found again."""
 MAX_LINKED_SESSIONS = 8
@@ -115,7 +116,9 @@ def _lines(text: str) -> list[str]:
 
 
 def _telling_lines(text: str) -> list[str]:
-    """Return the longest lines of each third of a text."""
+    """Return the longest lines of each third of a summary, without the draft that clients let a model write first."""
+    for end in DRAFT_ENDS:
+        text = text.rpartition(end)[2] or text
     lines = _lines(text)
     step = max(-(-len(lines) // 3), 1)
     thirds = (lines[start : start + step] for start in range(0, len(lines), step))
