@@ -72,6 +72,7 @@ SHAPES = {
         AGENT,
         lambda text: [prompt(ANTHROPIC, TASK), answer(ANTHROPIC, "I begin."), prompt(ANTHROPIC, continued(text))],
     ),
+    "Continue 1.5, terminal": Shape(CHAT, AGENT, lambda text: [answer(CHAT, text)]),
     "Continue, terminal": Shape(CHAT, AGENT, lambda text: [answer(CHAT, f"[COMPACTED HISTORY]\n{text}")]),
     "Continue, editor": Shape(
         CHAT, lambda text: f"{AGENT(text)}\n\nPrevious conversation summary:\n\n {text}", lambda text: []
@@ -139,8 +140,11 @@ def send(gateway: Running, shape: Shape, system: str, talk: list[Any], key: str 
     return answered.decode()
 
 
-def work_and_compact(gateway: Running, shape: Shape) -> None:
-    """Hold a conversation until it was folded, go on for a while, and ask for the client's summary."""
+def work_and_compact(gateway: Running, shape: Shape) -> list[Any]:
+    """Hold a conversation until it was folded, go on for a while, and ask for the client's summary.
+
+    Return the conversation before the client asks.
+    """
     dialect, system = shape.dialect, AGENT("")
     talk = [prompt(dialect, TASK), *step(dialect, 0), *step(dialect, 1, f"\n{EARLY}\n")]
     for number in range(2, 80):
@@ -151,8 +155,9 @@ def work_and_compact(gateway: Running, shape: Shape) -> None:
     for number in range(80, 84):
         talk += step(dialect, number, f"\n{LATE}\n" if number == 81 else "")
         send(gateway, shape, system, talk)
-    talk += [answer(dialect, "Fine."), prompt(dialect, SUMMARY_ASK)]
-    assert json.dumps(SUMMARY.splitlines()[0])[1:-1] in send(gateway, shape, system, talk)
+    asked = [*talk, answer(dialect, "Fine."), prompt(dialect, SUMMARY_ASK)]
+    assert json.dumps(SUMMARY.splitlines()[0])[1:-1] in send(gateway, shape, system, asked)
+    return talk
 
 
 def reopened(shape: Shape, question: str, summary: str = SUMMARY) -> list[Any]:
@@ -212,6 +217,35 @@ def test_another_summary_and_a_summary_in_no_known_shape_are_not_linked() -> Non
         for talk in (reopened(shape, QUESTION["early"], other), pasted):
             told = send(gateway, shape, AGENT(""), talk)
             assert "I do not know." in told and not is_offered(provider.requests[-1])
+
+
+CLINE_3 = {
+    "with a model": "Context summary:\n\nThe modules were ported one after the other, as it was asked for.",
+    "without a model": f"{TASK}\n\n<SYSTEM_NOTICE>\nEarlier context was compacted. Summary of your actions after the "
+    "request above:\nmake was called for modules 2 to 40</SYSTEM_NOTICE>",
+}
+
+
+@pytest.mark.parametrize("kind", CLINE_3)
+@pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC])
+def test_a_client_that_summarizes_elsewhere_is_known_by_the_messages_it_keeps(
+    kind: str, dialect: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/g.db?synchronous=normal"
+    shape = Shape(dialect, AGENT, lambda text: [])
+    with RulesProvider(model, window=WINDOW) as provider:
+        with midfold.open(url) as sessions, running(provider.url, sessions=sessions, window=WINDOW) as gateway:
+            kept = work_and_compact(gateway, shape)[-4:]
+            offered = tools_of(provider.requests[-1])
+            compacted = [prompt(dialect, CLINE_3[kind]), *kept, answer(dialect, "Done.")]
+            talk = [*compacted, prompt(dialect, QUESTION["early"])]
+            assert "I do not know." in send(gateway, shape, AGENT(""), talk, key="somebody-else")
+            assert EARLY in send(gateway, shape, AGENT(""), talk)
+        with midfold.open(url) as sessions, running(provider.url, sessions=sessions, window=WINDOW) as gateway:
+            talk += [answer(dialect, EARLY), prompt(dialect, "Thanks.")]
+            send(gateway, shape, AGENT(""), talk)
+            assert tools_of(provider.requests[-1]) == offered
+        assert provider.rejected == []
 
 
 def test_a_second_compaction_still_leads_to_the_first_session() -> None:

@@ -4,7 +4,9 @@ Rules of this file:
 1. A client asks its model for a summary in the conversation that it will replace. The gateway sees the answer: it keeps
    keyed digests of some of its lines, with the session they are about. A later conversation of the same owner that
    opens with such a summary, in the shape of a known client, continues that session.
-2. Digests are keyed by the owner: no other owner arrives at them. Nothing of the summary itself is stored.
+2. A client that summarizes elsewhere (Cline 3) keeps the newest messages behind its summary. They are recognised by
+   their digests, in memory; the link that they lead to is written down.
+   Digests are keyed by the owner: no other owner arrives at them. Nothing of the summary itself is stored.
 3. A linked conversation keeps the recall tools it had, byte for byte, and they search its sessions together.
 4. A link is deleted with its session.
 """
@@ -26,19 +28,22 @@ from midfold.recall import Candidate, Past, Positions
 from midfold.recall.words import Term
 from midfold.store import SqlStore
 from midfold.transcript import jsonio
-from midfold.transcript.message import Message, Transcript
+from midfold.transcript.message import CALL, RESULT, Message, Transcript
 from midfold.transcript.replies import ModelAnswer
 
 SUMMARY_MARKS = (
     "This session is being continued from a previous conversation",  # Claude Code, Cline
     "Another language model started to solve this problem",  # Codex
-    "[COMPACTED HISTORY]",  # Continue, terminal
+    "Context summary:\n",  # Cline 3
+    "Earlier context was compacted.",  # Cline 3 without a model
+    "[COMPACTED HISTORY]",  # Continue, terminal, up to 1.4
     "Previous conversation summary:",  # Continue, editor: in its system prompt
     "What did we do so far?",  # opencode
     "<state_snapshot>",  # Gemini CLI, Qwen Code
 )
 """Texts with which clients introduce their own summaries."""
-_MARKS = tuple(mark.encode() for mark in SUMMARY_MARKS)
+_MARKS = tuple(mark.strip().encode() for mark in SUMMARY_MARKS)
+_FIRST_ROLE = re.compile(rb'"role"\s*:\s*"(?:(assistant)|user)"')
 _ASKS = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
 _SUMMARY_TOOLS = re.compile(r"summar|condens|compact", re.I)
 MAX_OPENING_MESSAGES = 60
@@ -51,6 +56,8 @@ LINES_PER_THIRD = 4
 DRAFT_ENDS = ("</analysis>", "</thinking>")
 LEAST_SHARE = 0.25
 """Of the lines that were kept: so many must be found again."""
+NEWEST_MESSAGES = 6
+"""Messages at the end of a folded request that are remembered by their digests."""
 MAX_LINKED_SESSIONS = 8
 MAX_KNOWN = 20_000
 
@@ -81,7 +88,10 @@ class SummaryLink(msgspec.Struct, frozen=True):
 
 def may_continue(body: bytes) -> bool:
     """Return whether a request may open with a client's own summary."""
-    return any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARKS)
+    if any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARKS):
+        return True
+    first = _FIRST_ROLE.search(body, 0, MAX_OPENING_BYTES)
+    return first is not None and first[1] is not None
 
 
 def asks_for_summary(talk: Transcript) -> bool:
@@ -106,6 +116,8 @@ def opening_summary(system: Message | None, talk: Transcript) -> str:
     """Return the texts at the beginning of a conversation that may be a client's summary."""
     first = [*([system] if system is not None else []), *talk[:MAX_OPENING_MESSAGES]]
     marked = [place for place, one in enumerate(first) if any(mark in one.text for mark in SUMMARY_MARKS)]
+    if not marked and talk and talk[0].role == "assistant":
+        return talk[0].text  # Continue, terminal
     # opencode's summary is the answer to its question.
     return "\n".join(one.text for place in marked for one in first[place : place + 2])
 
@@ -132,6 +144,7 @@ class ClientSummaries:
         self._turns = store.hidden_turns
         self._known: LRU[tuple[str, str], SummaryLink] = LRU(MAX_KNOWN)
         self._found: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
+        self._newest: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
 
     def remember(self, owner: Owner, summary: str, link: SummaryLink) -> list[str]:
         """Remember a link in memory; return the names under which it is stored."""
@@ -147,6 +160,12 @@ class ClientSummaries:
         for name in names:
             self._turns.keep(self._place(owner), name, data, session=link.sessions[-1].session)
 
+    def note_newest(self, owner: Owner, talk: Transcript, link: SummaryLink) -> None:
+        """Remember the newest messages of a folded conversation: its client may keep them behind a summary."""
+        for message in talk[-NEWEST_MESSAGES:]:
+            if message.kinds & (CALL | RESULT):
+                self._newest.put((owner.id, message.digest), link)
+
     def find(self, owner: Owner, system: Message | None, talk: Transcript) -> SummaryLink | None:
         """Return the link of a conversation that opens with a client's summary; None for any other."""
         text = opening_summary(system, talk)
@@ -156,9 +175,16 @@ class ClientSummaries:
         found = self._found.get(key)
         if found is None:
             found = self._look_up(owner, [self._name(owner, line) for line in _lines(text)])
+            if found is None and (found := self._with_newest(owner, talk)) is not None:
+                with suppress(MidfoldError):
+                    self.keep(owner, self.remember(owner, text, found), found)
             if found is not None:
                 self._found.put(key, found)
         return found
+
+    def _with_newest(self, owner: Owner, talk: Transcript) -> SummaryLink | None:
+        kept = (self._newest.get((owner.id, one.digest)) for one in reversed(talk[:MAX_OPENING_MESSAGES]))
+        return next(filter(None, kept), None)
 
     def _look_up(self, owner: Owner, names: Sequence[str]) -> SummaryLink | None:
         hits = Counter(self._all(owner, names))

@@ -171,7 +171,9 @@ class RecallRounds:
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
         """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
         whole = self.hidden.put_back(owner, conversation)
-        whole.link = self.summaries.find(owner, conversation.system, conversation.talk)
+        source = conversation.document.source
+        if isinstance(source, bytes) and may_continue(source):
+            whole.link = self.summaries.find(owner, conversation.system, conversation.bare)
         whole.offer = self._offer(owner, conversation, b"" if whole.link is None else whole.link.tools.encode())
         return whole
 
@@ -263,11 +265,15 @@ class RecallRounds:
     async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
         """Note an answer that may become the client's own summary, and store the conversation that it is about."""
         conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
-        is_any = checkpoint is not None or conversation.link is not None
-        if not is_any or folder is None or not asks_for_summary(conversation.as_sent.talk):
+        if folder is None or (checkpoint is None and conversation.link is None):
             return
         summary, owner, tools = summary_in(turn), exchange.owner, measured.tools.decode()
         own = LinkedSession(_session_of(measured), 0 if checkpoint is None else checkpoint.seq, len(conversation.bare))
+        if checkpoint is not None:
+            folded = SummaryLink.after(conversation.link, msgspec.structs.replace(own, count=checkpoint.count), tools)
+            self.summaries.note_newest(owner, conversation.as_sent.bare, folded)
+        if not asks_for_summary(conversation.as_sent.talk):
+            return
 
         def keep() -> None:
             stored = folder.sync(conversation, measured.name, measured.limits).name
