@@ -177,7 +177,7 @@ class RecallRounds:
         whole.offer = self._offer(owner, conversation, b"" if whole.link is None else whole.link.tools.encode())
         return whole
 
-    def _offer(self, owner: Owner, conversation: ClientHistory, linked: bytes) -> ToolOffer:
+    def _offer(self, owner: Owner, conversation: ClientHistory, linked: bytes = b"") -> ToolOffer:
         known = b"" if self.is_always else self.offers.find(owner, conversation) or linked
         theirs = conversation.raw_tools
         if theirs is None:
