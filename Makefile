@@ -51,7 +51,7 @@ test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and
 	HYPOTHESIS_PROFILE=all MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
 
 clients: $(VENV)/.dev  ## released clients through midfold run, installed under .bench; writes docs/reference/clients.md
-	MIDFOLD_REQUIRE_ALL=1 $(BIN)/pytest -v tests/e2e/test_real_clients.py
+	MIDFOLD_REQUIRE_ALL=1 $(BIN)/pytest -v tests/e2e/test_real_clients.py tests/e2e/test_vercel_ai_sdk.py
 	$(BIN)/python tools/gen_clients_doc.py
 
 soak: $(VENV)/.dev  ## the long runs at full size

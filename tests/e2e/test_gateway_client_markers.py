@@ -76,3 +76,15 @@ def test_no_fifth_marker_and_none_beside_a_clients_own_in_the_conversation() -> 
 def test_a_model_of_another_name_that_its_client_does_not_mark_stays_unmarked() -> None:
     body = {"model": "house-model", "max_tokens": 9, "system": "Rules. " * 900, "messages": steps(6)}
     assert send([body]) == [body]
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "qwen3-coder-plus", "glm-4.6", "house-model"])
+def test_markers_stay_within_four_and_the_clients_own_in_place_through_folds(model: str) -> None:
+    base = {"model": model, "max_tokens": 9, "tools": TOOLS, "system": SYSTEM}
+    received = send([{**base, "messages": steps(count)} for count in range(1, 110, 3)], window=24_000)
+    assert any("CONTEXT COMPACTION" in json.dumps(body) for body in received)
+    for body in received:
+        assert body["tools"][:2] == TOOLS
+        assert body["system"][0] == SYSTEM[0]
+        assert 3 <= markers(body) <= 4
+        assert markers(body["messages"]) >= 1

@@ -60,8 +60,7 @@ def _converted(message: Any, wire: str) -> Any:
 class Librarian:
     """A model that searches before it answers, then unfolds what it found."""
 
-    def __init__(self, *, mixed: bool = False) -> None:
-        self.mixed = mixed
+    def __init__(self) -> None:
         self.asked: list[str] = []
 
     def __call__(self, request: Request) -> Turn:
@@ -75,10 +74,7 @@ class Librarian:
             return Turn("", (("h2", "context_unfold", {"handle": f"mf-{handle}"}),))
         if "deploy token called" in end and count == 0:
             self.asked.append("search")
-            calls = [("h1", "context_search", {"query": "deploy token"})]
-            if self.mixed:
-                calls.append(("c1", "terminal", {"command": "ls"}))
-            return Turn("Let me look that up.", tuple(calls))
+            return Turn("Let me look that up.", (("h1", "context_search", {"query": "deploy token"}),))
         return Turn("Fine.")
 
 
@@ -173,14 +169,6 @@ def test_hidden_turns_are_put_back_by_another_gateway_too(tmp_path: Path) -> Non
             assert sessions.check(deep=True) == []
     assert provider.requests[-1].raw == provider.requests[-2].raw
     assert b'"h2"' in provider.requests[-1].raw
-
-
-def test_a_turn_that_calls_the_clients_tools_as_well_is_never_half_hidden() -> None:
-    model = Librarian(mixed=True)
-    with RulesProvider(model, window=WINDOW) as provider, running(provider.url, window=WINDOW, recall="on") as gateway:
-        text, _ = ask("anthropic", gateway.url, history("anthropic"), True)
-    assert (text, provider.rejected) == (SEPARATOR.join(["Let me look that up.", ANSWER]), [])
-    assert b"Not run: it was asked for together" in provider.requests[1].raw
 
 
 def test_tools_are_offered_from_the_first_turn_in_the_same_bytes() -> None:

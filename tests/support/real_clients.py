@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -172,29 +173,37 @@ class RealClient(NamedTuple):
 
     def install(self) -> list[str]:
         """The command that starts it; skips with a reason where it is not there and need not be."""
-        required = os.environ.get("MIDFOLD_REQUIRE_ALL")
-        ready = (self.folder / ".ready").exists()
-        need(ready or required, f"{self.packages[0]} is not installed under .bench (make clients does it)")
-        HOME.mkdir(exist_ok=True)
-        with (HOME / ".installing").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self.is_npm:
-                return [str(environment(*self.packages)), "-c", self.program]
-            return [str(self._npm())]
+        if self.is_npm:
+            return [str(install_npm(self.folder, self.packages) / ".bin" / self.program)]
+        with installing(self.folder, self.packages[0]):
+            return [str(environment(*self.packages)), "-c", self.program]
 
-    def _npm(self) -> Path:
-        program = self.folder / "node_modules" / ".bin" / self.program
-        wanted = "\n".join(self.packages)
-        ready = self.folder / ".ready"
-        if ready.exists() and ready.read_text() == wanted:
-            return program
-        need(shutil.which("npm"), "there is no npm here")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        told = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(self.folder)]
-        subprocess.run(["npm", "install", *told, *self.packages], check=True, cwd=self.folder)
-        ready.write_text(wanted)
-        return program
+
+@contextmanager
+def installing(folder: Path, package: str) -> Iterator[None]:
+    """Hold the lock for installations; skip the test where the package is missing and not required."""
+    required = os.environ.get("MIDFOLD_REQUIRE_ALL")
+    ready = (folder / ".ready").exists()
+    need(ready or required, f"{package} is not installed under .bench (make clients does it)")
+    HOME.mkdir(exist_ok=True)
+    with (HOME / ".installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def install_npm(folder: Path, packages: tuple[str, ...]) -> Path:
+    """Install npm packages into a folder and return its node_modules; skip the test where they are not required."""
+    with installing(folder, packages[0]):
+        wanted = "\n".join(packages)
+        ready = folder / ".ready"
+        if not ready.exists() or ready.read_text() != wanted:
+            need(shutil.which("npm"), "there is no npm here")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            told = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder)]
+            subprocess.run(["npm", "install", *told, *packages], check=True, cwd=folder)
+            ready.write_text(wanted)
+    return folder / "node_modules"
 
 
 class ClientRun(NamedTuple):

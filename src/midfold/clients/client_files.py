@@ -252,7 +252,8 @@ def _parts(message: Message, is_own: bool, keeps_thoughts: bool) -> Iterator[Par
 def _without_prompt(text: str) -> str:
     """A text without what clients send by themselves."""
     for block in prompt_blocks(text, "user", is_first=True):
-        text = text.replace(block.text, "", 1)
+        if block.wrapper.client:
+            text = text.replace(block.text, "", 1)
     return text.strip()
 
 

@@ -44,7 +44,7 @@ from midfold.gateway.own_model import OwnModels
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.rounds import RecallRounds
-from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
+from midfold.gateway.routes import UNVERSIONED, encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
 from midfold.gateway.upstream import (
     Client,
@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
 UNCOUNTED = frozenset((404, 405, 501))
 """What a provider answers that does not count tokens."""
+NO_ROUTE = frozenset((404, 405))
+"""Statuses with which a server says that it has no such route."""
 MOST_LISTED = 8_000_000
 """Bytes of an upstream's list of models."""
 MODELS = ("/v1/models", "/models")
@@ -157,6 +159,8 @@ class Gateway:
         self.turns = KeptTurns(self.preparer, self.settings.keep_turns)
         self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
         self.held = HeldBytes(self.settings.largest_total)
+        self._has_only_versioned: dict[tuple[str, str], bool] = {}
+        """Whether an upstream has a route under /v1 only, by its address and the path."""
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -228,6 +232,7 @@ class Gateway:
             await exchange.refuse(404, f"no upstream is configured for the model {model!r} on this route")
             return
         exchange.account.upstream = upstream.place
+        self._use_known_version(exchange, upstream)
         await self.reach.check(exchange)
         stop = exchange.watch()
         try:
@@ -346,12 +351,39 @@ class Gateway:
         headers = to_upstream(sent, upstream.credential(exchange.route.wire))
         body = await self.preparer.mark(exchange, body)
         exchange.document = None
-        answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
+        answer = await self._send_versioned(exchange, upstream, headers, body)
         return self.reach.watch(exchange, answer)
+
+    def _use_known_version(self, exchange: Exchange, upstream: Upstream) -> None:
+        """Ask for the path under /v1 where the upstream is known to have the route only there."""
+        if self._has_only_versioned.get((upstream.base + upstream.path, exchange.path)):
+            exchange.raw_path = "/v1" + exchange.raw_path
+
+    async def _send_versioned(
+        self, exchange: Exchange, upstream: Upstream, headers: list[tuple[str, str]], body: bytes
+    ) -> UpstreamAnswer:
+        """Send to the path as the client wrote it; where the upstream has no such route, to the same under /v1.
+
+        Clients differ in whether the base address has /v1 in it, and share one variable for it.
+        """
+        answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
+        route = (upstream.base + upstream.path, exchange.path)
+        is_versioned = exchange.raw_path.startswith("/v1/") or upstream.path.endswith("/v1")
+        if is_versioned or exchange.path not in UNVERSIONED or route in self._has_only_versioned:
+            return answer
+        if answer.status in NO_ROUTE:
+            answer.close()
+            exchange.raw_path = "/v1" + exchange.raw_path
+            answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
+            if answer.status not in NO_ROUTE:
+                self._has_only_versioned[route] = True
+        else:
+            self._has_only_versioned[route] = False
+        return answer
 
     async def _relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer) -> None:
         """The answer as it arrives, with the tap beside it."""
-        tap = UsageTap(encoding_of(answer.headers))
+        tap, is_whole = UsageTap(encoding_of(answer.headers)), False
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
@@ -362,13 +394,14 @@ class Gateway:
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
+            is_whole = True
             if left != 0:
                 await exchange.write(b"", more=False)
         finally:
             answer.close()
             if exchange.route.kind == "generate":
                 usage = exchange.account.usage = await self._usage(tap)
-                if usage is not None and answer.status == 200:
+                if answer.status == 200 and (is_whole or usage is not None):
                     self.preparer.observe(exchange, prepared, usage)
 
     async def _usage(self, tap: UsageTap) -> Usage | None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from midfold.errors import MidfoldError
 from midfold.fold.receipt import RecallCost
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Owner
@@ -32,12 +33,13 @@ from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.jsonio import elements, entries
-from midfold.transcript.message import Message, Transcript, plain
+from midfold.transcript.message import CALL, RESULT, Message, Transcript, plain
 from midfold.transcript.replies import ModelAnswer, result_messages
 from midfold.transcript.splice import replace_values
 
 MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
 """Of records in memory."""
+THINKING = ("thinking", "redacted_thinking")
 
 
 class BesideCalls(msgspec.Struct, frozen=True):
@@ -45,46 +47,84 @@ class BesideCalls(msgspec.Struct, frozen=True):
 
     calls: tuple[Raw, ...] = ()
     results: tuple[Raw, ...] = ()
+    thoughts: tuple[Raw, ...] = ()
+    """Blocks of the turn that must precede its calls (Anthropic's extended thinking)."""
 
     @classmethod
     def of(cls, dialect: str, turn: ModelAnswer, answers: list[tuple[str, str]]) -> BesideCalls:
-        """Of the calls of a turn that these are the answers to."""
+        """Return the calls of a turn that these are the answers to, with their results."""
         ids, results = {call for call, _ in answers}, result_messages(dialect, answers)
+        thoughts: list[Any] = []
         if dialect == "openai-responses":
             calls = [item for item in turn.messages if item.get("call_id") in ids]
+        elif dialect == "anthropic":
+            blocks = turn.message["content"]
+            calls = [block for block in blocks if block.get("id") in ids]
+            thoughts = [block for block in blocks if block.get("type") in THINKING]
+            results = results[0]["content"]
         else:
-            parts = turn.message["content" if dialect == "anthropic" else "tool_calls"]
-            calls = [part for part in parts if part.get("id") in ids]
-        results = results[0]["content"] if dialect == "anthropic" else results
-        return cls(*(tuple(Raw(jsonio.encode(value)) for value in values) for values in (calls, results)))
+            calls = [call for call in turn.message["tool_calls"] if call.get("id") in ids]
+        return cls(*(tuple(Raw(jsonio.encode(value)) for value in values) for values in (calls, results, thoughts)))
 
-    def put_into(self, message: Message, dialect: type[Dialect]) -> tuple[list[Raw], BesideCalls | None]:
-        """The messages that stand for one of the client's, and what is still to be put in; nothing is, where the client
-        did not go on as the turn did."""
-        raw = bytes(message.wire) if isinstance(message.wire, Raw) else b"{}"
-        value, own = plain(Raw(raw)), [Raw(raw)]
-        if dialect.list_key == "input":
-            if value.get("type") == "function_call_output":
-                return [*self.calls, *self.results, *own], None
-            return own, None if message.role == "user" else self
+    def put_into(self, later: Sequence[Message], dialect: type[Dialect]) -> list[Message]:
+        """Return the client's messages after the turn's request with the calls and their results in them.
+
+        They become part of the client's record of the turn. A client that writes its calls down as text (smolagents)
+        has no such record: there they are a turn of their own before it.
+        """
+        if not later:
+            return []
+        placed = {"input": self._among_items, "messages": self._in_turn}[dialect.list_key](later, dialect)
+        if placed is None:
+            placed = (self._own_turn(dialect), 0)
+        raws, taken = placed
+        return [*(Message.over(raw, dialect.read) for raw in raws), *later[taken:]]
+
+    def _among_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+        """Return items up to the first result of the client's calls, and how many of its own they stand for."""
+        for place, message in enumerate(later):
+            if message.role == "user":
+                return None
+            if message.role == "tool":
+                return [*map(_raw, later[:place]), *self.calls, *self.results], place
+        return None
+
+    def _in_turn(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+        """Return the turn with the calls in it and the results after it; None if the client has no record of calls."""
+        turn = later[0]
+        if turn.role != "assistant" or not turn.kinds & CALL:
+            return None
         if dialect.name == "openai-chat":
-            if message.role != "assistant" or not value.get("tool_calls"):
-                return own, None
-            return [_append_to(raw, "tool_calls", self.calls), *self.results], None
-        if not isinstance(value.get("content"), list):
-            return own, None
-        if self.calls:
-            is_turn = message.role == "assistant"
-            done = msgspec.structs.replace(self, calls=())
-            return ([_append_to(raw, "content", self.calls)], done) if is_turn else (own, None)
-        return [_append_to(raw, "content", self.results, first=True)], None
+            return [_append_to(_raw(turn), "tool_calls", self.calls), *self.results], 1
+        if len(later) < 2 or not later[1].kinds & RESULT:
+            return None
+        called = _append_to(_raw(turn), "content", self.calls)
+        return [called, _append_to(_raw(later[1]), "content", self.results, first=True)], 2
+
+    def _own_turn(self, dialect: type[Dialect]) -> list[Raw]:
+        """Return the calls as a turn of their own, and their results."""
+        if dialect.list_key == "input":
+            # An item with an id must follow the reasoning that belongs to it, which the client did not keep.
+            return [*(Raw(replace_values(bytes(call), {"id": None})) for call in self.calls), *self.results]
+        if dialect.name == "openai-chat":
+            calls = b",".join(map(bytes, self.calls))
+            return [Raw(b'{"role":"assistant","content":null,"tool_calls":[' + calls + b"]}"), *self.results]
+        blocks = (b",".join(map(bytes, part)) for part in ((*self.thoughts, *self.calls), self.results))
+        roles = (b"assistant", b"user")
+        return [
+            Raw(b'{"role":"' + role + b'","content":[' + part + b"]}") for role, part in zip(roles, blocks, strict=True)
+        ]
 
 
-def _append_to(raw: bytes, key: str, more: Sequence[Raw], *, first: bool = False) -> Raw:
+def _raw(message: Message) -> Raw:
+    return Raw(bytes(message.wire)) if isinstance(message.wire, Raw) else Raw(jsonio.encode(message.wire))
+
+
+def _append_to(raw: Raw, key: str, more: Sequence[Raw], *, first: bool = False) -> Raw:
     """A message with more in one of its lists."""
-    own = elements(entries(raw)[key])
+    own = elements(entries(bytes(raw))[key])
     whole = (*more, *own) if first else (*own, *more)
-    return Raw(replace_values(raw, {key: b"[" + b",".join(bytes(one) for one in whole) + b"]"}))
+    return Raw(replace_values(bytes(raw), {key: b"[" + b",".join(bytes(one) for one in whole) + b"]"}))
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -152,19 +192,19 @@ class HiddenTurnMemory:
             return conversation
         talk: list[Message] = []
         seen: Sequence[ShownPart] = ()
-        beside: BesideCalls | None = None
+        beside, start = BesideCalls(), 0
         dialect = conversation.dialect
         for message, chain in zip(conversation.talk, conversation.chains, strict=True):
             left, seen = without_hidden(message, seen, dialect) if seen else (message, seen)
-            if left is not None and beside is not None:
-                put, beside = beside.put_into(left, dialect)
-                talk += (Message.over(raw, dialect.read) for raw in put)
-            elif left is not None:
-                talk.append(left)
+            talk += () if left is None else (left,)
             run = runs.get(chain.hex())
             if run is not None:
-                seen, beside = run.seen, run.beside
+                if beside.calls:
+                    talk[start:] = beside.put_into(talk[start:], dialect)
                 talk += (Message.over(raw, dialect.read) for raw in run.messages)
+                seen, beside, start = run.seen, run.beside or BesideCalls(), len(talk)
+        if beside.calls:
+            talk[start:] = beside.put_into(talk[start:], dialect)
         whole = conversation.with_talk(tuple(talk))
         whole.recall = total_cost(run.cost for run in runs.values())
         return whole
@@ -190,6 +230,62 @@ class HiddenTurnMemory:
             runs[one.chain] = record = msgspec.json.decode(data, type=Record)
             self._known.put(one.digest, (record, len(data)))
         return runs
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """What a request needs that continues from a response which the provider keeps.
+
+    `last` is the response that the provider has last, under an id its client does not know; `owed` are results of calls
+    that were removed from the response.
+    """
+
+    last: str = ""
+    owed: tuple[Raw, ...] = ()
+
+
+class ContinuationMemory:
+    """Continuations by owner and response id, in memory and in the store."""
+
+    def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
+        self._turns = store.hidden_turns
+        self._redactor = redactor
+        self._known: LRU[tuple[str, str], Continuation] = LRU(
+            MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: sum(memoryview(raw).nbytes for raw in one.owed)
+        )
+
+    def find_in_memory(self, owner: Owner, response: str) -> Continuation | None:
+        """Return what this process knows; None if it knows nothing."""
+        return self._known.get((owner.id, response))
+
+    def find_in_store(self, owner: Owner, response: str) -> Continuation | None:
+        """Return what a gateway has written down; None if there is nothing, or the store does not answer."""
+        place, chain = self._names(owner, response)
+        try:
+            for data in self._turns.read(place, [chain]).values() if self._turns.find(place, [chain]) else ():
+                found = msgspec.json.decode(data, type=Continuation)
+                self._known.put((owner.id, response), found)
+                return found
+        except MidfoldError:
+            pass
+        return None
+
+    def add(self, owner: Owner, response: str, more: Continuation) -> Continuation:
+        """Remember a continuation, merged with what is known of the response."""
+        known = self._known.get((owner.id, response)) or Continuation()
+        merged = Continuation(more.last or known.last, more.owed or known.owed)
+        self._known.put((owner.id, response), merged)
+        return merged
+
+    def keep(self, owner: Owner, response: str, found: Continuation, session: str) -> None:
+        """Write a continuation down; it is deleted with its session."""
+        data = jsonio.encode(found)
+        if self._redactor is not None:
+            data = redact_json(data, self._redactor)
+        self._turns.keep(*self._names(owner, response), data, session=session)
+
+    def _names(self, owner: Owner, response: str) -> tuple[str, str]:
+        name = response.encode("utf-8", "surrogatepass")
+        return owner.bind(b"continued responses"), owner.bind(b"continued response", name)
 
 
 def total_cost(costs: Iterable[RecallCost]) -> RecallCost:

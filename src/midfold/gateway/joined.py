@@ -3,10 +3,9 @@
 Rules of this file:
 1. What a model says is relayed as it comes, up to the first call of a hidden tool in its turn. From there on events
    wait for the end of the turn.
-2. If that was the turn's first call, the turn is hidden: what has waited is dropped, and what the next turn says goes
-   on in the same message: its places, numbers and ids follow on, and its end is the end.
-3. If a tool of the client's was called before it, the turn is the client's: what has waited follows without the
-   hidden calls. No client waits for the rest of a turn to see that its own tool is called.
+2. If the turn calls nothing else, it is hidden: what has waited is dropped, and what the next turn says goes on in the
+   same message: its places, numbers and ids follow on, and its end is the end.
+3. If it also calls a tool of the client's, it is the client's turn: what has waited follows without the hidden calls.
 4. As long as nothing was said, nothing was sent: the next turn is then relayed as if it were the first.
 5. The usage at the end is the last turn's.
 6. Where no other turn may follow, this one is the client's whatever it calls: hidden calls are taken out, and if no
@@ -147,6 +146,10 @@ class JoinedStream(ABC):
         """What has waited: the turn is one for the client."""
         before, self._waiting = self._waiting, []
         return b"".join(self._rewrite(one) for one in before)
+
+    def calls_client(self, turn: ModelAnswer) -> bool:
+        """Return whether a turn has calls for the client to run."""
+        return any(call.name not in self._tools for call in turn.calls)
 
     def end(self, turn: ModelAnswer) -> None:
         """No other turn follows: this one is the client's, without hidden calls."""
@@ -395,6 +398,9 @@ class JoinedResponses(JoinedStream):
         item = value.get("item")
         if isinstance(item, Mapping) and item.get("type") in CLIENT_CALLS:
             yield str(item.get("name") or item["type"])
+
+    def calls_client(self, turn: ModelAnswer) -> bool:
+        return any(name not in self._tools for item in turn.messages for name in self._calls({"item": item}))
 
     def _without_hidden(self, value: dict[str, Any]) -> dict[str, Any]:
         if self._tools.intersection(self._calls(value)) and isinstance(value.get("output_index"), int):

@@ -29,7 +29,8 @@ from midfold.errors import StoreError, TranscriptError
 from midfold.fold.receipt import RecallCost
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange, Owner
-from midfold.gateway.limits import LEAST_MESSAGES, ModelLimits, Policy, is_scheduled
+from midfold.gateway.limits import LEAST_MESSAGES, ModelLimits, Policy, is_scheduled, whose
+from midfold.gateway.links import SummaryLink
 from midfold.gateway.routes import label_in
 from midfold.lru import LRU
 from midfold.service import Sessions
@@ -115,11 +116,15 @@ class ClientHistory:
         self.offer = ToolOffer()
         self.recall = RecallCost()
         """What the hidden turns among the messages have cost."""
+        self.link: SummaryLink | None = None
+        """The sessions before the client's own compaction, where it opens with a summary of them."""
+        self.is_silent = False
+        """Whether the answers of its provider do not report usage."""
 
     def with_talk(self, talk: Transcript) -> ClientHistory:
         """The same request with other messages."""
         other = ClientHistory(self.document, self._redactor, self.whose)
-        other.talk, other._as_sent = talk, self
+        other.talk, other._as_sent, other.is_silent = talk, self, self.is_silent
         return other
 
     @property
@@ -327,6 +332,8 @@ def _size(checkpoint: Checkpoint) -> int:
 
 
 MOST_REPORTS, MOST_CACHES = 20_000, 10_000
+UNCONFIRMED_MARGIN = 0.15
+"""Share by which an estimate is raised where answers never say how large their prompts were."""
 LOWEST_RATIO, HIGHEST_RATIO = 0.5, 2.0
 
 Key = tuple[bytes, bytes]
@@ -419,6 +426,18 @@ class PromptReports:
     def __init__(self) -> None:
         self._known: LRU[Key, PromptReport] = LRU(MOST_REPORTS)
         self._ratios: LRU[str, float] = LRU(MOST_REPORTS)
+        self._silent: LRU[tuple[str, bool], bool] = LRU(MOST_REPORTS)
+
+    def note_answer(self, exchange: Exchange, *, has_usage: bool) -> None:
+        """Note whether answers to requests of this kind report their usage."""
+        if exchange.peek is not None:
+            self._silent.put((whose(exchange).name, exchange.peek.is_streaming), not has_usage)
+
+    def is_silent(self, exchange: Exchange) -> bool:
+        """Return whether the last answer to a request of this owner, upstream and model reported no usage."""
+        if not self._silent or exchange.peek is None or exchange.route.kind != "generate":
+            return False
+        return bool(self._silent.get((whose(exchange).name, exchange.peek.is_streaming)))
 
     def observe(self, key: Key, reported: int, estimated: int, conversation: str = "") -> None:
         if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
@@ -427,8 +446,10 @@ class PromptReports:
         self._known.put(key, report)
         self._ratios.put(conversation, report.ratio)
 
-    def size(self, chains: list[bytes], checkpoint: bytes, estimated: int, conversation: str = "") -> Count:
-        """How large a request is whose own estimate is this."""
+    def size(
+        self, chains: list[bytes], checkpoint: bytes, estimated: int, conversation: str = "", *, is_silent: bool = False
+    ) -> Count:
+        """How large a request is whose own estimate is this; raised where `is_silent` says that none is confirmed."""
         for chain in reversed(chains):
             report = self._known.peek((chain, checkpoint))
             if report is not None:
@@ -436,7 +457,9 @@ class PromptReports:
                     return Count(report.reported, "reported")
                 return Count(report.reported + round((estimated - report.estimated) * report.ratio), "calibrated")
         ratio = self._ratios.get(conversation) if conversation else None
-        return Count(estimated, "estimated") if ratio is None else Count(round(estimated * ratio), "calibrated")
+        if ratio is not None:
+            return Count(round(estimated * ratio), "calibrated")
+        return Count(round(estimated * (1 + UNCONFIRMED_MARGIN)) if is_silent else estimated, "estimated")
 
 
 class CacheHealths:
@@ -471,6 +494,8 @@ class RequestMeasurer:
         """Puts turns back that the client has never seen, and notes which tools of ours it has."""
         self.reads_everything = False
         """Whether small requests are read, too."""
+        self.may_continue: Callable[[bytes], bool] = lambda body: False
+        """Says whether a request may continue a session that its client has compacted; such ones are read, too."""
 
     def measure(self, exchange: Exchange, limits: ModelLimits) -> MeasuredRequest | None:
         """Reads, hashes and counts a request; in a thread."""
@@ -481,6 +506,7 @@ class RequestMeasurer:
         conversation = ClientHistory(document, self.policy.redactor, exchange.owner.id)
         if not conversation.talk:
             return None
+        conversation.is_silent = self.reports.is_silent(exchange)
         if self.put_back is not None and (exchange.turn is None or not exchange.turn.asked):
             conversation = self.put_back(exchange.owner, conversation)
             conversation.offer = conversation.offer.within(limits)
@@ -502,8 +528,10 @@ class RequestMeasurer:
         tools = conversation.offer.at(checkpoint)
         fixed = conversation.fixed_size(limits.meter, tools)
         estimated = limits.meter.count(view, fixed).tokens
-        whose = "" if checkpoint is None else conversation.identity
-        size = self.reports.size(conversation.chains, _of(conversation, checkpoint), estimated, whose)
+        known_as = "" if checkpoint is None else conversation.identity
+        size = self.reports.size(
+            conversation.chains, _of(conversation, checkpoint), estimated, known_as, is_silent=conversation.is_silent
+        )
         scale = size.tokens / max(estimated, 1)
         beside = int(limits.meter.tokens(*fixed) * scale)
         came = size.tokens

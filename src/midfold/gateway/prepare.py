@@ -184,7 +184,9 @@ class RequestPreparer:
         self._notice_compaction(exchange)
         if self.measurer.reads_everything:
             return True
-        return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
+        if len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body):
+            return True
+        return self.measurer.may_continue(exchange.body)
 
     def _notice_compaction(self, exchange: Exchange) -> None:
         """A named session whose requests have become much smaller was compacted by its client."""
@@ -421,8 +423,11 @@ class RequestPreparer:
         enough = measured.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
         self._resting.put(measured.identity, FoldPause(self._clock() + pause, enough))
 
-    def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage) -> None:
-        """What the provider counted for a request that it has answered."""
+    def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage | None) -> None:
+        """Note what the provider counted for a request that it has answered; None if it did not say."""
+        self.measurer.reports.note_answer(exchange, has_usage=usage is not None)
+        if usage is None:
+            return
         if is_telling(usage.prompt_tokens):
             output = exchange.peek.output if exchange.peek is not None else 0
             self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens, output)
@@ -441,6 +446,9 @@ class RequestPreparer:
         if measured.checkpoint is not None or self.measurer.reads_everything:
             account.reason = account.reason or measured.conversation.offer.problem
         account.tokens_before, account.tokens_after = measured.came, measured.size.tokens
+        if measured.conversation.link is not None and not account.reason:
+            before = measured.conversation.link.sessions[-1].session
+            account.reason = f"continues {before} after the client's own compaction"
         if measured.checkpoint is not None:
             account.session = measured.checkpoint.session
             account.receipt = receipt_id(measured.checkpoint)

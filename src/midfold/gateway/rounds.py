@@ -8,9 +8,8 @@ Rules of this file:
 2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
    the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
    apart. What a stream says before a call is relayed as it comes (see `joined`).
-3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
-   again. Only a stream whose first call is the client's is not held back: it is the client's turn, our calls are taken
-   out of it, and what they brought is put back beside the client's results.
+3. A turn that calls our tools and the client's at once is the client's turn. Our calls are removed from it and run;
+   the client's next request gets them back, with their results, in the place they had.
 4. Rounds, what they may bring and the time they take are bounded, and so are calls that were cut off. Then the model
    must answer without tools; a call of ours that it makes all the same is taken out of its answer.
 5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import Raw
 
 from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
@@ -36,17 +36,33 @@ from midfold.fold.receipt import RecallCost
 from midfold.gateway.encodings import decode_body
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.folding import names_of
-from midfold.gateway.hidden import BesideCalls, HiddenRun, HiddenTurnMemory, OfferMemory, raw_messages
+from midfold.gateway.hidden import (
+    BesideCalls,
+    Continuation,
+    ContinuationMemory,
+    HiddenRun,
+    HiddenTurnMemory,
+    OfferMemory,
+    raw_messages,
+)
 from midfold.gateway.joined import JOINED, JoinedStream
+from midfold.gateway.links import (
+    ClientSummaries,
+    LinkedPast,
+    LinkedSession,
+    SummaryLink,
+    asks_for_summary,
+    may_continue,
+    summary_in,
+)
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.overflows import MOST_OF_ERRORS
 from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.prepare import LARGE
 from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_READ
-from midfold.lru import LRU
 from midfold.plugins import engine_for
-from midfold.recall import NAMES, NOTHING_FOLDED, UNBOUNDED, AnswerBounds, Recall
+from midfold.recall import NAMES, NOTHING_FOLDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.stored_past import StoredPast
 from midfold.store.sync import Checkpoint
@@ -81,14 +97,16 @@ THREADS, THREADS_PER_OWNER = 8, 2
 CHARACTERS_PER_TOKEN = 2
 AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
-MOST_RENAMED = 10_000
-AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
 TOO_MANY = (
     f"Not run: a turn may take {MAX_CALLS_PER_TURN} calls and {MAX_SECONDS_PER_TURN:g} s. Call it again if needed."
 )
 UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
 NO_ROOM = "[no more fits into this turn]"
 TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
+
+
+_SearchedPast = tuple[Recall, Checkpoint | None]
+"""What the tools search, and the checkpoint of the request."""
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
@@ -143,9 +161,9 @@ class RecallRounds:
         self.preparer.measurer.reads_everything = self.is_always
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
-        self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
-        self._owed: LRU[tuple[str, str], bytes] = LRU(MOST_RENAMED)
-        """Results of calls that were taken out of a response which the provider keeps whole."""
+        self.summaries = ClientSummaries(gateway.sessions.store)
+        self.preparer.measurer.may_continue = may_continue
+        self.continuations = ContinuationMemory(gateway.sessions.store, self.preparer.policy.redactor)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-recall")
         self._searching: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
@@ -153,11 +171,14 @@ class RecallRounds:
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
         """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
         whole = self.hidden.put_back(owner, conversation)
-        whole.offer = self._offer(owner, conversation)
+        source = conversation.document.source
+        if isinstance(source, bytes) and may_continue(source):
+            whole.link = self.summaries.find(owner, conversation.system, conversation.bare)
+        whole.offer = self._offer(owner, conversation, b"" if whole.link is None else whole.link.tools.encode())
         return whole
 
-    def _offer(self, owner: Owner, conversation: ClientHistory) -> ToolOffer:
-        known = b"" if self.is_always else self.offers.find(owner, conversation)
+    def _offer(self, owner: Owner, conversation: ClientHistory, linked: bytes = b"") -> ToolOffer:
+        known = b"" if self.is_always else self.offers.find(owner, conversation) or linked
         theirs = conversation.raw_tools
         if theirs is None:
             return ToolOffer(problem=TAKEN)
@@ -183,9 +204,11 @@ class RecallRounds:
         asked = exchange.peek.previous_response_id if exchange.peek is not None else None
         if not isinstance(asked, str):
             return
-        owed, last = self._owed.get((exchange.owner.id, asked)), self._renamed.get((exchange.owner.id, asked))
-        if owed or last is not None:
-            exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, last, owed)
+        found = self.continuations.find_in_memory(exchange.owner, asked)
+        if found is None:
+            found = await self.preparer.in_thread(self.continuations.find_in_store, exchange.owner, asked)
+        if found is not None:
+            exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, found)
 
     def applies(self, exchange: Exchange) -> bool:
         """Whether the model may call tools of ours."""
@@ -209,9 +232,10 @@ class RecallRounds:
             if not hidden:
                 self._observe(exchange, prepared, turn, answer)
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
-            if answer.status != 200 or not ours or is_last or joined.is_for_client:
+            is_for_client = joined.is_for_client or joined.calls_client(turn)
+            if answer.status != 200 or not ours or is_last or is_for_client:
                 break
-            answers = await self._run_calls(exchange, turn, prepared, allowance)
+            answers = await self._run_calls(exchange, ours, prepared, allowance)
             values = [*turn.messages, *result_messages(joined.dialect, answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
             allowance.end_round(is_cut_off=turn.finish == "length" or all(_arguments(call) is None for call in ours))
@@ -223,15 +247,45 @@ class RecallRounds:
             last = allowance.is_over
             body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
             answer = await self.gateway.send(exchange, body)
-        if joined.is_for_client and ours and not is_last:
-            await self._keep_beside(exchange, prepared, joined, turn, hidden, allowance)
-        elif hidden and not _is_stream(answer) and answer.status == 200:
-            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
-        if ours and is_last and answer.status == 200:
+        beside = None
+        if ours and answer.status == 200:
             joined.end(turn)
             data = await self.preparer.work_on(len(told), _without_hidden, joined, told)
-            self._owe(exchange, joined, ours)
-        await self._relay_rest(exchange, answer, data, joined, told)
+            answers = [(call.id, NO_ROOM) for call in ours]
+            if not is_last:
+                answers = await self._run_calls(exchange, ours, prepared, allowance)
+                beside = BesideCalls.of(joined.dialect, turn, answers)
+            await self._owe(exchange, prepared, joined, answers)
+        if beside is not None or (hidden and not _is_stream(answer) and answer.status == 200):
+            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
+        if answer.status == 200 and prepared.measured is not None:
+            await self._note_summary(exchange, prepared.measured, turn)
+        await self._relay_rest(exchange, prepared, answer, data, joined, told)
+
+    async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
+        """Note an answer that may become the client's own summary, and store the conversation that it is about."""
+        conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
+        if folder is None or (checkpoint is None and conversation.link is None):
+            return
+        summary, owner, tools = summary_in(turn), exchange.owner, measured.tools.decode()
+        own = LinkedSession(_session_of(measured), 0 if checkpoint is None else checkpoint.seq, len(conversation.bare))
+        if checkpoint is not None:
+            folded = SummaryLink.after(conversation.link, msgspec.structs.replace(own, count=checkpoint.count), tools)
+            self.summaries.note_newest(owner, conversation.as_sent.bare, folded)
+        if not asks_for_summary(conversation.as_sent.talk):
+            return
+
+        def keep() -> None:
+            stored = folder.sync(conversation, measured.name, measured.limits).name
+            link = SummaryLink.after(conversation.link, msgspec.structs.replace(own, session=stored), tools)
+            self.summaries.keep(owner, self.summaries.remember(owner, summary, link), link)
+
+        # A stream may have reached its client already: the next request must find the link.
+        if self.summaries.remember(owner, summary, SummaryLink.after(conversation.link, own, tools)):
+            try:
+                await self.preparer.in_thread(keep)
+            except MidfoldError as error:
+                exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Writes down what a conversation is offered from now on."""
@@ -249,9 +303,8 @@ class RecallRounds:
         self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
     ) -> None:
         """What the provider counted for the request itself, before anything hidden was added to it."""
-        usage = read_usage(turn.usage)
-        if usage is not None and answer.status == 200:
-            self.preparer.observe(exchange, prepared, usage)
+        if answer.status == 200:
+            self.preparer.observe(exchange, prepared, read_usage(turn.usage))
 
     def _count_round(self, exchange: Exchange, turn: ModelAnswer) -> None:
         usage, account = turn.tokens, exchange.account
@@ -321,49 +374,53 @@ class RecallRounds:
             body = replace_values(body, {"tool_choice": none})
         return body
 
-    async def _keep_beside(
-        self,
-        exchange: Exchange,
-        prepared: PreparedRequest,
-        joined: JoinedStream,
-        turn: ModelAnswer,
-        hidden: Transcript,
-        allowance: Allowance,
-    ) -> None:
-        """Runs our calls of a turn that is the client's, for the client's next request."""
-        ours = msgspec.structs.replace(turn, calls=tuple(one for one in turn.calls if one.name in exchange.own_tools))
-        answers = await self._run_calls(exchange, ours, prepared, allowance)
-        beside = BesideCalls.of(joined.dialect, turn, answers)
-        if joined.response_id:
-            self._owed.put((exchange.owner.id, joined.response_id), b",".join(bytes(raw) for raw in beside.results))
-        await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
-
     async def _keep(self, exchange: Exchange, prepared: PreparedRequest, run: HiddenRun) -> None:
         if prepared.measured is None:
             return
         try:
             measured = prepared.measured
-            session = measured.name if measured.checkpoint is None else measured.checkpoint.session
+            session = _session_of(measured)
             sent = measured.conversation.as_sent
             await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, run, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
-    def _owe(self, exchange: Exchange, joined: JoinedStream, calls: Iterable[ToolCall]) -> None:
-        """The provider keeps a response with calls that its client does not know of: what goes on from it needs their
-        results."""
+    async def _owe(
+        self, exchange: Exchange, prepared: PreparedRequest, joined: JoinedStream, answers: list[tuple[str, str]]
+    ) -> None:
+        """Keep results for a response that the provider keeps with calls that its client does not know of."""
         if joined.response_id:
-            results = result_messages(joined.dialect, [(call.id, NO_ROOM) for call in calls])
-            self._owed.put((exchange.owner.id, joined.response_id), b",".join(map(jsonio.encode, results)))
+            owed = tuple(Raw(jsonio.encode(one)) for one in result_messages(joined.dialect, answers))
+            await self._keep_continuation(exchange, prepared, joined.response_id, Continuation(owed=owed))
+
+    async def _keep_continuation(
+        self, exchange: Exchange, prepared: PreparedRequest, asked: str, found: Continuation
+    ) -> None:
+        """Write down what a request needs that continues from a response; memory has it in any case."""
+        measured = prepared.measured
+        session = "" if measured is None else _session_of(measured)
+        known = self.continuations.add(exchange.owner, asked, found)
+        try:
+            await self.preparer.in_thread(self.continuations.keep, exchange.owner, asked, known, session)
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: a continuation was not written down ({type(error).__name__})"
 
     async def _relay_rest(
-        self, exchange: Exchange, answer: UpstreamAnswer, data: bytes, joined: JoinedStream, told: bytes
+        self,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        answer: UpstreamAnswer,
+        data: bytes,
+        joined: JoinedStream,
+        told: bytes,
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         exchange.account.usage = read_usage(joined.usage)
         if _is_stream(answer):
-            await self._send(exchange, answer, data + joined.rest())
-            self._rename(exchange, joined.renamed)
+            rest = data + joined.rest()
+            for asked, last in joined.renamed.items():
+                await self._keep_continuation(exchange, prepared, asked, Continuation(last=last))
+            await self._send(exchange, answer, rest)
             await self._end(exchange, answer)
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
@@ -371,48 +428,53 @@ class RecallRounds:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=joined.has_ended))
             await exchange.write(data, more=False)
 
-    def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
-        for asked, last in told.items():
-            self._renamed.put((exchange.owner.id, asked), last)
-
     async def _end(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
         if not exchange.begun:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _past(self, prepared: PreparedRequest) -> tuple[Recall, Checkpoint] | None:
-        """What the tools look into; None where nothing is folded."""
-        checkpoint = prepared.measured.checkpoint if prepared.measured else None
-        if checkpoint is None:
+    def _past(self, prepared: PreparedRequest) -> _SearchedPast | None:
+        """Return what the tools search: what is folded here, and the sessions before a client's own compaction."""
+        measured, store = prepared.measured, self.sessions.store
+        if measured is None:
             return None
-        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
-        past = StoredPast(store, session, at=checkpoint.seq, stop=count)
-        bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
-        seen = _visible_digests(prepared)
+        checkpoint, link = measured.checkpoint, measured.conversation.link
+        pasts = {
+            one.session: StoredPast(store, one.session, at=one.seq, stop=one.count)
+            for one in (() if link is None else link.sessions)
+            if store.info(one.session) is not None
+        }
+        if checkpoint is not None:
+            session, count = checkpoint.session, checkpoint.count
+            pasts.pop(session, None)
+            pasts[session] = StoredPast(store, session, at=checkpoint.seq, stop=count)
+        if not pasts:
+            return None
+        past = LinkedPast(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
+        bounds, seen = AnswerBounds.of(measured.limits.trigger), _visible_digests(prepared)
         return Recall(past, self.sessions.redactor, seen=seen, bounds=bounds, clock=time.monotonic), checkpoint
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run_calls(
-        self, exchange: Exchange, turn: ModelAnswer, prepared: PreparedRequest, allowance: Allowance
+        self, exchange: Exchange, calls: list[ToolCall], prepared: PreparedRequest, allowance: Allowance
     ) -> list[tuple[str, str]]:
-        """Run the calls of a turn in a thread, which stops when the client goes away."""
+        """Run our calls of a turn in a thread, which stops when the client goes away."""
         searching = self._searching.setdefault(exchange.owner.id, asyncio.Semaphore(THREADS_PER_OWNER))
         is_over = threading.Event()
         async with searching:
             try:
                 return await asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._answers, turn, prepared, exchange.own_tools, allowance, is_over.is_set
+                    self._threads, self._answers, calls, prepared, allowance, is_over.is_set
                 )
             finally:
                 is_over.set()
 
     def _answers(
         self,
-        turn: ModelAnswer,
+        calls: list[ToolCall],
         prepared: PreparedRequest,
-        names: frozenset[str],
         allowance: Allowance,
         is_cancelled: Callable[[], bool],
     ) -> list[tuple[str, str]]:
@@ -420,17 +482,17 @@ class RecallRounds:
         past = self._past(prepared)
         deadline, left = time.monotonic() + MAX_SECONDS_PER_TURN, MAX_CALLS_PER_TURN
         answers = []
-        for call in turn.calls:
-            if call.name not in names:
-                answers.append((call.id, AGAIN))
-            elif left <= 0 or is_cancelled() or time.monotonic() >= deadline:
+        for call in calls:
+            if left <= 0 or is_cancelled() or time.monotonic() >= deadline:
                 answers.append((call.id, allowance.take(TOO_MANY)))
             else:
                 left -= 1
                 answers.append((call.id, allowance.take(self._answer(call, past, is_cancelled))))
         return answers
 
-    def _answer(self, call: ToolCall, past: tuple[Recall, Checkpoint] | None, is_cancelled: Callable[[], bool]) -> str:
+    def _answer(
+        self, call: ToolCall, past: tuple[Recall, Checkpoint | None] | None, is_cancelled: Callable[[], bool]
+    ) -> str:
         """Return what a tool says, which may be an error."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
@@ -453,6 +515,11 @@ class RecallRounds:
             return self.engine_tools.call(call.name, given, Archive(originals))
         except PluginError as error:
             return f"error: {error}"
+
+
+def _session_of(measured: MeasuredRequest) -> str:
+    """Return the session with which hidden turns of a request are deleted."""
+    return measured.name if measured.checkpoint is None else measured.checkpoint.session
 
 
 def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
@@ -495,12 +562,12 @@ def decode_answer(data: bytes, encoding: str) -> bytes:
     return b"" if is_crowded else told
 
 
-def _continue_from(body: bytes, last: str | None, owed: bytes | None) -> bytes:
-    """A request that goes on from another response, with results that its client knows nothing of."""
+def _continue_from(body: bytes, found: Continuation) -> bytes:
+    """Return a request that continues from the last hidden response, with results that its client does not know of."""
     changes: dict[str, bytes | list[Piece] | None] = {}
-    if last is not None:
-        changes["previous_response_id"] = jsonio.encode(last)
-    given = bytes(entries(body).get("input", b"")).strip()
+    if found.last:
+        changes["previous_response_id"] = jsonio.encode(found.last)
+    given, owed = bytes(entries(body).get("input", b"")).strip(), b",".join(map(bytes, found.owed))
     if owed and given[:1] == b"[":
         changes["input"] = b"[" + b",".join(filter(None, (owed, given[1:-1].strip()))) + b"]"
     elif owed and given[:1] == b'"':

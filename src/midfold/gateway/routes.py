@@ -49,6 +49,7 @@ _PATHS = {
 }
 ROUTES = {prefix + path: route for prefix in ("", "/v1") for path, route in _PATHS.items()}
 """Clients are given a base address with or without /v1."""
+UNVERSIONED = frozenset(_PATHS)
 _ANTHROPIC_ONLY = ("/v1/messages", "/messages", "/v1/complete", "/complete")
 
 

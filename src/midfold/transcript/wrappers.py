@@ -7,7 +7,8 @@ Rules of this file:
    client puts behind a result are known by where they stand.
 2. A wrapper that the table does not know is taken off a user's words only if words are left without it.
 3. What a client sends as part of its prompt (`stays`) is told from what it says by the way. Newer clients send the same
-   in system messages, without a tag. The text of a skill is a notice: nothing that the user demands.
+   in system messages, without a tag. The text of a skill is a notice: nothing that the user demands. Before the first
+   answer, instructions are recognised by their tag and place, whatever they begin with.
 4. Every text is read once from each end: the cost is linear.
 """
 
@@ -74,6 +75,7 @@ WRAPPERS = (
     _reminder("Available agent types for the Agent tool:", _BULLETS),
     _reminder("The following deferred tools are now available via ToolSearch", _LINES),
     Wrapper("claude-code", "<system-reminder", "</system-reminder>", "notice", "The following skills were invoked in"),
+    Wrapper("claude-code", "<system-reminder", "</system-reminder>", "notice", "UserPromptSubmit hook"),
     *_tags("claude-code", "instructions", "system-reminder"),
     *_tags("claude-code", "notice", "total_tokens", stays=True),
     Wrapper("claude-code", "Base directory for this skill: ", "", "notice"),
@@ -128,6 +130,9 @@ _OTHERS = tuple(wrapper for wrapper in WRAPPERS if not wrapper.opening.startswit
 _OTHER_OPENINGS = tuple(wrapper.opening for wrapper in _OTHERS)
 _LAST_PARAGRAPHS = tuple(wrapper for wrapper in WRAPPERS if wrapper.at_end)
 _SUMMARY_OPENINGS = tuple(wrapper.opening for wrapper in WRAPPERS if wrapper.meaning == "summary")
+_INSTRUCTIONS = re.compile("instruction|reminder|rules|guideline|convention|memory|memories|preference", re.I)
+"""Words in the names of tags that clients put around a project's instructions."""
+_TITLE = re.compile(r"#{1,3} [^\n]{1,400}\n{1,3}")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})(?: [^<>\n]{0,200})?>")
 _END_TAG = re.compile(r"</([A-Za-z][\w-]{0,40})>\Z")
 _END_REACH, _LAST_REACH = 60, 1_000
@@ -195,7 +200,37 @@ def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]
         start = _trim(text, start + len(block.text), end)[0]
     if start < end and not is_first:
         return ()
+    if is_first:
+        blocks = _known_by_place(blocks or _titled_block(text, start, end))
     return tuple(block for block in blocks if block.wrapper.stays and (is_first or not block.wrapper.only_first))
+
+
+def _titled_block(text: str, start: int, end: int) -> list[Block]:
+    """Return the text as one block if it is a heading and a tag around all the rest (Codex)."""
+    title = _TITLE.match(text, start, end)
+    block = _first_block(text, title.end(), end) if title is not None else None
+    if block is None or title is None or title.end() + len(block.text) < end:
+        return []
+    return [block._replace(text=text[start:end])]
+
+
+def _known_by_place(blocks: list[Block]) -> list[Block]:
+    """Mark instructions that stand before the first answer and before the user's words as part of the prompt.
+
+    Clients reword their introductions from release to release, so tag and place decide. The first line tells versions
+    of such a block from others.
+    """
+    found: list[Block] = []
+    is_before = True
+    for block in blocks:
+        row = block.wrapper
+        is_before = is_before and row.meaning != "words"
+        is_named = row.meaning == "unknown" and _INSTRUCTIONS.search(row.opening) is not None
+        if is_before and not row.stays and (row.meaning == "instructions" or is_named):
+            begins = block.inside.partition("\n")[0][:LONGEST_TITLE]
+            row = row._replace(stays=True, only_first=True, begins=begins)
+        found.append(block._replace(wrapper=row))
+    return found
 
 
 def user_words(message: Message) -> str:
