@@ -324,8 +324,9 @@ def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
 def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], Audit]:
     if answer.source == "local":
         return lambda: local_audit(ask, answer)
-    audit = audit_summary if job.request.options.verify else trust_summary
-    return lambda: audit(ask, answer.text)
+    if not job.request.options.verify:
+        return lambda: trust_summary(ask, answer.text)
+    return lambda: audit_summary(ask, answer.text, strict=answer.strict)
 
 
 def _own(job: Job, ask: SummaryAsk, body: str) -> str:

@@ -26,7 +26,7 @@ from midfold.engine.finish import (
 from midfold.engine.job import Job
 from midfold.engine.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
 from midfold.fold.archive import Archive, fold_id, handle_of
-from midfold.fold.audit import lacking, rejection
+from midfold.fold.audit import accept, lacking
 from midfold.fold.boundary import Plan
 from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
@@ -256,15 +256,15 @@ class Compressor(ContextEngine):
         check = job.omissions.attempt
         by_model, lossy = answer.source == "model", request.options.lossy_fallback
         missing = ""
-        if by_model and not answer.free_form and not answer.failure:
+        if by_model and answer.strict and not answer.failure:
             missing = check("summary check", lambda: lacking(answer.text, ask), "")
         if missing:
             ask = msgspec.structs.replace(ask, missing=missing)
             answer = yield ask
         failure = answer.failure
         if not failure and by_model:
-            is_whole = bool(missing) and not answer.free_form
-            failure = check("summary check", lambda: rejection(answer.text, ask, is_whole=is_whole), "")
+            failure, doubt = check("summary check", lambda: accept(answer, ask, is_whole=bool(missing)), ("", ""))
+            job.notices += filter(None, [doubt])
         elif not failure and not lossy:
             failure = "no_provider"
         if failure and (failure in KEEPS_HISTORY or not lossy):
