@@ -268,7 +268,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         body = _with_handles(job, plan, ask, body)
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
-    system, view = _with_note(job)
+    job.new_system, view = _with_note(job)
     messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
     messages, joined = _seat_system(job, _seamless(messages, ask), ask)
     messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
@@ -302,7 +302,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     )
     lasts = is_asked(job.request) or new_tokens <= threshold * (1 - LEAST_ROOM)
     state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
-    return make_outcome(job, messages, receipt, state, Archive(originals), system)
+    return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
 
 
 def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:

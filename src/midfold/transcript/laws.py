@@ -9,7 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -406,6 +406,7 @@ class _Work:
                 continue
             parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
             if len(parts) < len(message.parts):
+                parts = _unless_hidden(parts)
                 self.repairs.append(Repair(index, "took out a call without a name"))
             if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
                 self.repairs.append(Repair(index, "gave a call an empty object as arguments"))
@@ -489,7 +490,7 @@ class _Work:
     def strip(self, missing: dict[int, dict[int, ToolCall]]) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
-            left = tuple(part for place, part in enumerate(message.parts) if place not in calls)
+            left = _unless_hidden(part for place, part in enumerate(message.parts) if place not in calls)
             self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
@@ -551,6 +552,16 @@ def _with_id(call: ToolCall, name: str) -> ToolCall:
 def _is_legacy(message: Message) -> bool:
     value = _value(message) if message.wire is not None else None
     return isinstance(value, Mapping) and value.get("role") == "function"
+
+
+def _unless_hidden(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the parts that are left without calls; none if only reasoning and blank text are left.
+
+    Providers reject an assistant message without visible content.
+    """
+    left = tuple(parts)
+    visible = (part for part in left if isinstance(part, ToolResult) or _says_something(part))
+    return () if all(isinstance(part, Thinking) for part in visible) else left
 
 
 def _only_thinks(message: Message) -> bool:
