@@ -70,7 +70,7 @@ _MODULES = {
     "tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
     "transcript.dialect": "Dialect",
-    "transcript.laws": "Repair",
+    "transcript.repairs": "Repair",
     "transcript.message": """
         Media Message Opaque Part Problem Role Text Thinking Tool ToolCall ToolResult Transcript Usage read_usage
     """,

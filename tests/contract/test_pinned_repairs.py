@@ -10,7 +10,8 @@ import pytest
 
 import midfold
 from midfold.fold.handoff import END_MARKER
-from midfold.transcript.laws import sanitize, violations
+from midfold.transcript.laws import violations
+from midfold.transcript.repairs import sanitize
 from support import fixtures
 from support.build import WINDOW, folded, handoff_of, item, responses_work, setting, work
 from support.fixtures import assistant, call, system, user

@@ -18,7 +18,8 @@ from midfold.fold.digest.digest import PLACEHOLDER, is_digest
 from midfold.fold.handoff import MARKER, recognise
 from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
-from midfold.transcript.laws import STUB, violations
+from midfold.transcript.laws import violations
+from midfold.transcript.repairs import STUB
 from support import fixtures
 from support.build import setting
 from support.fixtures import assistant, call, system, user

@@ -207,3 +207,20 @@ def test_a_result_of_which_hardly_anything_would_be_left_out_stays_whole() -> No
     assert spill_results(shown, "mf-123456789abc", 40) == shown
     (longer,) = view([user("Go."), *call(1, "sh", {}, "a verdict of some words " * 20)])[2:]
     assert len(spill_results(longer, "mf-123456789abc", 40).parts[0].text) < len(longer.parts[0].text) - 100
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 5])
+def test_a_system_prompt_that_is_not_protected_is_folded_whatever_else_stays(first: int) -> None:
+    messages = [system("You are THE PROMPT."), user("Hello."), assistant("Hi."), *work(0, 60)]
+    protection = midfold.Protection(protect_system_prompt=False, protect_first_n_messages=first)
+    result = midfold.compact(messages, context_length=30_000, protection=protection, config=setting(prune="off"))
+    assert result.receipt.status == "compacted"
+    again = midfold.compact(
+        [*result.messages, *work(100, 60)],
+        context_length=30_000,
+        protection=protection,
+        state=result.state,
+        config=setting(prune="off"),
+    )
+    for shown in (result.messages, again.messages):
+        assert not any(message["role"] == "system" for message in shown)

@@ -30,6 +30,7 @@ from midfold.cache.markers import (
     Ttl,
     block_count,
     carrier,
+    check_ttl,
     document_lacks,
     has_marker,
     marker_for,
@@ -231,6 +232,7 @@ def plan(
     the client's markers show that the host takes them. Requests without instructions and tools are kept together by
     their `session_id`.
     """
+    check_ttl(ttl)
     routed = setting != "off" and provider.lower() in KEYED
     key = _key_hint(messages, tools, system, provider, session_id) if routed else ()
     layout = layout_for(provider, model, dialect, setting, is_marked=is_marked)

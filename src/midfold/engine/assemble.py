@@ -37,8 +37,8 @@ from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.transcript.jsonio import whole
-from midfold.transcript.laws import Repair
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.repairs import Repair
 from midfold.transcript.tokens import estimate_text
 
 # Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
@@ -309,8 +309,9 @@ def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcrip
     """Legal messages and the repairs; no result behind the handoff answers a call before it."""
     known = {id(message) for message in view}
     end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
-    before, first = make_legal(job, messages[:end], view)
-    after, then = make_legal(job, messages[end:], view)
+    item_ids: set[str] = set()
+    before, first = make_legal(job, messages[:end], view, item_ids)
+    after, then = make_legal(job, messages[end:], view, item_ids)
     return (*before, *after), (*first, *then)
 
 

@@ -32,6 +32,7 @@ from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import KEEPS_HISTORY, Digest
+from midfold.fold.redact import redact_json
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
@@ -167,7 +168,7 @@ class _Prune:
         if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
             most = self.job.request.options.argument_characters
             short = self.job.omissions.attempt(
-                "tool arguments", lambda: shrink_arguments(part.arguments, most), part.arguments
+                "tool arguments", lambda: self.arguments(part.arguments, most), part.arguments
             )
             if len(short) < len(part.arguments):
                 self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
@@ -207,6 +208,12 @@ class _Prune:
         return self.job.omissions.attempt(
             "tool digest", lambda: digest(call, result, handle=handle, redact=redact), result.text or PLACEHOLDER
         )
+
+    def arguments(self, text: str, most: int) -> str:
+        """Return shortened arguments, redacted before they are cut; the same text where nothing is long."""
+        if shrink_arguments(text, most) is text:
+            return text
+        return shrink_arguments(redact_json(text, self.job.request.redact), most)
 
     def count(self, text: str) -> None:
         """What stays of a result is more than the least it could be."""

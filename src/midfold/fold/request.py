@@ -27,8 +27,8 @@ from midfold.fold.summary import (
     turn_text,
 )
 from midfold.fold.trail import Trail, without_trail
-from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Part, Role, Text, Tool, ToolCall, ToolResult, Transcript, Usage
+from midfold.transcript.repairs import OrphanCalls
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
