@@ -527,3 +527,13 @@ def test_what_a_host_keeps_with_a_session_outlives_folds_undo_and_the_process(co
     assert connect().host_state("s") == {"a": [1, {"b": "c"}]}
     sessions.delete("s")
     assert sessions.host_state("s") == {}
+
+
+def test_an_undone_fold_stays_undone_until_the_window_is_nearly_full(connect: Open) -> None:
+    session = connect().session("s", context_length=32_000)
+    session.append([user("Port the parser."), assistant("I will."), *work(0, 90)])
+    assert session.compact().receipt.status == "compacted"
+    session.undo()
+    decided = {share: session.decide(int(32_000 * share)) for share in (0.6, 0.94, 0.951, 0.98)}
+    assert [decision.fold for decision in decided.values()] == [False, False, True, True]
+    assert "undone" in decided[0.94].reason

@@ -187,7 +187,8 @@ def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
 Strategy = Literal["planned", "system_and_3"]
 ROLLING = 3
 LOOKBACK = 20
-SAFE_LOOKBACK = 16
+"""Blocks before a breakpoint in which Anthropic looks for what an earlier request wrote."""
+SAFE_LOOKBACK = LOOKBACK - 4
 """Hosts that translate a request merge and split blocks; a margin costs nothing."""
 
 

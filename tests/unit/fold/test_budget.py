@@ -4,8 +4,10 @@ import math
 
 import pytest
 
+import midfold
 from midfold import Pressure, effective_input_window, threshold_tokens
 from midfold.fold.budget import plan_budget
+from support.build import Asked, assistant, user, work
 
 WINDOWS = [8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000, 2_000_000]
 
@@ -94,3 +96,11 @@ def test_a_summary_that_had_room_once_is_not_cut_to_the_least_by_the_next_fold()
     assert small.summary_tokens(1_000, 9_000, room=0) == 3_200
     assert small.summary_tokens(1_000, 1_000, room=0) == 2_000
     assert plan_budget(200_000).summary_tokens(1_000, 9_900, room=0) == 10_000
+
+
+def test_the_most_of_a_summary_is_a_share_of_the_context_length_whatever_is_kept_for_the_answer() -> None:
+    assert plan_budget(200_000, output_reservation=100_000).summary_maximum == 10_000
+    asked = Asked("## Goal\nGo on.")
+    messages = [user("Go."), assistant("Yes."), *work(0, 200)]
+    midfold.compact(messages, context_length=60_000, output_reservation=30_000, summarizer=asked)
+    assert asked.asks[0].budget_tokens == 3_000
