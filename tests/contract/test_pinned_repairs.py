@@ -166,13 +166,14 @@ def test_an_archive_written_as_lines_holds_the_originals() -> None:
     assert stored[result.receipt.fold] == result.archive.originals(result.receipt.fold)
 
 
-def test_no_result_behind_the_handoff_answers_a_call_before_it() -> None:
+@pytest.mark.parametrize("first", [3, 4])
+def test_no_result_behind_the_handoff_answers_a_call_before_it(first: int) -> None:
     asked, late = call(900, "terminal", {"command": "make"}, "LATE RESULT")
-    messages = [user("Go."), asked, user("Never mind."), *work(0, 60), late, assistant("Yes."), user("And now?")]
-    protection = midfold.Protection(protect_first_n_messages=3, protect_last_n=3)
-    result = folded(messages, config=setting(prune="off"), protection=protection)
-    shown = midfold.read(result.messages).messages
-    handoff = next(place for place, message in enumerate(result.messages) if END_MARKER in str(message["content"]))
-    assert asked in result.messages[:handoff]
+    messages = [user("Go."), asked, user("Never mind."), *work(0, 60)]
+    messages += [user("Next."), late, assistant("Yes."), user("And now?")]
+    protection = midfold.Protection(protect_first_n_messages=first)
+    result = folded(messages, config=setting(prune="off"), protection=protection, keep_last_exchanges=2)
+    assert asked in result.messages
     assert "LATE RESULT" not in str(result.messages)
-    assert violations(shown) == ()
+    assert "not recorded" in str(result.messages[result.messages.index(asked) + 1]["content"])
+    assert violations(midfold.read(result.messages).messages) == ()
