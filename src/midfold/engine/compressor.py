@@ -32,7 +32,7 @@ from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import KEEPS_HISTORY, Digest
-from midfold.fold.redact import redact_json
+from midfold.fold.redact import redact_arguments
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
@@ -213,7 +213,7 @@ class _Prune:
         """Return shortened arguments, redacted before they are cut; the same text where nothing is long."""
         if shrink_arguments(text, most) is text:
             return text
-        return shrink_arguments(redact_json(text, self.job.request.redact), most)
+        return shrink_arguments(redact_arguments(text, self.job.request.redact), most)
 
     def count(self, text: str) -> None:
         """What stays of a result is more than the least it could be."""

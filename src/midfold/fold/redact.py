@@ -452,8 +452,8 @@ def redact_value(value: Any) -> Any:
     return _RedactingWalk().visit(value, 0, None)
 
 
-def redact_json(text: str, redactor: Callable[[str], str]) -> str:
-    """Redact a JSON text so that it stays JSON: as a whole where that is possible, else value by value."""
+def redact_arguments(text: str, redactor: Callable[[str], str]) -> str:
+    """Redact the JSON of a call so that it stays JSON: as a whole where that is possible, else value by value."""
     redacted = redactor(text)
     if redacted == text or jsonio.is_json(redacted):
         return redacted

@@ -120,8 +120,8 @@ class RequestPreparer:
         self._resting: LRU[str, FoldPause] = LRU(MOST_NAMED)
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self._densities = ReportedDensities()
-        self._late_reports: set[Future[None]] = set()
-        """Reports on requests that were sent unread, while these are read."""
+        self._late_reports: LRU[str, Future[None]] = LRU(MOST_NAMED)
+        """The newest report on a request that was sent unread, by owner and model: done when the request is read."""
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -148,8 +148,7 @@ class RequestPreparer:
         limits = self.policy.limits_of(exchange)
         if not self._is_worth_reading(exchange, limits):
             return PreparedRequest(exchange.body)
-        if self._late_reports:
-            await asyncio.wait([asyncio.wrap_future(late) for late in self._late_reports], timeout=PAUSE)
+        await self._await_report(exchange)
         try:
             measured, prepared = await self.in_thread(self._measure, exchange, limits)
             if measured is None:
@@ -166,6 +165,12 @@ class RequestPreparer:
             exchange.account.fault = type(error).__name__
             exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return PreparedRequest(exchange.body)
+
+    async def _await_report(self, exchange: Exchange) -> None:
+        """Wait for the report on this owner's last request, if that is still being read."""
+        late = self._late_reports.peek(whose(exchange).name) if self._late_reports else None
+        if late is not None and not late.done():
+            await asyncio.wait([asyncio.wrap_future(late)], timeout=PAUSE)
 
     def _measure(
         self, exchange: Exchange, limits: ModelLimits
@@ -441,8 +446,7 @@ class RequestPreparer:
             if usage.prompt_tokens >= AHEAD_FROM * limits.trigger:
                 # The next request is this report plus what is new, so the messages it is about must be known.
                 late = self._threads.submit(self.measurer.observe_unread, exchange, limits, usage)
-                self._late_reports.add(late)
-                late.add_done_callback(self._late_reports.discard)
+                self._late_reports.put(whose(exchange).name, late)
 
     def _save_limits(self) -> None:
         if not self.policy.learned.is_saved:
