@@ -57,7 +57,7 @@ SMALLEST_DIGEST = 12
 MOST_CHARACTERS_PER_TOKEN = 6
 """Of digests, with something to spare."""
 DOUBT = 1.1
-"""Sizes of old messages are rough: what lands within so much of the target is tried."""
+"""Sizes of digests are rough before they are made: what lands within so much of the target is tried."""
 
 
 NOTHING = Plan(0, 0)
