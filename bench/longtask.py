@@ -71,7 +71,7 @@ class Run(NamedTuple):
 def stub(ask: SummaryAsk) -> SummaryAnswer:
     """The model that summarises: it always says the same, and is believed although it says so little."""
     ask.prompt()
-    return SummaryAnswer(text=SUMMARY, free_form=True)
+    return SummaryAnswer(text=SUMMARY)
 
 
 def with_midfold(

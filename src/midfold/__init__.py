@@ -75,7 +75,7 @@ _MODULES = {
     "transcript": "Document read read_many write",
     "transcript.breakdown": "ContextBreakdown ContextBucket ContextShare context_breakdown",
     "transcript.dialect": "Dialect",
-    "transcript.laws": "Repair",
+    "transcript.repairs": "Repair",
     "transcript.message": """
         Media Message Opaque Part Problem Role Text Thinking Tool ToolCall ToolResult Transcript Usage read_usage
     """,

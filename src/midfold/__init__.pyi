@@ -42,7 +42,7 @@ from midfold.tokenizers import Tokenizer as Tokenizer
 from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
 from midfold.transcript.breakdown import ContextBreakdown as ContextBreakdown, ContextBucket as ContextBucket, ContextShare as ContextShare, context_breakdown as context_breakdown
 from midfold.transcript.dialect import Dialect as Dialect
-from midfold.transcript.laws import Repair as Repair
+from midfold.transcript.repairs import Repair as Repair
 from midfold.transcript.message import Media as Media, Message as Message, Opaque as Opaque, Part as Part, Problem as Problem, Role as Role, Text as Text, Thinking as Thinking, Tool as Tool, ToolCall as ToolCall, ToolResult as ToolResult, Transcript as Transcript, Usage as Usage, read_usage as read_usage
 from midfold.transcript.tools import ToolSpec as ToolSpec
 from midfold.transcript.tokens import Count as Count, Meter as Meter, TokenCounter as TokenCounter, estimate_text as estimate_text

@@ -33,7 +33,6 @@ from support.client_sessions import (
     recorded,
     rounds,
 )
-from support.fixtures import free
 from support.gateways import running
 from support.timing import assert_in_proportion
 
@@ -176,7 +175,6 @@ def test_opencodes_question_and_answer_are_the_previous_summary() -> None:
     chat = "openai-chat"
     asked: list[midfold.SummaryAsk] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         asked.append(ask)
         return FORGETFUL
@@ -202,7 +200,6 @@ def test_a_model_with_the_conversation_before_it_is_told_that_instructions_stay(
 def test_what_stays_is_shown_to_the_summary_model_as_that() -> None:
     asked: list[midfold.SummaryAsk] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         asked.append(ask)
         return FORGETFUL
@@ -227,7 +224,6 @@ def test_a_clients_own_summary_is_the_previous_one(name: str, fact: str, words: 
             messages[place]["content"] += prompt(dialect, words)["content"]
         return messages
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         told.append(ask.previous)
         assert fact not in "".join(message.text for message in ask.messages)

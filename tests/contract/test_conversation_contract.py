@@ -52,8 +52,6 @@ SUMMARY += "\n## Next Steps\n- tell the user what the parts are"
 class Writer:
     """A summary model: it fails as it is told, and counts how often it was asked."""
 
-    free_form = True
-
     def __init__(self) -> None:
         self.kind: Any = ""
         self.asked = 0

@@ -20,7 +20,6 @@ from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import long_conversation
-from support.fixtures import free
 from support.summaries import GOOD, KEY, START, troubles
 
 MESSAGES = long_conversation("openai-chat", 14)
@@ -145,7 +144,6 @@ def test_a_pause_that_the_provider_asked_for_is_kept() -> None:
 def test_the_pause_begins_when_the_failing_call_ended_not_when_it_began() -> None:
     clock = FakeClock(START)
 
-    @free
     def slow(ask: midfold.SummaryAsk) -> str:
         clock.advance(500)
         raise SummaryFailed("timeout")

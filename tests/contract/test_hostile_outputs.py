@@ -21,7 +21,7 @@ from midfold.fold.redact import redact
 from midfold.model import local_summarizer
 from support import data
 from support.build import handoff_of, work
-from support.fixtures import assistant, call, free, system, user
+from support.fixtures import assistant, call, system, user
 from support.hostile_outputs import HOSTILE, Hostile
 from support.summaries import ask_of
 from support.timing import assert_in_proportion
@@ -77,7 +77,7 @@ def orders_told_as_orders(body: str, order: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, writer: str) -> None:
     hostile, write = HOSTILE[name], WRITERS[writer]
-    summarizer = None if write is None else free(lambda ask: write(hostile))
+    summarizer = None if write is None else lambda ask: write(hostile)
     result = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=summarizer)
     assert result.receipt.status == "compacted"
     assert result.receipt.summary.source == ("local" if write is None else "model")
@@ -97,11 +97,9 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_second_compaction_does_not_wake_the_order_up(name: str) -> None:
     hostile = HOSTILE[name]
-    first = midfold.compact(
-        conversation(hostile), context_length=WINDOW, summarizer=free(lambda ask: obedient(hostile))
-    )
+    first = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=lambda ask: obedient(hostile))
     more = [*first.messages, *work(500, 40), user("And now?")]
-    second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=free(lambda ask: ask.previous))
+    second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=lambda ask: ask.previous)
     assert second.receipt.status == "compacted"
     text = handoff_of(second.messages)
     assert list(orders_told_as_orders(text, hostile.order)) == []

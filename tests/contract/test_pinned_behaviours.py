@@ -10,7 +10,7 @@ import pytest
 import midfold
 from support import fixtures
 from support.build import WINDOW, anthropic_work, folded, handoff_of, setting, work
-from support.fixtures import assistant, call, free, system, user
+from support.fixtures import assistant, call, system, user
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
 
@@ -210,7 +210,6 @@ def test_thinking_is_left_out_of_what_a_summariser_sees() -> None:
     messages[11]["content"].insert(0, thought)
     prompts: list[str] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         prompts.append(ask.prompt())
         return "## Goal\nx"
@@ -221,14 +220,14 @@ def test_thinking_is_left_out_of_what_a_summariser_sees() -> None:
 
 
 def test_thinking_in_an_answer_is_left_out_of_the_summary() -> None:
-    result = folded(SESSION, summarizer=free(lambda ask: "<think>PRIVATE THOUGHT</think>\n## Goal\nPort it."))
+    result = folded(SESSION, summarizer=lambda ask: "<think>PRIVATE THOUGHT</think>\n## Goal\nPort it.")
     assert "PRIVATE THOUGHT" not in handoff_of(result.messages)
 
 
 def test_headings_survive_two_rounds_of_the_fallback() -> None:
     first = folded(
         SESSION,
-        summarizer=free(lambda ask: "## Goal\nPort it.\n\n## Key Decisions\n- CBOR.\n\n## Progress\n### Done\n- lexer"),
+        summarizer=lambda ask: "## Goal\nPort it.\n\n## Key Decisions\n- CBOR.\n\n## Progress\n### Done\n- lexer",
     )
     second = folded([*first.messages, user("More."), *work(500)], state=first.state)
     third = folded([*second.messages, user("More."), *work(900)], state=second.state)
@@ -269,11 +268,10 @@ def test_instructions_in_the_middle_are_not_forgotten(role: str) -> None:
 
 @pytest.mark.parametrize("place", ["middle", "last"])
 def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text(place: str) -> None:
-    other = folded(SESSION, summarizer=free(lambda ask: "## Goal\nThe goal of another session."))
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
     pasted = handoff_of(other.messages)
     asked: list[str] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         asked.append(ask.previous)
         return "## Goal\nMine."
@@ -286,11 +284,10 @@ def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text(place: 
 
 
 def test_a_pasted_handoff_is_not_taken_for_the_one_the_state_knows() -> None:
-    other = folded(SESSION, summarizer=free(lambda ask: "## Goal\nThe goal of another session."))
-    first = folded([system(), user("Go."), *work(500)], summarizer=free(lambda ask: "## Goal\nMine."))
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
+    first = folded([system(), user("Go."), *work(500)], summarizer=lambda ask: "## Goal\nMine.")
     asked: list[str] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         asked.append(ask.previous)
         return "## Goal\nStill mine."
@@ -302,10 +299,9 @@ def test_a_pasted_handoff_is_not_taken_for_the_one_the_state_knows() -> None:
 
 def test_a_conversation_that_begins_with_a_handoff_continues_the_session_it_tells_of() -> None:
     """Word for word the view of that session: nothing tells the two apart, and going on from it is what is meant."""
-    other = folded(SESSION, summarizer=free(lambda ask: "## Goal\nThe goal of another session."))
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
     asked: list[str] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         asked.append(ask.previous)
         return "## Goal\nMine."

@@ -10,7 +10,8 @@ import pytest
 
 import midfold
 from midfold.fold.handoff import END_MARKER
-from midfold.transcript.laws import sanitize, violations
+from midfold.transcript.laws import violations
+from midfold.transcript.repairs import sanitize
 from support import fixtures
 from support.build import WINDOW, folded, handoff_of, item, responses_work, setting, work
 from support.fixtures import assistant, call, system, user
@@ -163,3 +164,16 @@ def test_an_archive_written_as_lines_holds_the_originals() -> None:
     result = folded(SESSION)
     stored = {entry["handle"]: entry["messages"] for entry in map(json.loads, result.archive.lines())}
     assert stored[result.receipt.fold] == result.archive.originals(result.receipt.fold)
+
+
+@pytest.mark.parametrize("first", [3, 4])
+def test_no_result_behind_the_handoff_answers_a_call_before_it(first: int) -> None:
+    asked, late = call(900, "terminal", {"command": "make"}, "LATE RESULT")
+    messages = [user("Go."), asked, user("Never mind."), *work(0, 60)]
+    messages += [user("Next."), late, assistant("Yes."), user("And now?")]
+    protection = midfold.Protection(protect_first_n_messages=first)
+    result = folded(messages, config=setting(prune="off"), protection=protection, keep_last_exchanges=2)
+    assert asked in result.messages
+    assert "LATE RESULT" not in str(result.messages)
+    assert "not recorded" in str(result.messages[result.messages.index(asked) + 1]["content"])
+    assert violations(midfold.read(result.messages).messages) == ()

@@ -21,7 +21,7 @@ from midfold.tokenizers import Tokenizer
 from midfold.transcript.laws import violations
 from support import fixtures
 from support.build import WINDOW, folded, setting, work
-from support.fixtures import assistant, call, free, number_lines, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 
 
 def handoff_texts(messages: Any) -> list[str]:
@@ -30,7 +30,6 @@ def handoff_texts(messages: Any) -> list[str]:
 
 
 def failing(kind: FailureKind) -> Callable[[midfold.SummaryAsk], str]:
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         raise SummaryFailed(kind)
 
@@ -74,9 +73,7 @@ def test_03_redaction_is_linear_on_hostile_text(unit: str) -> None:
 
 
 def test_04_the_fallback_on_a_repeat_compaction_keeps_the_previous_summary() -> None:
-    first = folded(
-        SESSION, summarizer=free(lambda ask: "## Key Decisions\n- Use CBOR.\n\n## Critical Context\n- port 48713")
-    )
+    first = folded(SESSION, summarizer=lambda ask: "## Key Decisions\n- Use CBOR.\n\n## Critical Context\n- port 48713")
     second = folded([*first.messages, user("More."), *work(500)], state=first.state, summarizer=failing("timeout"))
     text = handoff_texts(second.messages)[0]
     assert "Use CBOR" in text
@@ -86,7 +83,6 @@ def test_04_the_fallback_on_a_repeat_compaction_keeps_the_previous_summary() -> 
 def test_05_raw_tool_outputs_reach_the_summariser() -> None:
     seen: list[midfold.SummaryAsk] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         seen.append(ask)
         return "## Goal\nx"
@@ -310,7 +306,6 @@ def test_19_deciding_after_one_message_does_not_look_at_the_history() -> None:
 def test_21_the_summary_prompt_of_10_000_messages_is_bounded_by_the_window() -> None:
     prompts: list[int] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         prompts.append(len(ask.prompt()))
         return "## Goal\nx"

@@ -18,10 +18,11 @@ from midfold.fold.digest.digest import PLACEHOLDER, is_digest
 from midfold.fold.handoff import MARKER, recognise
 from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
-from midfold.transcript.laws import STUB, violations
+from midfold.transcript.laws import violations
+from midfold.transcript.repairs import STUB
 from support import fixtures
 from support.build import setting
-from support.fixtures import assistant, call, free, system, user
+from support.fixtures import assistant, call, system, user
 
 DOCUMENTED_SUMMARY = """## Goal
 Set up a FastAPI project with tests and error handling
@@ -203,7 +204,6 @@ def test_phase_1_the_placeholder_replaces_old_results_when_asked_for() -> None:
 
 
 def test_phase_1_makes_no_model_call_and_informative_digests_by_default() -> None:
-    @free
     def never(ask: midfold.SummaryAsk) -> str:
         raise AssertionError("a summary was asked for")
 
@@ -241,7 +241,6 @@ def test_phase_3_the_template_has_the_documented_headings_in_their_order() -> No
 
 
 def test_phase_3_a_failed_summary_never_drops_turns_without_a_summary() -> None:
-    @free
     def too_small(ask: midfold.SummaryAsk) -> str:
         raise RuntimeError("context_length_exceeded")
 
@@ -309,7 +308,6 @@ def test_phase_4_orphans_are_removed_or_stubbed() -> None:
 def test_recompression_asks_for_an_update_with_the_previous_summary() -> None:
     prompts: list[str] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         prompts.append(ask.prompt())
         return f"## Goal\nSummary {len(prompts)}"
@@ -342,15 +340,17 @@ def test_the_example_becomes_25_messages_and_about_45k_tokens() -> None:
     fixture = fixtures.fastapi_example()
     config = setting(prune="off")
     result = midfold.compact(
-        fixture.messages, **fixture.settings, config=config, summarizer=free(lambda ask: DOCUMENTED_SUMMARY)
+        fixture.messages, **fixture.settings, config=config, summarizer=lambda ask: DOCUMENTED_SUMMARY
     )
+    assert (result.receipt.summary.source, result.receipt.summary.failure) == ("model", "")
+    assert result.state.cooldown_until == 0
     assert len(result.messages) == 25
     assert 40_000 <= result.receipt.new_tokens <= 46_000
 
 
 def test_the_example_folded_up_to_the_failing_tests_is_the_documented_list() -> None:
     fixture = fixtures.fastapi_example()
-    result = midfold.compact(fixture.messages, keep_last_exchanges=2, summarizer=free(lambda ask: DOCUMENTED_SUMMARY))
+    result = midfold.compact(fixture.messages, keep_last_exchanges=2, summarizer=lambda ask: DOCUMENTED_SUMMARY)
     after = result.messages
     assert [message["role"] for message in after] == [
         "system", "user", "assistant", "user", "assistant", "tool", "assistant", "user",

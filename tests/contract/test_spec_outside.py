@@ -290,7 +290,7 @@ def test_the_failures_of_the_documents_are_treated_as_they_say() -> None:
     [("I'm sorry, I cannot help with that.", "filtered"), ("<html><body>502 Bad Gateway</body></html>", "malformed")],
 )
 def test_an_answer_that_is_no_summary_is_a_failure_and_not_the_handoff(answer: str, kind: str) -> None:
-    result = folded(summarizer=lambda ask: answer)
+    result = folded(summarizer=lambda ask: midfold.SummaryAnswer(text=answer, strict=True))
     assert (result.receipt.summary.failure, result.receipt.summary.source) == (kind, "local")
     assert answer not in handoffs(result.messages)[0]
 

@@ -17,7 +17,7 @@ from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked, failing, handoffs, work
 from support.build import ported as folded
-from support.fixtures import assistant, call, free, system, user
+from support.fixtures import assistant, call, system, user
 
 # Structured handoff summary
 
@@ -50,7 +50,7 @@ def test_the_template_holds_every_section_of_the_strict_shape() -> None:
 
 
 def test_the_summary_is_redacted_after_generation() -> None:
-    result = folded(summarizer=free(lambda ask: f"## Goal\nUse the key {SECRET} for the upload."))
+    result = folded(summarizer=lambda ask: f"## Goal\nUse the key {SECRET} for the upload.")
     assert SECRET not in json.dumps(result.messages)
     assert SECRET not in result.state.summary
     assert "for the upload" in handoffs(result.messages)[0]

@@ -21,7 +21,7 @@ from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
 from support.build import handoff_of, setting, work
-from support.fixtures import assistant, call, free, user
+from support.fixtures import assistant, call, user
 from support.hash_seeds import outputs_under_hash_seeds
 from support.summaries import ASK, GOOD, KEY, ask_of
 from support.timing import assert_in_proportion
@@ -147,12 +147,12 @@ def test_a_whole_summary_or_one_in_another_form_is_not_called_thin() -> None:
 
 
 @pytest.mark.parametrize("second", ["a stub again", TASK + DONE * 4 + STATE])
-def test_a_thin_summary_is_asked_for_once_more_and_then_made_locally(second: str) -> None:
+def test_a_thin_strict_summary_is_asked_for_once_more_and_then_made_locally(second: str) -> None:
     asks: list[midfold.SummaryAsk] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryAsk) -> midfold.SummaryAnswer:
         asks.append(ask)
-        return "RECORDING ONLY." if len(asks) == 1 else second
+        return midfold.SummaryAnswer(text="RECORDING ONLY." if len(asks) == 1 else second, strict=True)
 
     messages = [user("Build it."), assistant("Yes."), *work(0)]
     result = midfold.compact(messages, context_length=25_000, summarizer=summarize)
@@ -167,11 +167,32 @@ def test_a_thin_summary_is_asked_for_once_more_and_then_made_locally(second: str
     assert again.changed is kept
 
 
-def test_a_summarizer_of_ones_own_may_write_as_little_as_it_likes() -> None:
+OTHERS_WORDS = ["Short.", "x", "I'm sorry, but I can't help with that.", "502 Bad Gateway", "目标：修复失败的测试。"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("text", OTHERS_WORDS)
+def test_any_text_of_a_callers_summarizer_is_accepted_and_doubts_are_in_the_receipt(text: str, verify: bool) -> None:
+    messages, asks = [user("Build it."), assistant("Yes."), *work(0)], list[midfold.SummaryAsk]()
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        asks.append(ask)
+        return text
+
+    result = midfold.compact(messages, context_length=25_000, summarizer=summarize, config=setting(verify=verify))
+    facts = result.receipt.summary
+    assert (facts.source, facts.failure, facts.calls, len(asks)) == ("model", "", 0, 1)
+    assert text in handoff_of(result.messages)
+    assert result.state.cooldown_until == 0
+    assert any("Accepted the summarizer's text, although" in notice for notice in result.receipt.notices)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "<think>only thoughts</think>"])
+def test_an_empty_text_of_a_callers_summarizer_is_a_failure(text: str) -> None:
     messages = [user("Build it."), assistant("Yes."), *work(0)]
-    for summarizer in (free(lambda ask: "Short."), lambda ask: midfold.SummaryAnswer(text="Short.", free_form=True)):
-        result = midfold.compact(messages, context_length=25_000, summarizer=summarizer)
-        assert (result.receipt.summary.source, result.receipt.summary.failure) == ("model", "")
+    for answer in (text, midfold.SummaryAnswer(text=text)):
+        facts = midfold.compact(messages, context_length=25_000, summarizer=lambda _, it=answer: it).receipt.summary
+        assert (facts.source, facts.failure) == ("local", "malformed")
 
 
 def test_a_short_fold_may_have_a_summary_as_long_as_itself() -> None:
@@ -312,15 +333,17 @@ def test_a_line_that_says_more_than_an_unknown_path_is_marked_and_one_with_an_un
     assert (checked.marked, checked.removed) == (1, 1)
 
 
-def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
-    text = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
-    result = midfold.compact(
-        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=free(lambda ask: text)
-    )
-    facts = result.receipt.summary
-    assert (facts.unverified, facts.removed) == (1, 1)
-    assert f"987654{MARK}" in handoff_of(result.messages)
-    assert "nowhere" not in handoff_of(result.messages)
+INVENTIONS = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_inventions_are_marked_in_strict_answers_and_only_counted_in_others(strict: bool) -> None:
+    answer = midfold.SummaryAnswer(text=INVENTIONS, strict=strict)
+    turns = [user("Build it."), assistant("Yes."), *work(0, 8)]
+    result = midfold.compact(turns, context_length=25_000, focus="make", force=True, summarizer=lambda _: answer)
+    facts, told = result.receipt.summary, handoff_of(result.messages)
+    assert (facts.unverified, facts.removed) == ((1, 1) if strict else (2, 0))
+    assert (f"987654{MARK}" in told, "nowhere" in told) == (strict, not strict)
 
 
 def real_folds(step: int = 1) -> Iterator[tuple[Any, list[str]]]:

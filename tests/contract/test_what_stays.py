@@ -207,3 +207,41 @@ def test_a_result_of_which_hardly_anything_would_be_left_out_stays_whole() -> No
     assert spill_results(shown, "mf-123456789abc", 40) == shown
     (longer,) = view([user("Go."), *call(1, "sh", {}, "a verdict of some words " * 20)])[2:]
     assert len(spill_results(longer, "mf-123456789abc", 40).parts[0].text) < len(longer.parts[0].text) - 100
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 5])
+def test_a_system_prompt_that_is_not_protected_is_folded_whatever_else_stays(first: int) -> None:
+    messages = [system("You are THE PROMPT."), user("Hello."), assistant("Hi."), *work(0, 60)]
+    protection = midfold.Protection(protect_system_prompt=False, protect_first_n_messages=first)
+    result = midfold.compact(messages, context_length=30_000, protection=protection, config=setting(prune="off"))
+    assert result.receipt.status == "compacted"
+    again = midfold.compact(
+        [*result.messages, *work(100, 60)],
+        context_length=30_000,
+        protection=protection,
+        state=result.state,
+        config=setting(prune="off"),
+    )
+    for shown in (result.messages, again.messages):
+        assert not any(message["role"] == "system" for message in shown)
+
+
+@pytest.mark.parametrize(("results", "stays"), [(2, True), (4, False)])
+def test_only_a_short_direct_reply_stays_with_an_ask_far_back(results: int, stays: bool) -> None:
+    calls = [turn for number in range(results) for turn in call(900 + number, "look", {"at": number}, f"SEEN {number}")]
+    batch = {**calls[0], "tool_calls": [made for turn in calls[::2] for made in turn["tool_calls"]]}
+    reply = [batch, *calls[1::2]]
+    messages = [*OPENING, *work(0, 30), user("THE ASK"), *reply, assistant(""), *work(100, 60)]
+    result = folded([message for message in messages if message["content"] != ""], config=setting(protect_last_n=4))
+    assert result.receipt.status == "compacted"
+    assert place_of(result.messages, "THE ASK")
+    assert (reply[-1] in result.messages) is stays
+
+
+def test_the_newest_system_messages_in_the_middle_stay_where_not_all_can() -> None:
+    told = [{"role": "system", "content": f"RULE {number}. " + "Mind the gap. " * 60} for number in range(12)]
+    turns = [turn for number, rule in enumerate(told) for turn in (rule, *work(number * 10, 6))]
+    result = folded([*OPENING, *turns, *work(500, 20)], config=setting(protect_last_n=4, prune="off"))
+    kept = [message for message in result.messages if message in told]
+    assert 0 < len(kept) < len(told) - 1
+    assert kept == told[-len(kept) :]

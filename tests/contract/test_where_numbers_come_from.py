@@ -132,3 +132,34 @@ def test_the_command_says_that_an_archive_which_is_not_written_is_gone(kept: boo
     assert (receipt["summary"]["facts_lost"] == 0) is kept
     shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
     assert ("The originals are kept nowhere" in shown) is not kept
+
+
+def numbered(count: int, words: int) -> list[dict[str, Any]]:
+    spoken = ("user", "assistant")
+    return [
+        {"role": spoken[number % 2], "content": f"{number} " + "every span of the lexer " * words}
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [599, 600, 601, 1_500])
+@pytest.mark.parametrize("words", [1, 3, 12])
+def test_a_call_and_a_host_have_one_estimate_at_any_number_of_messages(count: int, words: int) -> None:
+    messages = numbered(count, words)
+    size = midfold.compact(messages, context_length=10**8).receipt.old_tokens
+    for window in (int(size / 0.49), int(size / 0.51), 10 * size):
+        host = midfold.EngineHost(context_length=window)
+        host.append(messages)
+        receipt = midfold.compact(messages, context_length=window).receipt
+        assert receipt.old_tokens == host.size.tokens == size
+        assert (receipt.status != "unchanged") is host.should_compress()
+
+
+@pytest.mark.parametrize("system", ["Be careful.", [{"type": "text", "text": "Be careful."}]])
+def test_the_new_size_counts_the_note_in_a_separate_system_prompt(system: Any) -> None:
+    messages = [user("Port it."), assistant("Yes."), *numbered(200, 12)]
+    result = midfold.compact(messages, system=system, context_length=16_000)
+    assert result.receipt.status == "compacted"
+    again = midfold.compact(result.messages, system=result.system, context_length=10**6)
+    assert result.receipt.new_tokens == again.receipt.old_tokens
+    assert result.receipt.new_messages == len(result.messages)

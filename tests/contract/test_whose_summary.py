@@ -151,3 +151,13 @@ def test_where_lossy_summaries_are_not_accepted_nothing_is_folded_without_a_prov
         assert len(session.view().messages) == len(SESSION)
     by_model = folded(config=config, summarizer=Asked("## Goal\nPort it."))
     assert by_model.receipt.status == "compacted"
+
+
+@pytest.mark.parametrize("text", [HERMES, CLAUDE_CODE], ids=["hermes", "claude"])
+def test_a_summary_among_the_newest_messages_is_not_the_previous_summary(text: str) -> None:
+    turns = [system(), user("Start."), assistant("Yes."), *work(0, 60)]
+    asked = Asked("## Goal\nShip it.")
+    result = folded([*turns, user(text), assistant("On it."), *work(900, 3)], summarizer=asked, force=True)
+    assert asked.asks[0].previous == ""
+    assert not result.receipt.summary.updated_previous
+    assert any(message.get("content") == text for message in result.messages)

@@ -15,7 +15,7 @@ from midfold.fold.request import SummaryAsk
 from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_own_refusal, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
-from support.fixtures import assistant, free, system, user
+from support.fixtures import assistant, system, user
 from support.gateways import running
 
 CHAT = "/v1/chat/completions"
@@ -203,7 +203,6 @@ def test_an_error_that_names_many_limits_teaches_nothing() -> None:
 def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_waiting() -> None:
     asked: list[str] = []
 
-    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append("asked")
         raise SummaryFailed("timeout", "too slow")

@@ -22,7 +22,7 @@ from midfold.service import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.doubles import Request, ScriptedProvider, refusing_url
-from support.fixtures import assistant, call, free, number_lines, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 from support.gateways import Running, running, settings
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
@@ -135,7 +135,6 @@ def test_a_compaction_that_is_undone_elsewhere_is_gone_with_the_next_request(tmp
 def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> None:
     asked: list[SummaryAsk] = []
 
-    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser to Rust."
@@ -157,7 +156,6 @@ def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> 
 def test_concurrent_requests_of_one_session_fold_once() -> None:
     started, asked = threading.Event(), list[SummaryAsk]()
 
-    @free
     def slow(ask: SummaryAsk) -> str:
         asked.append(ask)
         started.wait(0.3)
@@ -360,7 +358,6 @@ def test_byte_limits_make_pictures_smaller() -> None:
 
 
 def failing(kind: FailureKind) -> Sessions:
-    @free
     def summarize(ask: SummaryAsk) -> str:
         raise SummaryFailed(kind)
 
@@ -456,7 +453,6 @@ def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None:
     asked: list[SummaryAsk] = []
 
-    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return f"## Goal\nSummary number {len(asked)}."
@@ -505,7 +501,6 @@ def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
 def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
     asks: list[SummaryAsk] = []
 
-    @free
     def summarize(ask: SummaryAsk) -> str:
         asks.append(ask)
         return "## Goal\nRead it."

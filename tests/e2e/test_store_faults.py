@@ -18,7 +18,7 @@ from midfold.store import SqlStore, open_database
 from midfold.store.database import Tx
 from midfold.store.writing import extend, lock_session
 from midfold.testing.stores import CHAT, entries
-from support.fixtures import free, long_tool_heavy_conversation, user
+from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
 
 TALK = long_tool_heavy_conversation().messages
@@ -57,7 +57,6 @@ def test_a_server_that_restarts_in_the_middle_of_a_transaction(own_server: Serve
 
 
 def test_a_server_that_restarts_while_a_summary_is_made(own_server: Server, sessions: Sessions) -> None:
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         own_server.stop("immediate")
         own_server.start()

@@ -101,8 +101,6 @@ def item(role: str, text: str) -> dict[str, Any]:
 class Asked:
     """A summarizer that answers from a script and remembers what it was asked."""
 
-    free_form = True
-
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.asks: list[midfold.SummaryAsk] = []

@@ -10,22 +10,13 @@ the OpenAI chat shape and are new objects on every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, number_lines
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
 
 Messages = list[dict[str, Any]]
-
-S = TypeVar("S")
-
-
-def free(summarize: S) -> S:
-    """A summarizer that may write as little as it likes."""
-    summarize.free_form = True  # type: ignore[attr-defined]
-    return summarize
-
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SYSTEM_PROMPT = "You are a careful software engineer. Use the tools; keep the user informed."
@@ -93,7 +84,6 @@ def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
 def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixture:
     """A conversation that must be folded while the summary model cannot be reached, or refuses the key."""
 
-    @free
     def unreachable(ask: SummaryAsk) -> str:
         raise SummaryFailed(kind)
 

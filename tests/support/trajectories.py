@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from midfold import SummaryAsk
-from support.fixtures import free
 
 
 class Words:
@@ -60,7 +59,6 @@ def lines(count: int, steps: int = 40, size: int = 60) -> bytes:
     return b"".join(json.dumps(record(seed, steps, size)).encode() + b"\n" for seed in range(count))
 
 
-@free
 def slow_summary(ask: SummaryAsk) -> str:
     """A summarizer that takes its time, for runs that are interrupted."""
     time.sleep(0.15)

@@ -7,10 +7,8 @@ import signal
 from pathlib import Path
 
 from midfold import SummaryAsk
-from support.fixtures import free
 
 
-@free
 def kill_once(ask: SummaryAsk) -> str:
     """The first one that asks dies; a file remembers it."""
     mark = Path(os.environ["MIDFOLD_TEST_KILL_ONCE"])
@@ -22,7 +20,6 @@ def kill_once(ask: SummaryAsk) -> str:
     return ""
 
 
-@free
 def kill_always(ask: SummaryAsk) -> str:
     os.kill(os.getpid(), signal.SIGKILL)
     return ""

@@ -9,7 +9,6 @@ import pytest
 import midfold
 from midfold import EngineHost
 from midfold.transcript.laws import violations
-from support.fixtures import free
 from tests.support.build import WINDOW, assistant, failing, handoffs, system, user
 
 THRESHOLD = WINDOW // 2
@@ -67,7 +66,6 @@ def test_a_fold_made_before_another_compaction_is_not_swapped_in() -> None:
 def test_hard_pressure_waits_for_a_fold_that_is_still_being_made() -> None:
     started, go = threading.Event(), threading.Event()
 
-    @free
     def slow(ask: midfold.SummaryAsk) -> str:
         started.set()
         assert go.wait(10)

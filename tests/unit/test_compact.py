@@ -17,7 +17,6 @@ from midfold.fold.receipt import receipt_schema
 from midfold.fold.request import CUT_OUT, STAYS_AGAIN
 from midfold.transcript.laws import violations
 from support.convert import to_anthropic, to_responses
-from support.fixtures import free
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
 CHAT = json.loads(EXAMPLE.read_text(encoding="utf-8"))
@@ -142,7 +141,6 @@ def test_keeping_exchanges_folds_everything_before_them() -> None:
 def test_a_model_summary_is_used_framed_and_redacted() -> None:
     seen: list[midfold.SummaryAsk] = []
 
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         seen.append(ask)
         return "## Goal\nFix git ignore\n\n## Critical Context\nAPI key sk-ant-api03-" + "A1b2" * 24
@@ -158,7 +156,6 @@ def test_a_model_summary_is_used_framed_and_redacted() -> None:
 
 @pytest.mark.parametrize("failure", ["auth", "network"])
 def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any) -> None:
-    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         raise SummaryFailed(failure)
 
@@ -170,7 +167,6 @@ def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any
 
 @pytest.mark.parametrize("answer", [None, "", "   ", {"text": "x"}, 5, RuntimeError("boom"), SummaryFailed("timeout")])
 def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
-    @free
     def summarize(ask: midfold.SummaryAsk) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -314,7 +310,6 @@ def paragraphs(count: int, words: int) -> list[dict[str, Any]]:
 def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replaces() -> None:
     asked: list[tuple[int, int]] = []
 
-    @free
     def summarise(ask: midfold.SummaryAsk) -> str:
         asked.append((ask.budget_tokens, sum(len(message.text) for message in ask.messages)))
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
@@ -330,7 +325,6 @@ def budgets_of(messages: list[Any], window: int) -> list[int]:
     """What summaries of a conversation may have that grows message by message."""
     budgets: list[int] = []
 
-    @free
     def summarise(ask: midfold.SummaryAsk) -> str:
         budgets.append(ask.budget_tokens)
         lines = (f"- finding {number} of fold {len(budgets)}" for number in range(ask.budget_tokens // 9))
@@ -388,7 +382,6 @@ def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them(
     prompts: list[str] = []
     budgets: list[int] = []
 
-    @free
     def summarise(ask: midfold.SummaryAsk) -> str:
         prompts.append(ask.prompt())
         budgets.append(ask.budget_tokens)
@@ -404,7 +397,6 @@ def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them(
 
 
 def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
-    @free
     def summarise(ask: midfold.SummaryAsk) -> str:
         return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "- and more\n" * (ask.budget_tokens // 4)
 

@@ -20,8 +20,6 @@ SESSION = [system(), user("Port the parser."), assistant("Yes."), *work(0, 60)]
 class Flaky:
     """Fails until told otherwise, and counts how often it was asked."""
 
-    free_form = True
-
     def __init__(self, kind: FailureKind, retry_after: float = 0.0) -> None:
         self.kind, self.retry_after, self.asked = kind, retry_after, 0
 
@@ -128,3 +126,11 @@ def test_a_summarizer_that_can_be_awaited_is_awaited() -> None:
     asyncio.run(host.compress_async(SESSION))
     assert host.last is not None
     assert (host.last.summary.source, script.left) == ("model", 0)
+
+
+@pytest.mark.parametrize("kind", ["rate_limit", "unavailable", "auth"])
+def test_a_shorter_pause_that_the_provider_asked_for_does_not_shorten_the_cooldown(kind: FailureKind) -> None:
+    clock = FakeClock()
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=Flaky(kind, 2), clock=clock)
+    host.compress(SESSION)
+    assert host.state.cooldown_until == clock.now + FAILURES[kind].cooldown

@@ -18,7 +18,7 @@ from midfold.store import SqlStore, open_database
 from midfold.store.leases import CompactionLease, Lease, Renewal
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer
 from support.build import anthropic_work, work
-from support.fixtures import assistant, call, free, long_tool_heavy_conversation, system, user
+from support.fixtures import assistant, call, long_tool_heavy_conversation, system, user
 
 WINDOW = 64_000
 TALK = long_tool_heavy_conversation().messages
@@ -156,7 +156,7 @@ def test_a_child_continues_with_state_and_handles(connect: Open) -> None:
 
 def test_who_measured_the_view_of_another_compaction_folds_nothing(connect: Open) -> None:
     asked: list[midfold.SummaryAsk] = []
-    session = begun(connect(summarizer=free(lambda ask: asked.append(ask) or "## Goal\nwork")))
+    session = begun(connect(summarizer=lambda ask: asked.append(ask) or "## Goal\nwork"))
     assert session.compact(force=True, measured_at=0).receipt.status == "compacted"
     late = session.compact(prompt_tokens=10 * WINDOW, measured_at=0).receipt
     assert (late.status, len(asked)) == ("unchanged", 1)
@@ -165,7 +165,6 @@ def test_who_measured_the_view_of_another_compaction_folds_nothing(connect: Open
 def test_the_loser_gets_its_messages_back_unchanged(connect: Open) -> None:
     inside, proceed = threading.Event(), threading.Event()
 
-    @free
     def slow(ask: midfold.SummaryAsk) -> str:
         inside.set()
         proceed.wait(20)
@@ -191,7 +190,6 @@ def test_the_loser_gets_its_messages_back_unchanged(connect: Open) -> None:
 def test_a_lease_that_ran_out_commits_nothing(connect: Open) -> None:
     sessions = connect(lease_seconds=0.2)
 
-    @free
     def stalled(ask: midfold.SummaryAsk) -> str:
         lease = sessions.store.database.write(lambda tx: tx.one("lease", session="s"))
         assert lease is not None
@@ -211,7 +209,6 @@ def test_a_lease_outlives_its_time_while_the_summary_is_made(connect: Open) -> N
     other = connect(lease_seconds=4)
     refused: list[bool] = []
 
-    @free
     def slow(ask: midfold.SummaryAsk) -> str:
         for _ in range(4):
             threading.Event().wait(1.4)
@@ -530,3 +527,13 @@ def test_what_a_host_keeps_with_a_session_outlives_folds_undo_and_the_process(co
     assert connect().host_state("s") == {"a": [1, {"b": "c"}]}
     sessions.delete("s")
     assert sessions.host_state("s") == {}
+
+
+def test_an_undone_fold_stays_undone_until_the_window_is_nearly_full(connect: Open) -> None:
+    session = connect().session("s", context_length=32_000)
+    session.append([user("Port the parser."), assistant("I will."), *work(0, 90)])
+    assert session.compact().receipt.status == "compacted"
+    session.undo()
+    decided = {share: session.decide(int(32_000 * share)) for share in (0.6, 0.94, 0.951, 0.98)}
+    assert [decision.fold for decision in decided.values()] == [False, False, True, True]
+    assert "undone" in decided[0.94].reason

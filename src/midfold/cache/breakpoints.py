@@ -30,6 +30,7 @@ from midfold.cache.markers import (
     Ttl,
     block_count,
     carrier,
+    check_ttl,
     document_lacks,
     has_marker,
     marker_for,
@@ -186,7 +187,8 @@ def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
 Strategy = Literal["planned", "system_and_3"]
 ROLLING = 3
 LOOKBACK = 20
-SAFE_LOOKBACK = 16
+"""Blocks before a breakpoint in which Anthropic looks for what an earlier request wrote."""
+SAFE_LOOKBACK = LOOKBACK - 4
 """Hosts that translate a request merge and split blocks; a margin costs nothing."""
 
 
@@ -231,6 +233,7 @@ def plan(
     the client's markers show that the host takes them. Requests without instructions and tools are kept together by
     their `session_id`.
     """
+    check_ttl(ttl)
     routed = setting != "off" and provider.lower() in KEYED
     key = _key_hint(messages, tools, system, provider, session_id) if routed else ()
     layout = layout_for(provider, model, dialect, setting, is_marked=is_marked)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Raw
 
+from midfold.errors import ConfigError
 from midfold.fold.handoff import SYSTEM_NOTE
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
@@ -43,6 +44,12 @@ TOOLS = -2
 """The position of the tool definitions."""
 SYSTEM = -1
 """The position of a system prompt that stands beside the messages."""
+
+
+def check_ttl(ttl: object) -> None:
+    """Raise ConfigError unless a lifetime is one that Anthropic's caches know."""
+    if ttl not in get_args(Ttl):
+        raise ConfigError(f"ttl: expected '5m' or '1h', found {ttl!r}")
 
 
 def strip_markers(value: Any) -> Any:
@@ -518,6 +525,7 @@ def _text_type(document: Document, message: Message) -> str:
 
 def marker_for(layout: Layout, ttl: Ttl) -> dict[str, Any]:
     """What a marker says. OpenAI keeps every breakpoint for thirty minutes, and takes no other lifetime."""
+    check_ttl(ttl)
     if layout == "openai":
         return {"mode": "explicit"}
     return {"type": "ephemeral", "ttl": "1h"} if ttl == "1h" else {"type": "ephemeral"}

@@ -37,8 +37,8 @@ from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.transcript.jsonio import whole
-from midfold.transcript.laws import Repair
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.repairs import Repair
 from midfold.transcript.tokens import estimate_text
 
 # Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
@@ -268,7 +268,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         body = _with_handles(job, plan, ask, body)
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
-    system, view = _with_note(job)
+    job.new_system, view = _with_note(job)
     messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
     messages, joined = _seat_system(job, _seamless(messages, ask), ask)
     messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
@@ -302,15 +302,16 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     )
     lasts = is_asked(job.request) or new_tokens <= threshold * (1 - LEAST_ROOM)
     state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
-    return make_outcome(job, messages, receipt, state, Archive(originals), system)
+    return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
 
 
 def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
     """Legal messages and the repairs; no result behind the handoff answers a call before it."""
     known = {id(message) for message in view}
     end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
-    before, first = make_legal(job, messages[:end], view)
-    after, then = make_legal(job, messages[end:], view)
+    item_ids: set[str] = set()
+    before, first = make_legal(job, messages[:end], view, item_ids)
+    after, then = make_legal(job, messages[end:], view, item_ids)
     return (*before, *after), (*first, *then)
 
 
@@ -324,8 +325,9 @@ def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
 def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], Audit]:
     if answer.source == "local":
         return lambda: local_audit(ask, answer)
-    audit = audit_summary if job.request.options.verify else trust_summary
-    return lambda: audit(ask, answer.text)
+    if not job.request.options.verify:
+        return lambda: trust_summary(ask, answer.text)
+    return lambda: audit_summary(ask, answer.text, strict=answer.strict)
 
 
 def _own(job: Job, ask: SummaryAsk, body: str) -> str:

@@ -26,12 +26,13 @@ from midfold.engine.finish import (
 from midfold.engine.job import Job
 from midfold.engine.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
 from midfold.fold.archive import Archive, fold_id, handle_of
-from midfold.fold.audit import lacking, rejection
+from midfold.fold.audit import accept, lacking
 from midfold.fold.boundary import Plan
 from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import KEEPS_HISTORY, Digest
+from midfold.fold.redact import redact_arguments
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
@@ -56,7 +57,7 @@ SMALLEST_DIGEST = 12
 MOST_CHARACTERS_PER_TOKEN = 6
 """Of digests, with something to spare."""
 DOUBT = 1.1
-"""Sizes of old messages are rough: what lands within so much of the target is tried."""
+"""Sizes of digests are rough before they are made: what lands within so much of the target is tried."""
 
 
 NOTHING = Plan(0, 0)
@@ -167,7 +168,7 @@ class _Prune:
         if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
             most = self.job.request.options.argument_characters
             short = self.job.omissions.attempt(
-                "tool arguments", lambda: shrink_arguments(part.arguments, most), part.arguments
+                "tool arguments", lambda: self.arguments(part.arguments, most), part.arguments
             )
             if len(short) < len(part.arguments):
                 self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
@@ -207,6 +208,12 @@ class _Prune:
         return self.job.omissions.attempt(
             "tool digest", lambda: digest(call, result, handle=handle, redact=redact), result.text or PLACEHOLDER
         )
+
+    def arguments(self, text: str, most: int) -> str:
+        """Return shortened arguments, redacted before they are cut; the same text where nothing is long."""
+        if shrink_arguments(text, most) is text:
+            return text
+        return shrink_arguments(redact_arguments(text, self.job.request.redact), most)
 
     def count(self, text: str) -> None:
         """What stays of a result is more than the least it could be."""
@@ -256,15 +263,15 @@ class Compressor(ContextEngine):
         check = job.omissions.attempt
         by_model, lossy = answer.source == "model", request.options.lossy_fallback
         missing = ""
-        if by_model and not answer.free_form and not answer.failure:
+        if by_model and answer.strict and not answer.failure:
             missing = check("summary check", lambda: lacking(answer.text, ask), "")
         if missing:
             ask = msgspec.structs.replace(ask, missing=missing)
             answer = yield ask
         failure = answer.failure
         if not failure and by_model:
-            is_whole = bool(missing) and not answer.free_form
-            failure = check("summary check", lambda: rejection(answer.text, ask, is_whole=is_whole), "")
+            failure, doubt = check("summary check", lambda: accept(answer, ask, is_whole=bool(missing)), ("", ""))
+            job.notices += filter(None, [doubt])
         elif not failure and not lossy:
             failure = "no_provider"
         if failure and (failure in KEEPS_HISTORY or not lossy):

@@ -22,8 +22,9 @@ from midfold.fold.receipt import (
 )
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer
 from midfold.fold.trail import Trail
-from midfold.transcript.laws import Repair, first_turn, may_open, sanitize
+from midfold.transcript.laws import first_turn, may_open
 from midfold.transcript.message import Message, Transcript
+from midfold.transcript.repairs import Repair, sanitize
 
 
 def make_outcome(
@@ -129,14 +130,20 @@ def fail(job: Job, reason: str) -> Outcome:
     return msgspec.structs.replace(left, receipt=receipt)
 
 
-def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
-    """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message."""
+def make_legal(
+    job: Job, messages: Transcript, view: Transcript, item_ids: set[str] | None = None
+) -> tuple[Transcript, tuple[Repair, ...]]:
+    """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message.
+
+    `item_ids` are the item ids used before these messages.
+    """
     options = job.request.options
     clean, repairs = sanitize(
         messages,
         orphan_calls=options.orphan_calls,
         result_role=options.result_role,
         batches_of_items=options.batches_of_items,
+        item_ids=item_ids,
     )
     places = {id(message): index for index, message in enumerate(view)} if repairs else {}
     return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)

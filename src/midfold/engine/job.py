@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,56 +39,7 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
-
-# Sizes of very many messages: the newest are estimated one by one, older ones by their length.
-#
-# What is folded is measured only to know how much it is; where the tail starts must be known exactly, so everything
-# that may stay is. A rate per role is taken from every n-th older message, of very many from some hundred of them.
-
-
-MANY = 600
-NEWEST = 250
-EVERY, MOST_MEASURED = 5, 600
-OLDEST = 8
-"""The head is exact too."""
-USUAL_RATE = 0.27
-"""Units per character, before anything was measured."""
-
-
-def rough_units(messages: Transcript, meter: Meter, may_stay: float, lengths: Sequence[int]) -> list[int]:
-    """Units per message, exact for so many units at the end as may stay there."""
-    if len(messages) < MANY:
-        return [meter.units(message) for message in messages]
-    newest = _newest_units(messages, meter, may_stay)
-    exact_from = len(messages) - len(newest)
-    read: dict[str, int] = {}
-    measured: dict[str, int] = {}
-    step = max(EVERY, exact_from // MOST_MEASURED) | 1  # odd: roles take turns
-    for index in range(OLDEST, exact_from, step):
-        role = messages[index].role
-        read[role] = read.get(role, 0) + lengths[index]
-        measured[role] = measured.get(role, 0) + meter.units(messages[index])
-    rates = {role: measured[role] / length for role, length in read.items() if length}
-    return [
-        *map(meter.units, messages[:OLDEST]),
-        *(
-            MESSAGE_UNITS + int(lengths[index] * rates.get(messages[index].role, USUAL_RATE))
-            for index in range(OLDEST, exact_from)
-        ),
-        *newest,
-    ]
-
-
-def _newest_units(messages: Transcript, meter: Meter, may_stay: float) -> list[int]:
-    """Units of the newest messages, at least `NEWEST` of them, in order."""
-    found: list[int] = []
-    for message in reversed(messages[OLDEST:]):
-        if len(found) >= NEWEST and may_stay <= 0:
-            break
-        found.append(meter.units(message))
-        may_stay -= found[-1]
-    return found[::-1]
+from midfold.transcript.tokens import Basis, FixedSize, media_units
 
 
 def characters(parts: tuple[Part, ...]) -> int:
@@ -141,6 +91,8 @@ class Job:
         self.omissions = Omissions()
         self.request = request = msgspec.structs.replace(request, redact=self.omissions.redactor(request.redact))
         self.messages = request.messages
+        self.new_system = request.system
+        """The separate system prompt of the view: with the note of the first compaction once that is added."""
         self.notices: list[str] = list(request.budget.notices)
         self._short_sizes: dict[tuple[int, Ends], int] = {}
         target = request.target_tokens
@@ -152,13 +104,7 @@ class Job:
 
     @cached_property
     def _units(self) -> list[int]:
-        may_stay = self.budget.tail_tokens * self.request.options.protection.soft_ceiling_ratio
-        meter = self.request.meter
-        return rough_units(self.messages, meter, may_stay / max(meter.factor, 0.01), self._lengths)
-
-    @cached_property
-    def _lengths(self) -> list[int]:
-        return [characters(message.parts) for message in self.messages]
+        return [self.request.meter.units(message) for message in self.messages]
 
     @cached_property
     def _cuts(self) -> list[int]:
@@ -417,7 +363,7 @@ class Job:
 
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
-        read = sum(map(self._lengths.__getitem__, plan.fold()))
+        read = sum(characters(self.messages[index].parts) for index in plan.fold())
         size = self._folded_tokens(plan)
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
@@ -515,8 +461,9 @@ class Job:
         return self.request.cached_price * (self.fixed_tokens * self.scale + sum(self.sizes[: plan.tail_start]))
 
     def total(self, messages: Transcript) -> int:
-        """The size of a request with these messages."""
-        return round(self.request.meter.count(messages, self._fixed_size).tokens * self.scale)
+        """Return the size of a request with these messages and the view's system prompt."""
+        meter, tools = self.request.meter, (*self.request.tools, *self.request.late_tools)
+        return round(meter.count(messages, meter.fixed_size(self.new_system, tools)).tokens * self.scale)
 
 
 def with_size(request: CompactionRequest) -> CompactionRequest:

@@ -2,6 +2,7 @@
 
     rejection(text, ask)    why a text is no summary at all, or ""
     lacking(text, ask)      what a summary must have and this one has not, or ""
+    accept(answer, ask)     whether to use an answer: strict for models we call, any text of a caller's summarizer
     audit_summary(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
 
 Rules of this file:
@@ -114,6 +115,30 @@ def lacking(text: str, ask: SummaryAsk) -> str:
     return f"it did not say {' nor '.join(missing)}" if missing else ""
 
 
+class Acceptance(NamedTuple):
+    """The failure of an unusable answer, or the notice about a doubtful one that is used."""
+
+    failure: FailureKind
+    notice: str = ""
+
+
+def accept(answer: SummaryAnswer, ask: SummaryAsk, *, is_whole: bool) -> Acceptance:
+    """Apply the strict checks to a model's answer; accept any text of a caller's summarizer, with a notice."""
+    if answer.strict:
+        return Acceptance(rejection(answer.text, ask, is_whole=is_whole))
+    if not bare_summary(answer.text):
+        return Acceptance("malformed")
+    doubt = _DOUBTS.get(rejection(answer.text, ask, is_whole=False), "") or lacking(answer.text, ask)
+    return Acceptance("", f"Accepted the summarizer's text, although {doubt}." if doubt else "")
+
+
+_DOUBTS: dict[FailureKind, str] = {
+    "malformed": "it looks like an error message or a tool call",
+    "filtered": "it looks like a refusal",
+    "ineffective": "it is longer than its source",
+}
+
+
 def source_tokens(ask: SummaryAsk, enough: int) -> int:
     """About how many tokens the summary stands for; counted up to what is enough to know."""
     length = len(ask.previous) + _middles(ask)
@@ -135,20 +160,24 @@ def _middles(ask: SummaryAsk) -> int:
     return sum(max(len(part.text) - ends, 0) for part in results)
 
 
-def audit_summary(ask: SummaryAsk, text: str) -> Audit:
-    """The summary as it may be trusted."""
+def audit_summary(ask: SummaryAsk, text: str, *, strict: bool = True) -> Audit:
+    """Return the checked summary; where it is not strict, unknown names and doubts are counted and stay unmarked."""
     known = (*ask.before, *ask.messages, *ask.after)
     written = ask.redact(_without_added(without_trail(bare_summary(text))))
     checked = ground(written, Source(known, ask.previous, ask.focus or ""))
-    certain, doubted = mark_doubts(checked.text, ask)
-    quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
+    certain, doubted = mark_doubts(checked.text if strict else written, ask)
+    unverified, removed = checked.marked + doubted, checked.removed
+    claimed = _with_task(parse_summary(certain), ask)
+    if not strict:
+        unverified, removed, claimed = unverified + removed, 0, parse_summary(written)
+    quiet = quote_orders(claimed.render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _omissions(ask, f"{quiet.text}\n{trail}")
     room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fit_into(parse_summary(quiet.text), room, terse=ask.dense), ask.trail_lines)
     body = ("\n" if ask.dense else "\n\n").join(filter(None, [summary.render(terse=ask.dense), added]))
     book = count_names(ask, body, SCANNED_FOR_MODEL)
-    return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
+    return Audit(ask.redact(harmless(body)), unverified, removed, quiet.lines, book)
 
 
 # What the assistant only supposed is not told as a fact: by rule, so that few true lines are marked.

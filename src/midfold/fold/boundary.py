@@ -155,7 +155,7 @@ class Layout:
         folds_system = system > 0 and not protection.protect_system_prompt
         self.head_end = 0 if folds_system else end
         self.opening = range(system, end) if folds_system else range(0)
-        """The first exchange, where it stays without the system prompt before it."""
+        """The first exchange without the system prompt before it, where that is folded; it may be empty."""
         self.asks, self.anchors = self._anchors(room_for_picture)
         self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
         self._stays = [index for index, message in enumerate(messages) if _must_stay(message)]
@@ -180,7 +180,7 @@ class Layout:
     @property
     def first(self) -> int:
         """Where a fold may begin: after the head, and after the first exchange where that stays on its own."""
-        return self.opening.stop if self.opening else self.head_end
+        return max(self.opening.stop, self.head_end)
 
     def cut_before(self, start: int) -> int:
         """The legal cut at or before `start` where a tail may start."""

@@ -10,7 +10,7 @@ import msgspec
 from midfold.errors import FailureKind
 from midfold.fold.omissions import Omission
 from midfold.fold.trail import Trail
-from midfold.transcript.laws import Repair
+from midfold.transcript.repairs import Repair
 from midfold.transcript.tokens import Basis
 
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]

@@ -26,6 +26,7 @@ from midfold.fold.redact_keys import (
     is_value,
     kind_of_name,
 )
+from midfold.transcript import jsonio
 
 # Credentials in other scripts: full-width letters, and the word for a password in other languages.
 #
@@ -508,6 +509,31 @@ def redact_value(value: Any) -> Any:
     and values that contain themselves are replaced rather than trusted.
     """
     return _RedactingWalk().visit(value, 0, None)
+
+
+def redact_arguments(text: str, redactor: Callable[[str], str]) -> str:
+    """Redact the JSON of a call so that it stays JSON: as a whole where that is possible, else value by value."""
+    redacted = redactor(text)
+    if redacted == text or jsonio.is_json(redacted):
+        return redacted
+    try:
+        return jsonio.text_of(_redact_below("", jsonio.decode(text), redactor))
+    except jsonio.NotJSON:
+        return redacted
+
+
+def _redact_below(key: str, value: Any, redactor: Callable[[str], str]) -> Any:
+    """Redact the value under a key; one that would be no JSON any more is replaced."""
+    if isinstance(value, Mapping):
+        return {name: _redact_below(name, item, redactor) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_redact_below(key, item, redactor) for item in value]
+    text = jsonio.text_of({key: value})
+    redacted = redactor(text)
+    if redacted == text:
+        return value
+    changed = jsonio.decode(redacted) if jsonio.is_json(redacted) else None
+    return changed[key] if isinstance(changed, dict) and key in changed else f"{MARK}value]"
 
 
 class _RedactingWalk:

@@ -27,8 +27,8 @@ from midfold.fold.summary import (
     turn_text,
 )
 from midfold.fold.trail import Trail, without_trail
-from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Part, Role, Text, Tool, ToolCall, ToolResult, Transcript, Usage
+from midfold.transcript.repairs import OrphanCalls
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
@@ -339,8 +339,8 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     facts: tuple[int, int, float] | None = None
     """Names kept, names behind the handle, and the estimated share of what is needed; where the summarizer knows."""
-    free_form: bool = False
-    """Whether its author vouches for it: it need not name a task, work and a state, nor have a length."""
+    strict: bool = False
+    """Whether to apply the checks for answers of models; without it any non-empty text is accepted."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ Rules of this file:
 1. Hygiene acts at 85 % of the model's context length, or where the answer that was asked for would not fit any more.
    It is higher than an agent's own threshold on purpose: an agent that manages its context never meets it.
 2. `manage` acts at the engine's own threshold, and before it where folds are scheduled.
-3. A body with fewer than two bytes for each token of the trigger is not looked at. Text has three to five bytes a
-   token; what is denser and overflows all the same is what the recovery is for.
+3. A body is not read while an upper bound of its tokens is below the trigger: one token for each byte (or more, where
+   the provider reported more), the price of each message, and that of each picture or document.
 4. What a provider's refusals tell about a window is believed as `LearnedLimits` says.
 """
 
@@ -34,7 +34,7 @@ from midfold.store import SqlStore
 from midfold.store.usage import MOST_WINDOWS, LearnedWindows, WindowBounds
 from midfold.transcript import jsonio
 from midfold.transcript.jsonio import elements, entries, first_byte
-from midfold.transcript.tokens import Meter
+from midfold.transcript.tokens import AUDIO_UNITS, DOCUMENT_UNITS, IMAGE_UNITS, Meter
 
 _log = logging.getLogger("midfold.gateway")
 
@@ -301,7 +301,17 @@ HYGIENE_RATIO = 0.85
 AHEAD_FROM = 0.75
 """Of the trigger: from here on the next fold is prepared, where a model writes its summary."""
 LEAST_MESSAGES = 4
-BYTES_PER_TOKEN = 2
+TOKENS_PER_BYTE = 1.0
+"""The most that text has: vocabularies are made of bytes."""
+MESSAGE_FIELDS = (b'"role"', b'"call_id"')
+"""One of these is in each message or item."""
+MEDIA_FIELDS = (
+    b'"image"', b'"image_url"', b'"input_image"', b'"document"', b'"file"', b'"input_file"', b'"input_audio"',
+)  # fmt: skip
+"""One of these is in each picture or document, also in one that is only named by its address."""
+MEDIA_UNITS = max(IMAGE_UNITS, AUDIO_UNITS, DOCUMENT_UNITS)
+DENSITY_DECAY = 0.9
+"""Of the highest reported density, with each later report of less: conversations of one owner take turns."""
 SHORTEST_MESSAGE = 20
 """Bytes of the shortest message there is; so many messages take at least so many bytes, and a brace each."""
 BESIDE_ANSWER = 0.95
@@ -332,10 +342,14 @@ class ModelLimits(NamedTuple):
     is_deferred: bool = False
     """Whether the client is left to compact by itself."""
 
-    @property
-    def floor(self) -> int:
-        """Bytes of a body below which nothing is looked at."""
-        return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
+    def may_be_reached(self, body: bytes, density: float = TOKENS_PER_BYTE) -> bool:
+        """Return whether a request with this body may be large enough to act on, by an upper bound of its tokens."""
+        least = self.looked_at or self.trigger
+        most = int(len(body) * density)
+        if self.meter.tokens(most) >= least:
+            return True
+        media, messages = (sum(map(body.count, fields)) for fields in (MEDIA_FIELDS, MESSAGE_FIELDS))
+        return self.meter.tokens(most + media * MEDIA_UNITS, messages) >= least
 
     def after_client(self) -> ModelLimits:
         """The same where the client compacts by itself: folds begin when hardly anything else fits."""
@@ -363,6 +377,34 @@ def whose(exchange: Exchange) -> LimitKey:
     parts = [place, model.encode("utf-8", "replace").decode(), ",".join(betas(exchange.headers))[:LONGEST_BETA]]
     name = exchange.owner.bind(b"window", *(part.encode() for part in parts))
     return LimitKey(name, exchange.owner.name, *parts)
+
+
+class ReportedDensities:
+    """Tokens per byte of body, as providers reported them, by owner, upstream and model.
+
+    Requests that name pictures or documents by an address have far more tokens than bytes. Only densities above that
+    of any text are kept.
+    """
+
+    def __init__(self) -> None:
+        self._known: LRU[str, float] = LRU(MOST_REMEMBERED)
+
+    def note(self, exchange: Exchange, tokens: int, size: int) -> None:
+        """Note what was reported for a body of this size."""
+        found = tokens / max(size, 1)
+        if found <= TOKENS_PER_BYTE and not self._known:
+            return
+        name = whose(exchange).name
+        known = (self._known.peek(name) or 0.0) * DENSITY_DECAY
+        if max(found, known) > TOKENS_PER_BYTE:
+            self._known.put(name, max(found, known))
+        else:
+            self._known.forget(name)
+
+    def of(self, exchange: Exchange) -> float:
+        """Return the most tokens per byte that a request of this owner and model may have."""
+        known = self._known.peek(whose(exchange).name) if self._known else None
+        return known or TOKENS_PER_BYTE
 
 
 def is_scheduled(config: Config) -> bool:

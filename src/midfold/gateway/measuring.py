@@ -512,6 +512,17 @@ class RequestMeasurer:
             conversation.offer = conversation.offer.within(limits)
         return self.look_up(conversation, self.name(exchange, conversation), limits)
 
+    def observe_unread(self, exchange: Exchange, limits: ModelLimits, usage: Usage) -> None:
+        """Read a request that was sent as it came, and note what the provider reported for it; in a thread."""
+        try:
+            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+        except TranscriptError:
+            return
+        conversation = ClientHistory(document, self.policy.redactor, exchange.owner.id)
+        if conversation.talk:
+            measured = self.measure_with(None, conversation, self.name(exchange, conversation), limits)
+            self.observe(PreparedRequest(exchange.body, measured.key, measured.estimated, measured), usage)
+
     def look_up(
         self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False
     ) -> MeasuredRequest:

@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -41,6 +41,7 @@ from midfold.gateway.limits import (
     LearnedLimits,
     ModelLimits,
     Policy,
+    ReportedDensities,
     is_own_refusal,
     is_telling,
     named_limit,
@@ -118,6 +119,9 @@ class RequestPreparer:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: LRU[str, FoldPause] = LRU(MOST_NAMED)
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
+        self._densities = ReportedDensities()
+        self._late_reports: LRU[str, Future[None]] = LRU(MOST_NAMED)
+        """The newest report on a request that was sent unread, by owner and model: done when the request is read."""
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -144,6 +148,7 @@ class RequestPreparer:
         limits = self.policy.limits_of(exchange)
         if not self._is_worth_reading(exchange, limits):
             return PreparedRequest(exchange.body)
+        await self._await_report(exchange)
         try:
             measured, prepared = await self.in_thread(self._measure, exchange, limits)
             if measured is None:
@@ -160,6 +165,12 @@ class RequestPreparer:
             exchange.account.fault = type(error).__name__
             exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return PreparedRequest(exchange.body)
+
+    async def _await_report(self, exchange: Exchange) -> None:
+        """Wait for the report on this owner's last request, if that is still being read."""
+        late = self._late_reports.peek(whose(exchange).name) if self._late_reports else None
+        if late is not None and not late.done():
+            await asyncio.wait([asyncio.wrap_future(late)], timeout=PAUSE)
 
     def _measure(
         self, exchange: Exchange, limits: ModelLimits
@@ -180,13 +191,14 @@ class RequestPreparer:
         return self.folder is not None and self.folder.decide(measured, self.measurer.health(measured)).fold
 
     def _is_worth_reading(self, exchange: Exchange, limits: ModelLimits) -> bool:
-        """Small requests are not read, unless something may have to be put back into them."""
+        """Return whether to read a request: not a small one, unless something may have to be put back into it."""
         self._notice_compaction(exchange)
         if self.measurer.reads_everything:
             return True
-        if len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body):
+        body = exchange.body
+        if limits.may_be_reached(body, self._densities.of(exchange)) or self.policy.may_be_many(body):
             return True
-        return self.measurer.may_continue(exchange.body)
+        return self.measurer.may_continue(body)
 
     def _notice_compaction(self, exchange: Exchange) -> None:
         """A named session whose requests have become much smaller was compacted by its client."""
@@ -432,7 +444,14 @@ class RequestPreparer:
             output = exchange.peek.output if exchange.peek is not None else 0
             self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens, output)
             self._save_limits()
+        self._densities.note(exchange, usage.prompt_tokens, len(prepared.body))
         self.measurer.observe(prepared, usage)
+        if prepared.measured is None and self._reason_to_pass(exchange) is None:
+            limits = self.policy.limits_of(exchange)
+            if usage.prompt_tokens >= AHEAD_FROM * limits.trigger:
+                # The next request is this report plus what is new, so the messages it is about must be known.
+                late = self._threads.submit(self.measurer.observe_unread, exchange, limits, usage)
+                self._late_reports.put(whose(exchange).name, late)
 
     def _save_limits(self) -> None:
         if not self.policy.learned.is_saved:

@@ -357,7 +357,7 @@ class ViewMaker:
             if missing:
                 raise missing[0]
             try:
-                return SummaryAnswer(text=self._asker(ask.prompt(), f"{self.probe.name}.{name}"), source="model")
+                return SummaryAnswer(text=self._asker(ask.prompt(), f"{self.probe.name}.{name}"), strict=True)
             except Waiting as waiting:
                 missing.append(waiting)
                 raise

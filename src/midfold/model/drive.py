@@ -57,7 +57,7 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
 def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
-        return as_answer(summarize(ask), summarize)
+        return as_answer(summarize(ask))
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return failed_answer(error, clock())
 
@@ -73,15 +73,11 @@ def failed_answer(error: Exception, now: float) -> SummaryAnswer:
     return SummaryAnswer(failure=error.kind, retry_after=error.retry_after)
 
 
-def as_answer(given: Any, summarize: Summarizer | None = None) -> SummaryAnswer:
-    """What a summarizer returned, as an answer. One with a true `free_form` writes what it likes."""
-    answer = SummaryAnswer(failure="malformed")
+def as_answer(given: Any) -> SummaryAnswer:
+    """Convert what a summarizer returned into an answer."""
     if isinstance(given, SummaryAnswer):
-        answer = given
-    elif isinstance(given, str) and given.strip():
-        answer = SummaryAnswer(text=given)
-    is_free = answer.free_form or bool(getattr(summarize, "free_form", False))
-    return msgspec.structs.replace(answer, free_form=is_free)
+        return given
+    return SummaryAnswer(text=given) if isinstance(given, str) and given.strip() else SummaryAnswer(failure="malformed")
 
 
 class CooldownGuard:
@@ -104,7 +100,7 @@ class CooldownGuard:
             answer: SummaryAnswer = await in_thread(self, ask)
             return answer
         try:
-            self._asked = as_answer(await awaited(ask), self._summarize)
+            self._asked = as_answer(await awaited(ask))
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
             self._asked = failed_answer(error, self._clock())
         return self._asked

@@ -127,7 +127,8 @@ class _SummaryWork:
         self.total = 1
 
     def answer(self, text: str) -> SummaryAnswer:
-        return SummaryAnswer(text=text, model=self.endpoint.model, calls=self.calls, notes=tuple(self.notes))
+        model, notes = self.endpoint.model, tuple(self.notes)
+        return SummaryAnswer(text=text, model=model, calls=self.calls, notes=notes, strict=True)
 
     def text(self) -> Texts:
         """The summary, in one piece or in several; smaller pieces after an overflow."""

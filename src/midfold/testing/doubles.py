@@ -42,9 +42,6 @@ class ScriptedSummarizer:
     summarizer.asks[0].prompt()
     """
 
-    free_form = True
-    """Whatever the script says is a summary, however short."""
-
     def __init__(self, script: Iterable[Line] = ()) -> None:
         self._script = list(script)
         self.asks: list[SummaryAsk] = []

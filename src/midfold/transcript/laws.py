@@ -9,8 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -22,13 +21,10 @@ from midfold.transcript.message import (
     Opaque,
     Part,
     Problem,
-    Role,
     Text,
-    Thinking,
     ToolCall,
     ToolResult,
     Transcript,
-    plain,
 )
 
 # Which tool result answers which tool call.
@@ -195,7 +191,7 @@ class CallsAnswered:
         found = [f"messages[{place.message}] answers no call" for place in pairing.orphans]
         found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
         for batch in pairing.batches():
-            between = [index for index in batch if not _is_of_batch(messages[index])]
+            between = [index for index in batch if not is_of_batch(messages[index])]
             found += [f"messages[{index}] stands between a call and its result" for index in between]
         return tuple(found)
 
@@ -272,10 +268,10 @@ def may_open(message: Message) -> bool:
 
 def is_human(message: Message) -> bool:
     """Whether a user speaks here: a message of tool results alone, or of blank text, is no turn of the user's."""
-    return message.role == "user" and any(_says_something(part) for part in message.parts)
+    return message.role == "user" and any(says_something(part) for part in message.parts)
 
 
-def _says_something(part: Part) -> bool:
+def says_something(part: Part) -> bool:
     if isinstance(part, Text):
         return bool(part.text.strip())
     if isinstance(part, Opaque):
@@ -287,7 +283,7 @@ def is_empty(message: Message) -> bool:
     return all(isinstance(part, Text) and not part.text.strip() for part in message.parts)
 
 
-def _is_of_batch(message: Message) -> bool:
+def is_of_batch(message: Message) -> bool:
     """Whether a message may stand between a call and its result: other calls and results of the batch may, whatever
     role a client gives them."""
     return message.role == "assistant" or bool(message.kinds & (CALL | RESULT))
@@ -296,273 +292,6 @@ def _is_of_batch(message: Message) -> bool:
 def _mark(forbidden: bytearray, start: int, end: int) -> None:
     if end > start:
         forbidden[start + 1 : end + 1] = b"\1" * (end - start)
-
-
-# Repairs that make a transcript legal again, and the list of repairs made.
-#
-# Rules:
-# 1. Results that answer no call are removed. Calls without a result get a stub (`bridge`) or are taken out (`strip`);
-#    the calls of the newest batch may still be waiting.
-# 2. Text is never lost with a call: a message that loses its calls keeps what it says.
-# 3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
-# 4. Results stand directly after their calls: what stood between them comes after them, and calls of one batch in
-#    several messages are joined, unless the dialect has them as items, and so are results that the user carries.
-# 5. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
-#    the call has none.
-# 6. A transcript with nothing to repair comes back as the same object.
-
-
-STUB = "[The result of this call was not recorded.]"
-STRIPPED = "[A tool call without a result was taken out here.]"
-"""Stands for a message that was nothing but such calls, so that its neighbours do not meet."""
-MOST_PASSES = 5
-"""A repair can uncover another: without its stray result, a message is a turn that leaves a call unanswered."""
-OrphanCalls = Literal["bridge", "strip"]
-
-
-class Repair(msgspec.Struct, frozen=True):
-    """One thing that was mended; `message` is its place before the repair, -1 for what was not there."""
-
-    message: int
-    what: str
-
-
-def sanitize(
-    messages: Transcript,
-    *,
-    orphan_calls: OrphanCalls = "bridge",
-    result_role: Role = "tool",
-    batches_of_items: bool = False,
-) -> tuple[Transcript, tuple[Repair, ...]]:
-    """A legal transcript and what had to be done for it. `result_role` is what carries results in the dialect."""
-    kept = [(index, message) for index, message in enumerate(messages) if not _is_nothing(message)]
-    work = _Work(kept, [])
-    work.repairs += [
-        Repair(index, "removed what is no message") for index, message in enumerate(messages) if _is_nothing(message)
-    ]
-    work.mend_calls()
-    work.give_ids(pair(work.messages))
-    for _ in range(MOST_PASSES):
-        work.close_ranks(pair(work.messages), result_role, batches_of_items=batches_of_items)
-        pairing = work.pairing(batches_of_items=batches_of_items)
-        if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
-            break
-        if pairing.orphans:
-            work.remove_orphans(pairing)
-            pairing = work.pairing(batches_of_items=batches_of_items)
-        missing = work.missing_results(pairing)
-        if orphan_calls == "strip":
-            work.strip(missing)
-        else:
-            work.bridge(missing, result_role, batches_of_items=batches_of_items)
-        work.remove_empty()
-    work.remove_empty()
-    if not work.repairs:
-        return messages, ()
-    return work.messages, tuple(sorted(work.repairs, key=lambda repair: repair.message))
-
-
-def _is_nothing(message: Message) -> bool:
-    return message.role == "other" and message.wire is not None and not isinstance(_value(message), Mapping)
-
-
-def _value(message: Message) -> object:
-    try:
-        return plain(message.wire)
-    except ValueError:
-        return {}
-
-
-def _is_useless(message: Message) -> bool:
-    return is_empty(message)
-
-
-class _Work:
-    def __init__(self, kept: list[tuple[int, Message]], repairs: list[Repair]) -> None:
-        self.kept = kept
-        self.repairs = repairs
-
-    @property
-    def messages(self) -> Transcript:
-        return tuple(message for _, message in self.kept)
-
-    def pairing(self, *, batches_of_items: bool) -> Pairing:
-        """The pairing as a dialect sees it: where a batch is one message, no call waits before another message."""
-        messages = self.messages
-        pairing = pair(messages)
-        if batches_of_items or not pairing.waiting:
-            return pairing
-        last = max((index for index, message in enumerate(messages) if not message.kinds & RESULT), default=-1)
-        lost = tuple(place for place in pairing.waiting if place.message < last)
-        return pairing._replace(
-            unanswered=tuple(sorted((*pairing.unanswered, *lost))), waiting=pairing.waiting[len(lost) :]
-        )
-
-    def mend_calls(self) -> None:
-        """Calls no provider takes: without a name, or without arguments."""
-        for number, (index, message) in enumerate(self.kept):
-            calls = [part for part in message.parts if isinstance(part, ToolCall)]
-            if all(call.name and call.arguments for call in calls):
-                continue
-            parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
-            if len(parts) < len(message.parts):
-                self.repairs.append(Repair(index, "took out a call without a name"))
-            if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
-                self.repairs.append(Repair(index, "gave a call an empty object as arguments"))
-            self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
-
-    def give_ids(self, pairing: Pairing) -> None:
-        """A result takes the id of its call. A legacy call that its result follows has none, and needs none."""
-        changes: dict[int, dict[int, Part]] = {}
-        for call_place, result_place in pairing.answers.items():
-            answering = self.kept[result_place.message]
-            call = self.kept[call_place.message][1].parts[call_place.part]
-            result = answering[1].parts[result_place.part]
-            if not isinstance(call, ToolCall) or not isinstance(result, ToolResult) or (call.id and result.call_id):
-                continue
-            if not call.id and self._is_legacy_pair(call_place, result_place):
-                continue
-            name = call.id or f"call_{call_place.message}_{call_place.part}"
-            named = ToolCall(name, call.name, call.arguments, wire=call.wire)
-            answered = ToolResult(name, result.parts, result.is_error, result.name, wire=result.wire)
-            changes.setdefault(call_place.message, {})[call_place.part] = named
-            changes.setdefault(result_place.message, {})[result_place.part] = answered
-            self.repairs.append(Repair(answering[0], "gave a result the id of its call"))
-        for number, parts in changes.items():
-            self._put(number, parts)
-
-    def _is_legacy_pair(self, call: Place, result: Place) -> bool:
-        alone = not call.message or not self.kept[call.message - 1][1].kinds & CALL
-        follows = result.message == call.message + 1 and len(self.kept[call.message][1].parts) == call.part + 1
-        return alone and follows and _is_legacy(self.kept[result.message][1])
-
-    def _put(self, number: int, changed: Mapping[int, Part]) -> None:
-        """The message with other parts at these places."""
-        index, message = self.kept[number]
-        parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
-        self.kept[number] = (index, message.with_parts(parts))
-
-    def close_ranks(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
-        """Brings each batch together: its calls, directly after them its results."""
-        for batch in reversed(pairing.batches()):
-            inner = self.kept[batch.start : batch.stop]
-            first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
-            is_call = [place < first and _is_of_batch(message) for place, (_, message) in enumerate(inner)]
-            calls = [entry for place, entry in enumerate(inner) if is_call[place]]
-            results = [entry for entry in inner if entry[1].kinds & RESULT]
-            others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
-            self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
-            if len(calls) > 1 and not batches_of_items:
-                calls = self._join(calls, "assistant", "joined the calls of one batch")
-            if len(results) > 1 and result_role == "user":
-                results = self._join(results, "user", "joined the results of one batch")
-            self.kept[batch.start : batch.stop] = [*calls, *results, *others]
-
-    def _join(self, entries: list[tuple[int, Message]], role: Role, what: str) -> list[tuple[int, Message]]:
-        """One message of several, of this role where one of them has it; its results before everything else."""
-        parts = [part for _, message in entries for part in message.parts]
-        place = next((place for place, (_, message) in enumerate(entries) if message.role == role), 0)
-        index, joined = entries[place]
-        self.repairs += [Repair(other, what) for at, (other, _) in enumerate(entries) if at != place]
-        parts.sort(key=lambda part: not isinstance(part, ToolResult))
-        return [(index, joined.with_parts(tuple(parts)))]
-
-    def remove_orphans(self, pairing: Pairing) -> None:
-        drop: dict[int, set[int]] = {}
-        for place in pairing.orphans:
-            drop.setdefault(place.message, set()).add(place.part)
-        for number, parts in drop.items():
-            index, message = self.kept[number]
-            left = tuple(part for place, part in enumerate(message.parts) if place not in parts)
-            self.kept[number] = (index, message.with_parts(left))
-            self.repairs.append(Repair(index, f"removed {_count(len(parts), 'result')} without a call"))
-
-    def missing_results(self, pairing: Pairing) -> dict[int, dict[int, ToolCall]]:
-        """Calls without a result, by message and place."""
-        missing: dict[int, dict[int, ToolCall]] = {}
-        for place in pairing.unanswered:
-            part = self.kept[place.message][1].parts[place.part]
-            if isinstance(part, ToolCall):
-                missing.setdefault(place.message, {})[place.part] = part
-        return missing
-
-    def strip(self, missing: dict[int, dict[int, ToolCall]]) -> None:
-        for number, calls in missing.items():
-            index, message = self.kept[number]
-            left = tuple(part for place, part in enumerate(message.parts) if place not in calls)
-            self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
-            self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
-            before = self.kept[number - 1][1] if number else None
-            if not left and before is not None and _only_thinks(before):
-                self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
-
-    def bridge(self, missing: dict[int, dict[int, ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
-        for number in sorted(missing, reverse=True):
-            index, _ = self.kept[number]
-            calls = enumerate(missing[number].items())
-            named = {place: _with_id(call, call.id or f"call_{number}_{nth}") for nth, (place, call) in calls}
-            self._put(number, named)
-            stubs = [ToolResult(call.id, (Text(STUB),)) for call in named.values()]
-            self.repairs.append(Repair(index, f"added {_count(len(stubs), 'stub result')}"))
-            after = number + 1
-            if result_role == "tool":
-                after = self._end_of_batch(after, batches_of_items=batches_of_items)
-                self.kept[after:after] = [(index, Message("tool", (stub,))) for stub in stubs]
-            elif after < len(self.kept) and self.kept[after][1].role == "user":
-                later, message = self.kept[after]
-                self.kept[after] = (later, message.with_parts((*stubs, *message.parts)))
-                self.repairs.append(Repair(later, "carries the stub results of the message before it"))
-            else:
-                self.kept.insert(after, (index, Message("user", tuple(stubs))))
-
-    def _end_of_batch(self, place: int, *, batches_of_items: bool) -> int:
-        """Where the batch ends: in the Responses shape it may stand in several items, with all results after them."""
-        if batches_of_items:
-            scan = place
-            while scan < len(self.kept) and self.kept[scan][1].role in ("assistant", "other"):
-                scan += 1
-                if any(isinstance(part, ToolCall) for part in self.kept[scan - 1][1].parts):
-                    place = scan
-        while place < len(self.kept) and _has_results(self.kept[place][1]):
-            place += 1
-        return place
-
-    def remove_empty(self) -> None:
-        last = len(self.kept) - 1
-        left: list[tuple[int, Message]] = []
-        for number, (index, message) in enumerate(self.kept):
-            if _is_useless(message) and not (number == last and message.role == "assistant"):
-                self.repairs.append(Repair(index, "removed an empty message"))
-            else:
-                left.append((index, message))
-        self.kept = left
-
-
-def _with_arguments(part: Part) -> Part:
-    if isinstance(part, ToolCall) and not part.arguments:
-        return ToolCall(part.id, part.name, "{}", wire=part.wire)
-    return part
-
-
-def _with_id(call: ToolCall, name: str) -> ToolCall:
-    return call if call.id == name else ToolCall(name, call.name, call.arguments, wire=call.wire)
-
-
-def _is_legacy(message: Message) -> bool:
-    value = _value(message) if message.wire is not None else None
-    return isinstance(value, Mapping) and value.get("role") == "function"
-
-
-def _only_thinks(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
-
-
-def _has_results(message: Message) -> bool:
-    return any(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 # What is wrong between messages: calls and results that do not find each other.

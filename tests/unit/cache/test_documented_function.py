@@ -5,7 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
+
+import midfold
+from midfold import read
 from midfold.cache import apply_anthropic_cache_control as apply
+from midfold.cache.breakpoints import plan
 
 MARK = {"type": "ephemeral"}
 
@@ -71,3 +76,16 @@ def test_the_messages_are_copied_deeply() -> None:
         message["content"].append({})
         message["more"] = True
     assert messages == before
+
+
+@pytest.mark.parametrize("ttl", ["10m", "1H", "", None, 300])
+def test_an_unknown_lifetime_is_refused(ttl: Any) -> None:
+    messages = [{"role": "system", "content": "Be careful."}, {"role": "user", "content": "Go."}]
+    transcript = read(messages).messages
+    for call in (
+        lambda: apply(messages, ttl=ttl),
+        lambda: plan(transcript, provider="anthropic", model="claude-opus-4-6", ttl=ttl),
+    ):
+        with pytest.raises(midfold.ConfigError, match="ttl: expected '5m' or '1h', found"):
+            call()
+    assert apply(messages, ttl="1h")[0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}

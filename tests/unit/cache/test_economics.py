@@ -31,7 +31,6 @@ from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.transcript.tokens import Tally
-from support.fixtures import free
 
 ANTHROPIC = Prices(read=0.1, write=1.25, base=3.0, output=15.0, ttl_seconds=300)
 
@@ -399,7 +398,6 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 def test_early_folds_can_be_summarised_for_free_and_the_threshold_by_the_model() -> None:
     asked: list[str] = []
 
-    @free
     def model(ask: Any) -> str:
         asked.append(ask.fold)
         return "## Goal\nAnswer why.\n"

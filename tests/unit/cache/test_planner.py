@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from hashlib import sha256
 from typing import Any
@@ -201,3 +202,28 @@ def test_the_static_key_ignores_order_markers_notes_and_sessions() -> None:
     assert key != cache.stable_prefix_cache_key("Be careful.", tools[:1])
     assert cache.stable_prefix_cache_key("", [], session_id="s") not in ("", key)
     assert cache.stable_prefix_cache_key("", []) == ""
+
+
+@pytest.mark.parametrize(("blocks", "is_bridged"), [(6, False), (12, False), (20, True), (24, True)])
+def test_the_previous_end_is_marked_before_the_tools_where_a_breakpoint_would_not_find_it(
+    blocks: int, is_bridged: bool
+) -> None:
+    """Anthropic looks back 20 blocks from a breakpoint, so an end that is further back needs one of its own."""
+    talk = [turn for n in range(60) for turn in (_said("user", f"Why {n}? "), _said("assistant", f"Because {n}. "))]
+    folded = midfold.compact(request(1, messages=talk), context_length=32_000).messages["messages"]
+    last = request(1, per_turn=blocks // 2)["messages"][1:]
+    found = places(request(1, messages=[*folded, _said("user", "Go on. "), *last]))
+    end = len(folded)
+    assert (end in found, TOOLS in found) == (is_bridged, not is_bridged)
+    assert len(found) == 4
+
+
+def test_points_for_clients_that_skip_turns_are_less_than_twenty_blocks_apart() -> None:
+    turns = [
+        {"role": role, "content": [{"type": "text", "text": f"{n} {LONG}"} for n in range(4)]}
+        for role in ("user", "assistant") * 15
+    ]
+    messages = [*turns, {"role": "user", "content": "Go."}]
+    found = places(request(1, system="S", tools=[], messages=messages))
+    assert len(found) == 4
+    assert all(4 * (later - earlier) < 20 for earlier, later in itertools.pairwise(found))

@@ -4,8 +4,10 @@ import math
 
 import pytest
 
+import midfold
 from midfold import Pressure, effective_input_window, threshold_tokens
 from midfold.fold.budget import plan_budget, pressure_text
+from support.build import Asked, assistant, user, work
 
 WINDOWS = [8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000, 2_000_000]
 
@@ -100,3 +102,11 @@ def test_pressure_is_worded_for_people_and_never_rounded_up() -> None:
     assert pressure_text(42_500, 50_000) == "85 % of the compaction threshold (42,500/50,000)"
     assert pressure_text(49_999, 50_000) == "99 % of the compaction threshold (49,999/50,000)"
     assert pressure_text(0, 0) == "0 % of the compaction threshold (0/0)"
+
+
+def test_the_most_of_a_summary_is_a_share_of_the_context_length_whatever_is_kept_for_the_answer() -> None:
+    assert plan_budget(200_000, output_reservation=100_000).summary_maximum == 10_000
+    asked = Asked("## Goal\nGo on.")
+    messages = [user("Go."), assistant("Yes."), *work(0, 200)]
+    midfold.compact(messages, context_length=60_000, output_reservation=30_000, summarizer=asked)
+    assert asked.asks[0].budget_tokens == 3_000

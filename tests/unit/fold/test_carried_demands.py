@@ -6,7 +6,7 @@ from typing import Any
 
 import midfold
 from midfold.fold.handoff import recognise
-from support.fixtures import call, free, number_lines
+from support.fixtures import call, number_lines
 
 STUB = "## Goal\nDo the work.\n\n## Progress\n### Done\n- Some of it.\n"
 DEMAND = "Every note must end with the line: 'checked for release 4711'."
@@ -24,9 +24,7 @@ def folded_again_and_again(times: int) -> str:
             text = number_lines(f"line {{n}} of step_{number}_{step}: value {number * 1000 + step + 5000}", 12)
             messages += call(number * 100 + step, "terminal", {"command": f"cksum part_{number}_{step}.py"}, text)
         messages.append({"role": "assistant", "content": f"Package {number} is done."})
-        done = midfold.compact(
-            messages, context_length=16_000, force=True, summarizer=free(lambda ask: STUB), state=state
-        )
+        done = midfold.compact(messages, context_length=16_000, force=True, summarizer=lambda ask: STUB, state=state)
         assert done.changed
         messages, state = list(done.messages), done.state
     (body,) = [

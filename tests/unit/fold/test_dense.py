@@ -16,7 +16,6 @@ from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STA
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
-from support.fixtures import free
 from support.hash_seeds import outputs_under_hash_seeds
 from tests.support.build import assistant, call, user, work
 
@@ -113,7 +112,6 @@ def prompt_catcher() -> tuple[list[str], Any]:
     """A summarizer, and the prompts that it was given."""
     prompts: list[str] = []
 
-    @free
     def summarise(ask: midfold.SummaryAsk) -> str:
         prompts.append(ask.prompt())
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
@@ -122,7 +120,7 @@ def prompt_catcher() -> tuple[list[str], Any]:
 
 
 def view_of(turns: list[dict[str, Any]], target: int, summary: str = "") -> tuple[Message, ...]:
-    summarizer = free(lambda _: summary) if summary else None
+    summarizer = (lambda _: summary) if summary else None
     result = midfold.compact(turns, target_tokens=target, force=True, summarizer=summarizer)
     assert result.receipt.new_tokens <= target * 1.05
     return midfold.read(result.messages).messages
@@ -161,7 +159,7 @@ def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_
         words = "- read a module and ported it to the new place of the parser\n" * 500
         return f"## Goal\nPort it.\n\n## Progress\n### Done\n{words}"[: int(asked.budget_tokens * 3.9)]
 
-    result = midfold.compact(turns, target_tokens=target, force=True, summarizer=free(write))
+    result = midfold.compact(turns, target_tokens=target, force=True, summarizer=write)
     parts = (part for message in midfold.read(result.messages).messages for part in message.parts)
     assert told == [True]
     assert [part.text for part in parts if isinstance(part, ToolResult)][-1] == lines
@@ -322,7 +320,6 @@ def test_of_a_result_the_ends_inside_its_frame_are_shown_and_its_last_line(lengt
 def test_in_a_small_summary_the_model_tells_what_was_changed(target: int | None, is_added: bool) -> None:
     asks: list[SummaryAsk] = []
 
-    @free
     def summarise(ask: SummaryAsk) -> str:
         asks.append(ask)
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"

@@ -63,7 +63,7 @@ def test_failure_while_a_local_summary_is_derived(
 
 MODEL_SEAMS = {
     "midfold.engine.compressor.lacking": "summary check",
-    "midfold.engine.compressor.rejection": "summary check",
+    "midfold.engine.compressor.accept": "summary check",
     "midfold.engine.assemble.audit_summary": "summary check",
 }
 
@@ -74,7 +74,8 @@ def test_failure_while_a_models_summary_is_checked(
 ) -> None:
     monkeypatch.setattr(seam, fail)
     answer = f"{MODEL_ANSWER}- the key is {SECRET}\n"
-    result = midfold.compact(history(), context_length=8_000, force=True, summarizer=lambda _: answer)
+    strict = midfold.SummaryAnswer(text=answer, strict=True)
+    result = midfold.compact(history(), context_length=8_000, force=True, summarizer=lambda _: strict)
     assert result.receipt.summary.source == "model"
     assert "Fix the parser." in str(result.messages)
     assert SECRET not in str(result.messages)

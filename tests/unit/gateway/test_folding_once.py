@@ -23,7 +23,7 @@ from midfold.testing.doubles import ScriptedProvider
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.tokens import Count
-from support.fixtures import assistant, free, user
+from support.fixtures import assistant, user
 from support.gateways import running, settings
 
 WINDOW = 8_000
@@ -48,7 +48,6 @@ def measured(preparer: RequestPreparer) -> MeasuredRequest:
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
     asked: list[SummaryAsk] = []
 
-    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser."
@@ -65,7 +64,7 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
 
 
 def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() -> None:
-    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
+    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         one = measured(preparer)
         assert preparer.folder is not None
@@ -76,7 +75,7 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
 
 
 def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_hand() -> None:
-    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
+    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         database, asked = sessions.store.database, []
         rows = database.rows

@@ -87,7 +87,7 @@ def test_the_most_specific_pattern_wins_and_no_key_is_shown() -> None:
 
 def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
     policy = Policy(config())
-    assert (policy.limits("m", 0).trigger, policy.limits("m", 0).floor) == (85_000, 170_000)
+    assert policy.limits("m", 0).trigger == 85_000
     assert policy.limits("m", 8_000).trigger == 85_000
     assert policy.limits("m", 50_000) == policy.limits("m", 50_000)
     assert (policy.limits("m", 50_000).trigger, policy.limits("m", 50_000).reservation) == (47_500, 50_000)
@@ -95,7 +95,7 @@ def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
     assert Policy(config(mode="manage")).limits("m", 0).trigger == 50_000
     assert Policy(config(mode="manage", threshold=0.7)).limits("m", 20_000).trigger == 56_000
     scheduled = msgspec.structs.replace(config(mode="manage"), prompt_caching=PromptCaching(schedule="cheapest"))
-    assert Policy(scheduled).limits("m", 0).floor == 2 * 20_000, "cheap moments come before the threshold"
+    assert Policy(scheduled).limits("m", 0).looked_at == 20_000, "cheap moments come before the threshold"
     hygiene = msgspec.structs.replace(config(), prompt_caching=PromptCaching(schedule="cheapest"))
     assert Policy(hygiene).engine_config().prompt_caching.schedule == "threshold"
     assert not Policy(config(mode="passthrough")).enabled

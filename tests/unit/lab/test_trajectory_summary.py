@@ -9,7 +9,6 @@ from midfold import SummaryAnswer, SummaryAsk
 from midfold.errors import SummaryFailed
 from midfold.lab.trajectory_settings import TrajectorySettings
 from midfold.lab.trajectory_work import compress_record
-from support.fixtures import free
 from support.trajectories import Words, call, response, run_of, turn
 
 SETTINGS = TrajectorySettings(target_tokens=1_500, summary_tokens=150, tokenizer="estimate")
@@ -43,7 +42,6 @@ def test_frames_thoughts_and_credentials_of_an_answer_do_not_get_through() -> No
 def test_a_model_is_shown_the_folded_turns_and_asked_for_the_room_there_is() -> None:
     asks: list[SummaryAsk] = []
 
-    @free
     def keep(ask: SummaryAsk) -> SummaryAnswer:
         asks.append(ask)
         return SummaryAnswer(text="Some turns.", model="tiny", calls=3)
@@ -58,7 +56,6 @@ def test_a_model_is_shown_the_folded_turns_and_asked_for_the_room_there_is() -> 
 
 def test_no_network_leaves_a_record_alone_and_other_failures_are_answered_locally() -> None:
     def failing(kind: Any) -> Any:
-        @free
         def summarizer(ask: SummaryAsk) -> str:
             raise SummaryFailed(kind)
 

@@ -28,7 +28,7 @@ from midfold.model.summaries import (
 )
 from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
-from support.fixtures import assistant, call, free, user
+from support.fixtures import assistant, call, user
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
 GOOD = (
@@ -187,7 +187,6 @@ def test_calls_are_counted_when_they_come_to_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "status"), [("network", "aborted"), ("model_not_found", "compacted")])
 def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status: str) -> None:
-    @free
     def failing(ask: SummaryAsk) -> str:
         failed = SummaryFailed(kind)
         failed.calls = 3

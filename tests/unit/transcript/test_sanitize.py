@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from midfold import Media, Message, Text, ToolCall, ToolResult, read, write
-from midfold.transcript.laws import STRIPPED, STUB, OrphanCalls, sanitize, violations
+from midfold import Media, Message, Text, ToolCall, ToolResult, compact, read, write
+from midfold.transcript.laws import violations
+from midfold.transcript.repairs import STRIPPED, STUB, OrphanCalls, sanitize
 
 USER = Message("user", (Text("ask"),))
 ANSWER = Message("assistant", (Text("answer"),))
+CALL_A = {"id": "a", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
 
 def calls(*ids: str, text: str = "") -> Message:
@@ -238,3 +240,86 @@ def test_a_stray_result_beside_a_lost_call_hides_nothing(role: Any, orphan_calls
     for messages in ((mixed,), (mixed, USER), (USER, mixed, USER)):
         clean, _ = sanitize(messages, orphan_calls=orphan_calls, result_role="user")
         assert not any("answers no call" in found or "without a result" in found for found in violations(clean))
+
+
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+HIDDEN = [
+    {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [CALL_A]},
+    {"role": "assistant", "content": " ", "reasoning_content": "hm", "tool_calls": [CALL_A]},
+    {"role": "assistant", "content": [THINKING, {"type": "tool_use", "id": "a", "name": "ls", "input": {}}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "redacted_thinking", "data": "c2ln"},
+            {"type": "tool_use", "id": "a", "name": "ls", "input": {}},
+        ],
+    },
+]
+
+
+@pytest.mark.parametrize("message", HIDDEN)
+def test_stripping_calls_leaves_no_message_of_reasoning_alone(message: dict[str, Any]) -> None:
+    document = read([{"role": "user", "content": "Go."}, message, {"role": "user", "content": "And?"}])
+    clean, _ = sanitize(document.messages, orphan_calls="strip", result_role="user")
+    (_, said, _) = write(document, messages=clean)
+    assert STRIPPED in str(said["content"])
+    assert "reasoning_content" not in said and "hinking" not in str(said["content"])
+
+
+def test_taking_out_a_call_without_a_name_leaves_no_message_of_reasoning_alone() -> None:
+    nameless = {**CALL_A, "function": {"name": "", "arguments": "{}"}}
+    hidden = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [nameless]}
+    document = read([{"role": "user", "content": "Go."}, hidden, {"role": "user", "content": "And?"}])
+    assert [message.text for message in sanitize(document.messages)[0]] == ["Go.", "And?"]
+
+
+def said_item(text: str, item_id: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text}]
+    return {"type": "message", "role": "assistant", "id": item_id, "content": content}
+
+
+REFERENCE = {"type": "item_reference", "id": "rs_9"}
+REPEATED = [
+    {"type": "message", "role": "user", "content": "Go."},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "one"},
+    {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "ls", "arguments": "{}"},
+    {"type": "function_call_output", "id": "fo_1", "call_id": "a", "output": "x"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "two"},
+    {"type": "function_call", "id": "fc_1", "call_id": "b", "name": "ls", "arguments": "{}"},
+    {"type": "function_call_output", "id": "fo_1", "call_id": "b", "output": "y"},
+    REFERENCE,
+    REFERENCE,
+    said_item("one", "msg_1"),
+    said_item("two", "msg_1"),
+]
+
+
+@pytest.mark.parametrize("source", [REPEATED, json.dumps(REPEATED).encode()])
+def test_an_item_id_that_an_earlier_item_has_is_dropped_and_nothing_else(source: Any) -> None:
+    document = read(source)
+    clean, repairs = sanitize(document.messages, batches_of_items=True)
+    written = write(document, messages=clean)
+    items = json.loads(written) if isinstance(written, bytes) else written
+    expected = [
+        {k: v for k, v in item.items() if k != "id"} if at in (4, 5, 6, 10) else item
+        for at, item in enumerate(REPEATED)
+    ]
+    assert items == expected[:8] + expected[9:]
+    assert [repair.message for repair in repairs] == [4, 5, 6, 8, 10]
+    assert sanitize(clean, batches_of_items=True) == (clean, ())
+
+
+def test_item_ids_are_unique_over_the_whole_view_of_a_compaction() -> None:
+    turns = [
+        item
+        for number in range(60)
+        for item in (
+            {"type": "message", "role": "user", "content": f"Step {number}. " + "word " * 40},
+            said_item(f"Done {number}. " + "word " * 40, "msg_same"),
+        )
+    ]
+    result = compact(turns, context_length=10_000, force=True)
+    ids = [item["id"] for item in result.messages if "id" in item]
+    assert result.receipt.status == "compacted" and len(result.messages) > 4
+    assert ids == ["msg_same"]
+    assert any("item id" in repair.what for repair in result.receipt.repairs)

@@ -55,7 +55,7 @@ def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], cont
     for piece in ask.pieces(max(context_length * CHARACTERS_PER_TOKEN, SMALLEST_PROMPT)):
         part = msgspec.structs.replace(ask, messages=piece, previous=summary)
         summary = _ask(call, part.prompt(), runtime)
-    return SummaryAnswer(text=summary)
+    return SummaryAnswer(text=summary, strict=True)
 
 
 def _ask(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
