@@ -27,7 +27,7 @@ from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import FENCE, StructuredSummary, parse_summary, sections_text
-from midfold.fold.trail import TrackedFile, missing_checks, render, without_trail
+from midfold.fold.trail import TrackedFile, missing_checks, render, without_stale_states, without_trail
 from midfold.transcript.message import CALL, ToolCall
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
@@ -131,7 +131,8 @@ def _least_summary(ask: SummaryAsk) -> str:
 
 def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     reading = FoldReading(ask)
-    old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
+    carried = without_stale_states(_without_frame(ask.previous), ask.trail)
+    old = parse_summary(carried) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
     state = WorkState(reading, old, room).sections()
     told, tools = (
@@ -140,7 +141,8 @@ def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     rendered = state.render(terse=ask.dense)
     choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
-    happened = [STORY if choice.chosen and not ask.dense else "", story(steps, choice), tools]
+    told_in_order = without_stale_states(story(steps, choice), ask.trail)
+    happened = [STORY if choice.chosen and not ask.dense else "", told_in_order, tools]
     body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
     parts = (TERSE_NOTICE, ask.redact(body)) if ask.dense else (NOTICE, "", ask.redact(body))
     return "\n".join(parts), book_of(choice)

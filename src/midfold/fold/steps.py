@@ -33,6 +33,7 @@ from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
+from midfold.transcript.task_reports import TaskReport, task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
 SCANNED = 300_000
@@ -423,7 +424,8 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
                 if asked is None:
                     steps.append(asked := StoryStep(Kind.CALL, at))
                 asked.result = part
-                if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
+                tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
+                if reply := reply_in_result(tool, part, arguments):
                     steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
             elif type(part) is Text and part.text.strip():
@@ -442,8 +444,17 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     for block in read.all_of("instructions", "environment", "output", "summary"):
         is_rule = block.wrapper.meaning == "instructions"
         yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
+    for block in read.all_of("report"):
+        for report in task_reports(block.text):
+            yield StoryStep(Kind.SAID, at, texts=(_report_text(report),), is_end=ends_with(text, block.text))
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
+
+
+def _report_text(report: TaskReport) -> str:
+    """Return a sub-agent's report with a first line that says whose it is."""
+    state = report.status or "ended"
+    return f"Background task {report.task} reported ({state}): {report.title}\n{report.text}"
 
 
 def _texts(step: StoryStep) -> Iterator[str]:
