@@ -179,3 +179,44 @@ def test_search_does_not_claim_that_no_message_has_the_words() -> None:
     recall = Memory({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
     answer = recall.run("context_search", {"query": "lighthouse parser harbour"}).text
     assert not re.search(r"(?i)no earlier message|no message has", answer)
+
+
+# What the fallback must keep.
+
+
+def blocked(said: str, *, then: str = "") -> Turns:
+    turns = [ASK, *shell(1, "./deploy.sh", "ok"), {"role": "assistant", "content": f"The build is green. {said}"}]
+    turns += [{"role": "user", "content": "Use the time: read the notes."}, *later(8)]
+    return [*turns, {"role": "assistant", "content": f"{then} The notes are read."}, *later(30)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I am blocked by the missing approval.",
+        "We cannot proceed without the credentials of the registry.",
+        "I'm waiting for the approval of the release manager.",
+    ],
+)
+def test_stated_blocker_stays_through_two_compactions(said: str) -> None:
+    first = midfold.compact(blocked(said), context_length=16_000, force=True)
+    second = midfold.compact([*first.messages, *later(30)], context_length=16_000, force=True, state=first.state)
+    for view in (first.messages, second.messages):
+        section = re.search(
+            r"## Blocked\n(.*?)\n\n", next(str(m["content"]) for m in view if "midfold fold" in str(m)), re.S
+        )
+        assert section is not None and said in section[1]
+
+
+def test_blocker_that_is_gone_is_not_listed() -> None:
+    turns = blocked("I am blocked by the missing approval.", then="The approval was given.")
+    assert "## Blocked" not in summary_of(turns)
+
+
+def test_call_ids_are_named_for_each_tool_as_far_as_they_fit() -> None:
+    turns = [ASK]
+    for number in range(6):
+        turns += call(number, "Read", {"file_path": f"src/{number}.py"}, "x = 1")
+    summary = summary_of([*turns, *later(24)])
+    assert "Read x6 (c5, c4, c3, c2, c1, c0)" in summary
+    assert re.search(r"Bash x\d+ \(c9\d\d, (?:c9\d\d, ){4,}c9\d\d and older ones\)", summary)
