@@ -57,8 +57,12 @@ PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
 """What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
 much of them is said again later."""
-DOUBTED, LEANING = 0.5, 0.6
-"""What is left of that where a sentence only supposes something, and where it goes on with the one before it."""
+DOUBTED = 0.5
+"""Multiplier for hedged sentences."""
+MIN_REMARK_WORDS = 9
+"""Words of a remark between two calls that names nothing; a shorter one ("Found the issue.") says nothing alone."""
+MAX_ANTECEDENTS = 3
+"""Sentences before one that refers back which are included with it."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
 OF_READ_FILES, OF_STALE = 0.2, 0.03
@@ -118,7 +122,11 @@ _FINDING = re.compile(
 _DOUBT = re.compile(
     r"\b(?:maybe|might|perhaps|i think|seems?|should work|let me|wait|hmm|probably|possibly|could be)\b|\?$"
 )
-_LEANS = re.compile(r"(?:so|however|that|it|but|this|these|those|still|which|they|also|and|because|then)\b")
+_LEANS = re.compile(
+    r"(?:(?:actually|wait|good|great|ok|okay|hmm|yes|no|now|perfect|right|well)[,!.:]? ){0,2}"
+    r"(?:so|however|that|it|but|this|these|those|still|which|they|also|and|because|then|both|same|another|here)\b"
+)
+"""How a sentence opens that refers to what stands before it."""
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
 """What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
@@ -274,12 +282,11 @@ class Choice:
         """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
         step, text = line.step, line.text
         low = text.lower()
-        line.is_intent = _is_intent(line, low)
+        line.is_intent = _is_intent(line, low) or _lacks_referent(line, low)
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
         worth *= DOUBTED if _DOUBT.search(low) and not step.is_answer else 1.0
-        worth *= LEANING if line.first > 0 and _LEANS.match(low) else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
@@ -296,8 +303,18 @@ class Choice:
             self._widen(line)
         elif line.step.kind == Kind.SAID:
             line.binds = not line.is_intent
+            self._include_antecedents(line)
         elif line.step.kind == Kind.USER:
             line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
+
+    def _include_antecedents(self, line: Line) -> None:
+        """Extend a sentence that refers back to the sentences before it."""
+        first = line.first
+        while first > 0 and line.last - first < MAX_ANTECEDENTS and _LEANS.match(line.step.rows[first].lower()):
+            first -= 1
+        if first < line.first:
+            line.first = first
+            line.cost = estimate_text(line.text) + LINE_TOKENS
 
     def _widen(self, line: Line) -> None:
         """Takes the line before or behind along where a line does not say what its names are."""
@@ -435,6 +452,13 @@ def _is_intent(line: Line, low: str) -> bool:
     """Whether a sentence, in small letters, only announces the call behind it."""
     is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
     return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
+
+
+def _lacks_referent(line: Line, low: str) -> bool:
+    """Return whether a sentence means nothing alone: it opens by referring to a result, or is a short remark."""
+    if line.first == 0 and _LEANS.match(low):
+        return True
+    return not line.step.is_answer and not line.names and len(low.split()) < MIN_REMARK_WORDS
 
 
 def _head_base(step: StoryStep, has_room: bool) -> float:

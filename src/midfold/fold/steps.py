@@ -86,6 +86,8 @@ _IDLE_MARKS = (
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
 FRAME = 'File "'
 MOST_TELLING = 2
+MAX_QUOTED_CODE_LINES = 2
+"""Lines of a code block in what the agent said that are quoted: a command, not a listing."""
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
@@ -356,7 +358,8 @@ class FoldReading:
         may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
-        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
+        spoken = without_long_code(text) if who == SAID and is_told else text
+        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
@@ -366,7 +369,7 @@ class FoldReading:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame
-            if is_new and not is_idle:
+            if is_new and not is_idle and not (who == RESULT and step.look is None):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -483,8 +486,24 @@ def _is_echo(step: StoryStep) -> bool:
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
+def without_long_code(text: str) -> str:
+    """Drop fenced code of more than a few lines: lines of it say nothing without the rest."""
+    kept: list[str] = []
+    code: list[str] = []
+    for line in text.split("\n"):
+        is_fence = line.lstrip().startswith("```")
+        if code or is_fence:
+            code.append(line)
+            if is_fence and len(code) > 1:
+                kept += code if len(code) - 2 <= MAX_QUOTED_CODE_LINES else ()
+                code = []
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def sentences(text: str) -> Iterator[str]:
-    """What was said, by lines of lists and sentences of prose."""
+    """Yield lines of lists and code, and sentences of prose."""
     is_code = False
     for raw in text.split("\n"):
         line = raw.strip()
