@@ -220,3 +220,79 @@ def test_call_ids_are_named_for_each_tool_as_far_as_they_fit() -> None:
     summary = summary_of([*turns, *later(24)])
     assert "Read x6 (c5, c4, c3, c2, c1, c0)" in summary
     assert re.search(r"Bash x\d+ \(c9\d\d, (?:c9\d\d, ){4,}c9\d\d and older ones\)", summary)
+
+
+# Filler: what is omitted rather than used to fill the budget.
+
+
+def remark(number: int, text: str) -> Turns:
+    turns = shell(number, f"pytest tests/test_{number}.py", "1 passed")
+    turns[0]["content"] = text
+    return turns
+
+
+@pytest.mark.parametrize("target", [None, 4_000], ids=["usual", "target"])
+def test_remarks_without_a_referent_are_omitted(target: int | None) -> None:
+    remarks = ["So strings get through.", "The problem is in the second step.", "Found the issue.", "But that fails."]
+    turns = [ASK]
+    for number, text in enumerate([*remarks, "The `UrlParser` keeps the fragment because `split_url` runs first."]):
+        turns += remark(number, text)
+    summary = summary_of([*turns, *later()], target_tokens=target)
+    assert "The `UrlParser` keeps the fragment because `split_url` runs first." in summary
+    assert [text for text in remarks if text in summary] == []
+
+
+def test_sentence_that_refers_back_comes_with_the_one_before_it() -> None:
+    turns = [ASK]
+    for number in range(20):
+        turns += remark(number, f"The loader_{number} reads table_{number} twice. That makes import_{number} slow.")
+    summary = summary_of([*turns, *later()])
+    found = re.findall(r"(?:The loader_(\d+) reads table_\d+ twice\. )?That makes import_(\d+) slow", summary)
+    assert found and all(first == second for first, second in found)
+
+
+def test_answer_that_opens_with_it_stays() -> None:
+    asked = [{"role": "user", "content": "Which port does the gateway use?"}]
+    turns = [ASK, *asked, {"role": "assistant", "content": "It uses port 8443."}]
+    assert "It uses port 8443." in summary_of([*turns, *later()])
+
+
+CODE = "\n".join(f'    args.push("--option-{name}");' for name in "abcdefghijklmnopqrstuvwx")
+IMPORTS = "\n".join(f"import {{ thing_{number} }} from './module_{number}';" for number in range(20))
+LISTING = "total 80\n" + "\n".join(f"drwxr-xr-x 2 me me 4096 Nov 18 11:4{n} folder_{n}" for n in range(10))
+
+
+def test_repeated_code_imports_and_listings_do_not_fill_a_summary() -> None:
+    turns = [ASK, *call(1, "Read", {"file_path": "src/run.ts"}, f"{IMPORTS}\n{CODE}\n    return total;")]
+    turns += shell(2, "ls -la", LISTING)
+    summary = summary_of([*turns, *later(24)])
+    assert summary.count("args.push") <= 3
+    assert not re.search(r"import \{|drwxr|return total", summary)
+
+
+def test_long_code_in_an_answer_is_omitted_and_a_command_stays() -> None:
+    code = "```py\nfor row in table:\n    total += row.size\nreturn total_size_of_rows\n```"
+    said = f"The loader sums the rows like this:\n{code}\nRun it with:\n```sh\nmake load-rows PORT=8123\n```"
+    turns = [ASK, *later(4), {"role": "assistant", "content": said}, {"role": "user", "content": "Read the notes."}]
+    summary = summary_of([*turns, *later(8), {"role": "assistant", "content": "All notes are read."}, *later(24)])
+    assert "make load-rows PORT=8123" in summary
+    assert "total_size_of_rows" not in summary
+
+
+def test_calls_that_were_not_read_are_not_listed_by_name_alone() -> None:
+    turns = [ASK]
+    envelope = "Wall time: 0.1 seconds\nProcess exited with code 0\nOriginal token count: 9\nOutput:\nnothing in it"
+    for number in range(340):
+        turns += call(number, "exec_command", {"cmd": f"cat f{number}"}, f"Chunk ID: {number}\n{envelope}\n")
+    summary = summary_of([*turns, *later()])
+    assert not re.search(r"^- exec_command|Chunk ID|Wall time", summary, re.MULTILINE)
+
+
+def test_outcome_of_a_script_is_not_that_of_writing_it() -> None:
+    command = "cat > repro.py <<'EOF'\nimport app\napp.run()\nEOF\npython3 repro.py"
+    output = (
+        "Traceback (most recent call last):\n  File \"repro.py\", line 1\nModuleNotFoundError: No module named 'app'"
+    )
+    summary = summary_of([ASK, *shell(1, command, f"Exit code 1\n{output}"), *later()])
+    assert "wrote repro.py; $ python3 repro.py → FAILED: ModuleNotFoundError" in summary
+    assert "Traceback" not in summary

@@ -36,7 +36,9 @@ def head_of(action: Action, look: Look, files: FileNames) -> str:
     if action.outcome == "failed":
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
-    if action.family == "shell":
+    if action.family == "shell" and shows_content(telling_part(look.command)):
+        closing = _short_output(look)
+    elif action.family == "shell":
         closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
     elif action.family == "search":
         closing = few_hits(look) or closing
@@ -53,8 +55,8 @@ def _short_output(look: Look) -> str:
 
 
 def _last(look: Look) -> str:
-    """The last line that a command printed, unless it looks at something: what came of it."""
-    last = "" if shows_content(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
+    """Return the last line that a command printed: what came of it."""
+    last = look.body.text.rstrip().rpartition("\n")[2].strip()
     return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 
@@ -75,7 +77,8 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
         elif _SCRIPT.search(first):
             first = f"{first} {_telling_line(rest)}".rstrip()
         if here := _HERE.match(first):
-            return f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+            wrote = f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+            return "; $ ".join([wrote, *(look.say(files.inside(line), LONGEST_COMMAND) for line in _run_after(look))])
         return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
@@ -83,6 +86,12 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
     for path in action.paths:
         did = did.replace(look.path(path), files.first(path))
     return did
+
+
+def _run_after(look: Look) -> list[str]:
+    """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
+    others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
+    return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
 
 
 def _telling_line(script: str) -> str:

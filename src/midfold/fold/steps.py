@@ -24,7 +24,7 @@ from midfold.fold.digest.actions import changes, editor, patch, shows_content, t
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.ends import ends_with
+from midfold.fold.ends import ends_with, from_a_boundary, without_long_code
 from midfold.fold.heads import FileNames, head_of, is_told_by_its_head
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
@@ -33,7 +33,7 @@ from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
-from midfold.transcript.task_reports import TaskReport, task_reports
+from midfold.transcript.task_reports import task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
 SCANNED = 300_000
@@ -75,19 +75,19 @@ _IDLE = re.compile(
     r"(?:Get|Hit|Ign):[0-9]|Successfully (?:un)?installed|Using cached |Requirement already|WARNING: Running pip|"
     r"Shell cwd was reset|[0-7]{6} (?:blob|tree) |(?:Author|Date): |Found [0-9]{1,9} files|diff --git |"
     r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$|"
-    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/"
+    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/|Traceback \(most recent|"
+    r"(?:Collecting|Downloading|Obtaining|Installing|Building) \S|Preparing metadata|total [0-9]{1,9}$"
 )
 _IDLE_MARKS = (
     "=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more", "Get:", "Hit:", "Ign:", "installed",
     "cached ", "already", " pip", "Shell cwd", " blob ", " tree ", "Author: ", "Date: ", "Found ", "diff --git",
-    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ",
+    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ", "Traceback ", "Collecting ",
+    "Downloading ", "Obtaining ", "Installing ", "Building ", "Preparing ", "total ",
 )  # fmt: skip
 """A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
 FRAME = 'File "'
 MOST_TELLING = 2
-MAX_QUOTED_CODE_LINES = 2
-"""Lines of a code block in what the agent said that are quoted: a command, not a listing."""
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
@@ -304,7 +304,7 @@ class FoldReading:
             return redact(text)
         first, last = map(redact, self._ends(text))
         first, last = first[:-MARGIN], last[MARGIN:]
-        return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
+        return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
@@ -344,8 +344,7 @@ class FoldReading:
     def _head(self, step: StoryStep) -> str:
         if step.action is not None and step.look is not None:
             return head_of(step.action, step.look, self.files)
-        named = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
-        return (named or "result") if step.kind == Kind.CALL else ""
+        return ""
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
@@ -369,7 +368,7 @@ class FoldReading:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame
-            if is_new and not is_idle and not (who == RESULT and step.look is None):
+            if is_new and not is_idle and not (step.kind == Kind.CALL and step.look is None):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -449,15 +448,9 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
         yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
     for block in read.all_of("report"):
         for report in task_reports(block.text):
-            yield StoryStep(Kind.SAID, at, texts=(_report_text(report),), is_end=ends_with(text, block.text))
+            yield StoryStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
-
-
-def _report_text(report: TaskReport) -> str:
-    """Return a sub-agent's report with a first line that says whose it is."""
-    state = report.status or "ended"
-    return f"Background task {report.task} reported ({state}): {report.title}\n{report.text}"
 
 
 def _texts(step: StoryStep) -> Iterator[str]:
@@ -484,22 +477,6 @@ def _is_echo(step: StoryStep) -> bool:
     """Whether a result only says that a file was written, or shows what was written into it."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
-
-
-def without_long_code(text: str) -> str:
-    """Drop fenced code of more than a few lines: lines of it say nothing without the rest."""
-    kept: list[str] = []
-    code: list[str] = []
-    for line in text.split("\n"):
-        is_fence = line.lstrip().startswith("```")
-        if code or is_fence:
-            code.append(line)
-            if is_fence and len(code) > 1:
-                kept += code if len(code) - 2 <= MAX_QUOTED_CODE_LINES else ()
-                code = []
-        else:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def sentences(text: str) -> Iterator[str]:

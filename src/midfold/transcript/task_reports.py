@@ -25,6 +25,11 @@ class TaskReport(NamedTuple):
     def is_running(self) -> bool:
         return self.status in _RUNNING
 
+    @property
+    def full_text(self) -> str:
+        """The report with a first line that says whose it is."""
+        return f"Background task {self.task} reported ({self.status or 'ended'}): {self.title}\n{self.text}"
+
 
 def task_reports(text: str) -> list[TaskReport]:
     """Return the notifications in a text, in order; the report itself is never read as a state."""
