@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.fold.anchors import TOOLS_USED, stated_blockers, tools_used
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.digest.outcomes import NOT_RUN
+from midfold.fold.heads import TOOLS_USED, stated_blockers, tools_used
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
@@ -489,10 +489,10 @@ class WorkState:
             if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_tracked(step):
                 found.append(f"- {step.head}")
             mended |= keys
-        said = (text for step in self.reading.steps if step.kind == Kind.SAID for text in self._said(step))
+        said = (text for step in self.reading.steps if step.kind == Kind.SAID for text in self._rows_in_fold(step))
         return [*reversed(found[:MOST_BLOCKERS]), *stated_blockers(said, _lines(self.old.blocked))]
 
-    def _said(self, step: StoryStep) -> Iterable[str]:
+    def _rows_in_fold(self, step: StoryStep) -> Iterable[str]:
         """Return the sentences of the assistant's own words in the fold."""
         return step.rows if step.at in self.reading.fold else ()
 
