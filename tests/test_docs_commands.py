@@ -27,6 +27,7 @@ from midfold.cli.main import main
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import anthropic_json, openai_json
 from midfold.testing.doubles import Request
+from support.data import SHARED, need
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -257,3 +258,49 @@ def test_the_readme_has_a_short_table_of_figures() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(r"## Measured\n.*?\n((?:\|[^\n]*\n)+)", text, re.S)
     assert table is not None and len(table[1].splitlines()) <= 2 + 10
+
+
+SHARED_MARK = "../shared/data"
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_SHARED_DATA = (
+    "midfold replay ../shared/data --windows 32k",
+    "midfold eval ../shared/data",
+    "midfold inspect ../shared/data/miniswe_deepseek/conversations.jsonl",
+    "midfold artifacts ../shared/data/codex_agentv/conversations.jsonl",
+    "midfold compact ../shared/data/claude_code_entire/conversations.jsonl --conversation 1",
+    "midfold compact ../shared/data/claude_code_entire/conversations.jsonl --conversation 1 --preview",
+    "midfold trajectories compress ../shared/data/tau_airline_gpt4o/conversations.jsonl short.jsonl",
+)
+"""What the pages show for transcripts of the reader's own, at default settings."""
+
+
+def commands_on_shared_data() -> list[str]:
+    """Return the commands of all pages that name the shared transcripts, in blocks and within sentences."""
+    found = []
+    for page in ALL_PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        inline = [f"midfold {rest}" for rest in INLINE.findall(text)]
+        blocks = [line for lines in blocks_of(text) for line in lines if line.startswith("midfold ")]
+        found += [" ".join(line.split()) for line in (*inline, *blocks) if SHARED_MARK in line]
+    return list(dict.fromkeys([*found, *ON_SHARED_DATA]))
+
+
+def test_pages_name_commands_on_the_shared_data() -> None:
+    assert set(commands_on_shared_data()) > set(ON_SHARED_DATA)
+
+
+@pytest.mark.skipif(not os.environ.get("MIDFOLD_REQUIRE_ALL"), reason="minutes of work: make test-all runs it")
+@pytest.mark.parametrize("line", commands_on_shared_data())
+def test_commands_run_on_the_shared_data(line: str, playground: Path, provider: ScriptedProvider) -> None:
+    need(SHARED.is_dir(), "the shared transcripts (../shared/data) are not here")
+    done = subprocess.run(
+        ["bash", "-c", line.replace(SHARED_MARK, str(SHARED))],
+        cwd=playground,
+        env=environment(playground, provider),
+        capture_output=True,
+        text=True,
+        timeout=1_800,
+        check=False,
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout[-2_000:]}\n{done.stderr[-2_000:]}"
+    assert "Traceback" not in done.stderr

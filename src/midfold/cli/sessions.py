@@ -459,8 +459,8 @@ def _beginning(message: Message, calls: Mapping[str, ToolCall]) -> str:
 def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, named: bool = True) -> None:
     """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
     out = console()
-    if hits and not hits[0].has_every_word:
-        out.print("no message has all of these words; the nearest:")
+    if hits and not any(hit.has_every_word for hit in hits):
+        out.print("none of these messages has all of the words; they are the nearest:")
     alike: dict[str, list[Hit]] = {}
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)

@@ -42,7 +42,7 @@ from midfold.fold.summary import (
     parse_summary,
     sections_text,
 )
-from midfold.fold.trail import without_trail
+from midfold.fold.trail import without_stale_states, without_trail
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import replies, user_words
@@ -163,7 +163,7 @@ def _middles(ask: SummaryAsk) -> int:
 def audit_summary(ask: SummaryAsk, text: str, *, strict: bool = True) -> Audit:
     """Return the checked summary; where it is not strict, unknown names and doubts are counted and stay unmarked."""
     known = (*ask.before, *ask.messages, *ask.after)
-    written = ask.redact(_without_added(without_trail(bare_summary(text))))
+    written = ask.redact(_without_added(without_stale_states(without_trail(bare_summary(text)), ask.trail)))
     checked = ground(written, Source(known, ask.previous, ask.focus or ""))
     certain, doubted = mark_doubts(checked.text if strict else written, ask)
     unverified, removed = checked.marked + doubted, checked.removed

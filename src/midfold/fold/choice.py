@@ -3,14 +3,15 @@
 Rules of this file:
 1. What the user asked for comes first, a line an ask; then what the agent found, decided or reported; both have a
    share of the budget, those of earlier folds included. Then calls and the lines of their results.
-2. Under one step stand few lines, more only where nothing else is left to tell.
+2. Under one step stand few lines, some more where everything else is included. A summary may be shorter than its
+   budget.
 3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
    is only handed on less. A sentence of the agent's counts by what it tells, too, less where its words are told
    already or said again later, where it only supposes something or goes on with another; one that only announces a
    call counts nothing.
 4. The value of a constant, how a call failed, and what an edit put there are told before other lines: nobody can guess
    them.
-5. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
+5. No line is included twice, and few that differ from each other only in numbers and quoted strings.
 6. What was looked at before the last change of a file comes last, but for constants, and so does a look of which
    nothing is told.
 7. The same fold and budget give the same lines.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
+from itertools import islice
 from math import exp
 
 from midfold.fold.digest.outcomes import NOT_RUN
@@ -44,6 +46,8 @@ ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
 sentences count by their names."""
 MOST_READ, MOST_LINES = 4, 8
 """Lines under a step that reads, and under another."""
+MAX_READ_LINES, MAX_LINES = 16, 24
+"""The same where everything else is included."""
 OLDEST, NEWEST = 0.6, 1.4
 OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
 """What the age of a step makes of its worth; of what was said, less."""
@@ -57,8 +61,12 @@ PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
 """What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
 much of them is said again later."""
-DOUBTED, LEANING = 0.5, 0.6
-"""What is left of that where a sentence only supposes something, and where it goes on with the one before it."""
+DOUBTED = 0.5
+"""Multiplier for hedged sentences."""
+MIN_REMARK_WORDS = 9
+"""Words of a remark between two calls that names nothing; a shorter one ("Found the issue.") says nothing alone."""
+MAX_ANTECEDENTS = 3
+"""Sentences before one that refers back which are included with it."""
 NEW_WORDS = 0.5
 """How much it counts that a sentence has words which are not told yet."""
 OF_READ_FILES, OF_STALE = 0.2, 0.03
@@ -75,6 +83,8 @@ HEADS = {
     "web": 0.06,
 }
 ADDED, ERROR, DEFINES, VALUE = 0.008, 0.05, 5.0, 0.02
+MAX_CONSTANTS = 4
+"""Constants in one result that are worth more than other lines; more of them are a list."""
 EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
@@ -118,7 +128,11 @@ _FINDING = re.compile(
 _DOUBT = re.compile(
     r"\b(?:maybe|might|perhaps|i think|seems?|should work|let me|wait|hmm|probably|possibly|could be)\b|\?$"
 )
-_LEANS = re.compile(r"(?:so|however|that|it|but|this|these|those|still|which|they|also|and|because|then)\b")
+_LEANS = re.compile(
+    r"(?:(?:actually|wait|good|great|ok|okay|hmm|yes|no|now|perfect|right|well)[,!.:]? ){0,2}"
+    r"(?:so|however|that|it(?! turns out)|but|this|these|those|still|which|they|also|and|because|then|both|same|here)\b"
+)
+"""How a sentence opens that refers to what stands before it."""
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
 """What a bracket or a decorator has not: two words in a row."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
@@ -130,6 +144,7 @@ _IMPORTS = re.compile(
     r"(?:import|from|use|using|#include|require|export \* from)\b.*|[\w.]{0,20} ?[\"'][\w@./-]+[\"'][,;)]?"
 )
 _DIGITS = re.compile(r"[0-9]+")
+_QUOTED = re.compile(r"\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|`[^`\n]{1,200}`")
 _WORD = re.compile(r"[a-z_]\w{3,}+|[0-9]{2,}+")
 _PLAIN_WORD = re.compile(r"[a-z_][a-z0-9_]{3,}+|[0-9]{2,}+")
 """The same for text in ASCII: faster by a quarter."""
@@ -172,7 +187,8 @@ class Choice:
             said = [line for line in lines if line.step.kind in SPEECH]
             self._weigh(said)
             self._run(said, self._speech_left)
-        self._run(self._run(lines, self.left), self.left, is_last=True)
+        self._run(lines, self.left)
+        self._run(lines, self.left, is_last=True)
         if not only_names and self._drop_leads(lines) > budget * WORTH_A_RUN:
             self._run(lines, self.left, is_last=True)
 
@@ -274,12 +290,11 @@ class Choice:
         """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
         step, text = line.step, line.text
         low = text.lower()
-        line.is_intent = _is_intent(line, low)
+        line.is_intent = _is_intent(line, low) or _lacks_referent(line, low)
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
         worth *= DOUBTED if _DOUBT.search(low) and not step.is_answer else 1.0
-        worth *= LEANING if line.first > 0 and _LEANS.match(low) else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
@@ -296,15 +311,26 @@ class Choice:
             self._widen(line)
         elif line.step.kind == Kind.SAID:
             line.binds = not line.is_intent
+            self._include_antecedents(line)
         elif line.step.kind == Kind.USER:
             line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
+
+    def _include_antecedents(self, line: Line) -> None:
+        """Extend a sentence that refers back to the sentences before it."""
+        first = line.first
+        while first > 0 and line.last - first < MAX_ANTECEDENTS and _refers_back(line.step.rows[first]):
+            first -= 1
+        if first < line.first:
+            line.first = first
+            line.cost = estimate_text(line.text) + LINE_TOKENS
 
     def _widen(self, line: Line) -> None:
         """Takes the line before or behind along where a line does not say what its names are."""
         rows, place = line.step.rows, line.first
         bare = _without_number(rows[place])
-        if _FIELD.fullmatch(bare) or _IMPORTS.fullmatch(bare):
-            line.binds = False
+        if _FIELD.fullmatch(bare) or _IMPORTS.fullmatch(bare.removeprefix("+ ")):
+            line.base, line.is_intent = 0.0, True
+            return
         if not line.binds or binds(rows[place]):
             return
         for first, last in ((place - 1, place), (place, place + 1)):
@@ -342,8 +368,8 @@ class Choice:
             return gain, head_cost
         return gain if self._only_names else gain + step.head_base, cost + head_cost
 
-    def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
-        """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
+    def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> None:
+        """Include what is worth most per token, within a part of the budget."""
         named = [self._names_worth(line) if line.names else 0.0 for line in lines]
         told, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
@@ -359,7 +385,6 @@ class Choice:
             gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
             heap.append((-gain / cost, number))
         heapify(heap)
-        over: list[Line] = []
         end = max(self.left - room, 0.0)
         while heap and self.left > end + LEAST_LEFT:
             judge_first()
@@ -375,16 +400,15 @@ class Choice:
                 if heap and -gain / cost > heap[0][0]:
                     heappush(heap, (-gain / cost, number))
                     continue
-            if not is_last and self._is_full(line.step):
-                over.append(line)
+            if self._is_full(line.step, is_last=is_last):
                 continue
             self._take(line, cost)
-        return over
 
-    def _is_full(self, step: StoryStep) -> bool:
+    def _is_full(self, step: StoryStep, *, is_last: bool) -> bool:
         if step.kind != Kind.CALL or self._only_names:
             return False
-        return len(self.chosen.get(step, ())) >= (MOST_READ if _READS.match(step.head) else MOST_LINES)
+        most = (MAX_READ_LINES, MAX_LINES) if is_last else (MOST_READ, MOST_LINES)
+        return len(self.chosen.get(step, ())) >= most[not _READS.match(step.head)]
 
     def _key(self, line: Line, row: str) -> str:
         """By what a line is known again: of tool output, without its numbers."""
@@ -423,7 +447,8 @@ def _without_number(text: str) -> str:
 
 
 def _skeleton(text: str) -> str:
-    return _DIGITS.sub("0", _without_number(text))
+    """Return the shape of a line of output: without its numbers and what it quotes."""
+    return _DIGITS.sub("0", _QUOTED.sub("''", _without_number(text)))
 
 
 def _leads_over(line: Line) -> bool:
@@ -435,6 +460,19 @@ def _is_intent(line: Line, low: str) -> bool:
     """Whether a sentence, in small letters, only announces the call behind it."""
     is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
     return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
+
+
+def _refers_back(row: str) -> bool:
+    """Return whether a sentence, or a line of code among sentences, needs the one before it."""
+    low = row.lower()
+    return _LEANS.match(low) is not None or (not _PROSE.search(low) and not row.startswith(("-", "*", "|", "#")))
+
+
+def _lacks_referent(line: Line, low: str) -> bool:
+    """Return whether a sentence means nothing alone: it opens by referring to a result, or is a short remark."""
+    if line.step.is_answer or line.names:
+        return False
+    return len(low.split()) < MIN_REMARK_WORDS or (line.first == 0 and _refers_back(line.text))
 
 
 def _head_base(step: StoryStep, has_room: bool) -> float:
@@ -496,6 +534,11 @@ def _most_per_token(line: Line, text: str) -> float:
     return ERROR if step.action is not None and step.action.outcome == "failed" else VALUE
 
 
+def _is_constant_list(step: StoryStep) -> bool:
+    """Return whether a result defines many constants, so that no single one stands out."""
+    return len(list(islice(filter(defines_constant, step.rows), MAX_CONSTANTS + 1))) > MAX_CONSTANTS
+
+
 def _words(text: str) -> frozenset[str]:
     pattern = _PLAIN_WORD if text.isascii() else _WORD
     return frozenset(pattern.findall(text.lower()))
@@ -524,7 +567,7 @@ def _worth(line: Line) -> float:
             return EDITED * tokens
         is_patch = step.action is not None and step.action.family == "patch"
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
-    if defines_constant(text):
+    if defines_constant(text) and not _is_constant_list(step):
         return DEFINES * tokens
     if step.is_unseen and _OUTCOME.search(text.lower()) and not _LINE_NUMBER.match(text):
         return UNSEEN * tokens

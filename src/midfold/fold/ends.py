@@ -123,3 +123,32 @@ def trouble(text: str, start: int, end: int) -> int:
             first = place if first < 0 else min(first, place)
             end = min(end, first + LONGEST_WORD)
     return first
+
+
+MAX_QUOTED_CODE_LINES = 2
+"""Lines of a code block in what the agent said that are quoted: a command, not a listing."""
+
+
+def without_long_code(text: str) -> str:
+    """Drop fenced code of more than a few lines: lines of it say nothing without the rest."""
+    kept: list[str] = []
+    code: list[str] = []
+    for line in text.split("\n"):
+        is_fence = line.lstrip().startswith("```")
+        if code or is_fence:
+            code.append(line)
+            if is_fence and len(code) > 1:
+                kept += code if len(code) - 2 <= MAX_QUOTED_CODE_LINES else ()
+                code = []
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def from_a_boundary(text: str) -> str:
+    """Return the end of a text that was cut anywhere, from the first whole line or sentence on."""
+    for mark in ("\n", ". "):
+        place = text.find(mark)
+        if place >= 0:
+            return text[place + len(mark) :]
+    return ""

@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from midfold.fold.digest.actions import few_hits, shows_content, telling_part
 from midfold.fold.digest.look import Action, Look
 from midfold.fold.trail.checks import check_of, verdict_of
 from midfold.fold.trail.commands import steps_of as commands_of
+from midfold.transcript.message import CALL, Message, ToolCall
+from midfold.transcript.tokens import estimate_text
+
+TOOLS_USED = "- Tools used: "
+IDS_SHARE = 0.04
+"""Share of the budget that call ids may take; the newest id of each tool is always named."""
+TOKENS_PER_TOOL, MAX_TOOLS = 500, 8
+"""Budget tokens for each tool that is listed, and the most tools."""
+STATED = "- The assistant said: "
+MAX_STATED = 2
+MAX_STATED_CHARS = 300
+_BLOCKED = re.compile(
+    r"\b(?:(?:i|we|it|this|work|task|everything)(?:['’]m| am|['’]re| are|['’]s| is|['’]ve been| (?:have|has) been)"
+    r"(?: still| now| currently)? (?:blocked|stuck)\b"
+    r"|blocked (?:by|on|until|because)\b"
+    r"|(?:can(?:not|['’]t| not)|unable to) (?:proceed|continue|go on|finish|move on)\b"
+    r"|(?:waiting|wait) (?:for|on) (?:\w+ ){0,3}(?:approval|permission|access|credentials|sign-off|confirmation|review)"
+    r"|(?:missing|without|lack(?:s|ing)?|no) (?:the |an? |your )?(?:approval|permissions?|credentials)\b)",
+    re.I,
+)
+_UNBLOCKED = re.compile(
+    r"\b(?:unblocked|no longer blocked|(?:approval|permission|access|credentials)[^.\n]{0,30} "
+    r"(?:arrived|granted|given|is there|are there))\b",
+    re.I,
+)
 
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
@@ -36,7 +61,9 @@ def head_of(action: Action, look: Look, files: FileNames) -> str:
     if action.outcome == "failed":
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
-    if action.family == "shell":
+    if action.family == "shell" and shows_content(telling_part(look.command)):
+        closing = _short_output(look)
+    elif action.family == "shell":
         closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
     elif action.family == "search":
         closing = few_hits(look) or closing
@@ -53,8 +80,8 @@ def _short_output(look: Look) -> str:
 
 
 def _last(look: Look) -> str:
-    """The last line that a command printed, unless it looks at something: what came of it."""
-    last = "" if shows_content(telling_part(look.command)) else look.body.text.rstrip().rpartition("\n")[2].strip()
+    """Return the last line that a command printed: what came of it."""
+    last = look.body.text.rstrip().rpartition("\n")[2].strip()
     return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 
@@ -75,7 +102,8 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
         elif _SCRIPT.search(first):
             first = f"{first} {_telling_line(rest)}".rstrip()
         if here := _HERE.match(first):
-            return f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+            wrote = f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+            return "; $ ".join([wrote, *(look.say(files.inside(line), LONGEST_COMMAND) for line in _run_after(look))])
         return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
@@ -83,6 +111,12 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
     for path in action.paths:
         did = did.replace(look.path(path), files.first(path))
     return did
+
+
+def _run_after(look: Look) -> list[str]:
+    """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
+    others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
+    return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
 
 
 def _telling_line(script: str) -> str:
@@ -140,3 +174,48 @@ def is_told_by_its_head(action: Action, look: Look) -> bool:
     if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
         return False
     return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
+
+
+# Anchors of the summary without a model: call ids and stated blockers.
+
+
+def tools_used(messages: Iterable[Message], budget: int) -> str:
+    """Return one line with the tools that were called, how often, and the ids of their calls, the newest first."""
+    parts = [part for message in messages if message.kinds & CALL for part in message.parts]
+    ids: dict[str, list[str]] = {}
+    for part in parts:
+        if type(part) is ToolCall:
+            ids.setdefault(part.name, []).append(part.id)
+    most = max(min(budget // TOKENS_PER_TOOL, MAX_TOOLS), 1)
+    used = sorted(ids, key=lambda name: -len(ids[name]))[:most]
+    share = budget * IDS_SHARE / max(len(used), 1)
+    listed = (f"{name} x{len(ids[name])}{_ids_text(ids[name], share)}" for name in used)
+    return f"{TOOLS_USED}{', '.join(listed)}" if used else ""
+
+
+def _ids_text(ids: Sequence[str], left: float) -> str:
+    shown: list[str] = []
+    known = [one for one in reversed(ids) if one]
+    for one in known:
+        left -= estimate_text(one) + 1
+        if shown and left < 0:
+            break
+        shown.append(one)
+    if not shown:
+        return ""
+    return f" ({', '.join(shown)}{' and older ones' if len(shown) < len(known) else ''})"
+
+
+def stated_blockers(sentences: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
+    """Return the newest sentences in which the assistant says what blocks it, quoted, unless it said later that nothing
+    does.
+
+    `earlier` are such lines of an earlier summary.
+    """
+    found = [line for line in earlier if line.startswith(STATED)]
+    for sentence in sentences:
+        if _UNBLOCKED.search(sentence):
+            found = []
+        elif _BLOCKED.search(sentence) and len(sentence) <= MAX_STATED_CHARS:
+            found.append(f"{STATED}{sentence.lstrip('-*# ')}")
+    return list(dict.fromkeys(found))[-MAX_STATED:]

@@ -24,12 +24,12 @@ import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.digest.outcomes import NOT_RUN
+from midfold.fold.heads import TOOLS_USED, stated_blockers, tools_used
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import FENCE, StructuredSummary, parse_summary, sections_text
-from midfold.fold.trail import TrackedFile, missing_checks, render, without_trail
-from midfold.transcript.message import CALL, ToolCall
+from midfold.fold.trail import TrackedFile, missing_checks, render, without_stale_states, without_trail
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
 
@@ -44,7 +44,6 @@ UNDER = ("  ", " …")
 STORY = "What happened, in order:"
 GOES_ON = "(the ask goes on)"
 PARTS, FEWEST_PARTS = "(its parts: ", 2
-TOOLS_USED = "- Tools used: "
 UNCHECKED, MOST_MISSING = "- asked for, not run since the last change: ", 4
 FRAME_TOKENS = 40
 """The notice and the headings."""
@@ -68,8 +67,6 @@ FRESH_PLAN = 4
 OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
-MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
-"""Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
 MOST_LEAST_ASKS = 5
 """Messages of the user that are quoted where no summary could be made."""
@@ -132,30 +129,20 @@ def _least_summary(ask: SummaryAsk) -> str:
 
 def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     with closing(FoldReading(ask)) as reading:
-        old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
+        carried = without_stale_states(_without_frame(ask.previous), ask.trail)
+        old = parse_summary(carried) if ask.previous else StructuredSummary()
         room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
         state = WorkState(reading, old, room).sections()
-        told, tools = (
-            (state.render(terse=True), "") if ask.dense else (_without_ask(state, reading).render(), _tools_used(ask))
-        )
+        tools = "" if ask.dense else tools_used(ask.messages, ask.budget_tokens)
+        told = state.render(terse=True) if ask.dense else _without_ask(state, reading).render()
         steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
         rendered = state.render(terse=ask.dense)
         choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
-        happened = [STORY if choice.chosen and not ask.dense else "", story(steps, choice), tools]
+        told_in_order = without_stale_states(story(steps, choice), ask.trail)
+        happened = [STORY if choice.chosen and not ask.dense else "", told_in_order, tools]
         body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
         parts = (TERSE_NOTICE, ask.redact(body)) if ask.dense else (NOTICE, "", ask.redact(body))
         return "\n".join(parts), book_of(choice)
-
-
-def _tools_used(ask: SummaryAsk) -> str:
-    """Which tools were called how often, with the id of the newest call of each."""
-    parts = [part for message in ask.messages if message.kinds & CALL for part in message.parts]
-    calls = [(part.name, part.id) for part in parts if type(part) is ToolCall]
-    newest = dict(calls)
-    most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
-    used = Counter([name for name, _ in calls]).most_common(most)
-    names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
-    return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
 
 
 def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
@@ -493,7 +480,7 @@ class WorkState:
         return "\n".join(filter(None, [OLD_PLAN if is_old else "", told, NOT_SHOWN if lacks else ""]))
 
     def _blockers(self) -> list[str]:
-        """Failures among the newest calls that no later success mends, be it in a message that stays."""
+        """Return failures among the newest calls that nothing mended, and blockers that the assistant stated."""
         mended: set[str] = set()
         found: list[str] = []
         doing = [step for step in self.reading.steps if step.action is not None and step.action.family not in LOOKING]
@@ -503,7 +490,12 @@ class WorkState:
             if is_failure and step.at in self.reading.fold and not keys & mended and not self._is_tracked(step):
                 found.append(f"- {step.head}")
             mended |= keys
-        return list(reversed(found[:MOST_BLOCKERS]))
+        said = (text for step in self.reading.steps if step.kind == Kind.SAID for text in self._rows_in_fold(step))
+        return [*reversed(found[:MOST_BLOCKERS]), *stated_blockers(said, _lines(self.old.blocked))]
+
+    def _rows_in_fold(self, step: StoryStep) -> Iterable[str]:
+        """Return the sentences of the assistant's own words in the fold."""
+        return step.rows if step.at in self.reading.fold else ()
 
     def _is_tracked(self, step: StoryStep) -> bool:
         """Whether the trail tells of it: as an act that failed, or as a check, with what came of it last."""

@@ -24,7 +24,7 @@ from midfold.fold.digest.actions import changes, editor, patch, shows_content, t
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
 from midfold.fold.digest.recognise import recognise
-from midfold.fold.ends import ends_with
+from midfold.fold.ends import ends_with, from_a_boundary, without_long_code
 from midfold.fold.heads import FileNames, head_of, is_told_by_its_head
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
@@ -33,6 +33,7 @@ from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
+from midfold.transcript.task_reports import task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
 SCANNED = 300_000
@@ -74,12 +75,14 @@ _IDLE = re.compile(
     r"(?:Get|Hit|Ign):[0-9]|Successfully (?:un)?installed|Using cached |Requirement already|WARNING: Running pip|"
     r"Shell cwd was reset|[0-7]{6} (?:blob|tree) |(?:Author|Date): |Found [0-9]{1,9} files|diff --git |"
     r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$|"
-    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/"
+    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/|Traceback \(most recent|"
+    r"(?:Collecting|Downloading|Obtaining|Installing|Building) \S|Preparing metadata|total [0-9]{1,9}$"
 )
 _IDLE_MARKS = (
     "=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more", "Get:", "Hit:", "Ign:", "installed",
     "cached ", "already", " pip", "Shell cwd", " blob ", " tree ", "Author: ", "Date: ", "Found ", "diff --git",
-    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ",
+    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ", "Traceback ", "Collecting ",
+    "Downloading ", "Obtaining ", "Installing ", "Building ", "Preparing ", "total ",
 )  # fmt: skip
 """A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
 while something is installed, the frames of a traceback with their code, the times and ids of a record."""
@@ -306,7 +309,7 @@ class FoldReading:
             return redact(text)
         first, last = map(redact, self._ends(text))
         first, last = first[:-MARGIN], last[MARGIN:]
-        return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
+        return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
@@ -346,8 +349,7 @@ class FoldReading:
     def _head(self, step: StoryStep) -> str:
         if step.action is not None and step.look is not None:
             return head_of(step.action, step.look, self.files)
-        named = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
-        return (named or "result") if step.kind == Kind.CALL else ""
+        return ""
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
@@ -360,7 +362,8 @@ class FoldReading:
         may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
         seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
-        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(text):
+        spoken = without_long_code(text) if who == SAID and is_told else text
+        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
@@ -370,7 +373,7 @@ class FoldReading:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame
-            if is_new and not is_idle:
+            if is_new and not is_idle and not (step.kind == Kind.CALL and step.look is None):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -428,7 +431,8 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
                 if asked is None:
                     steps.append(asked := StoryStep(Kind.CALL, at))
                 asked.result = part
-                if reply := reply_in_result(asked.call.name if asked.call is not None else "", part):
+                tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
+                if reply := reply_in_result(tool, part, arguments):
                     steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
             elif type(part) is Text and part.text.strip():
@@ -447,6 +451,9 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     for block in read.all_of("instructions", "environment", "output", "summary"):
         is_rule = block.wrapper.meaning == "instructions"
         yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
+    for block in read.all_of("report"):
+        for report in task_reports(block.text):
+            yield StoryStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 
@@ -478,7 +485,7 @@ def _is_echo(step: StoryStep) -> bool:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """What was said, by lines of lists and sentences of prose."""
+    """Yield lines of lists and code, and sentences of prose."""
     is_code = False
     for raw in text.split("\n"):
         line = raw.strip()

@@ -462,7 +462,7 @@ class SearchPage(ApiAnswer, frozen=True, kw_only=True):
     hits: tuple[HitFacts, ...]
     more: bool
     nearest: bool
-    """No message has all of the words: the hits have most of them."""
+    """None of the hits has all of the words."""
 
 
 class CacheSession(ApiAnswer, frozen=True, kw_only=True):

@@ -227,7 +227,7 @@ class Lookup:
             )
             for hit in hits[:HITS]
         )
-        nearest = bool(hits) and not hits[0].has_every_word
+        nearest = bool(hits) and not any(hit.has_every_word for hit in hits)
         return api.SearchPage(
             query=query, session=session, role=role, hits=facts, more=len(hits) > HITS, nearest=nearest
         )

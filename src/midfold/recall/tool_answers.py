@@ -49,14 +49,16 @@ MAX_PATTERN_SECONDS = 2.0
 """Seconds that one call may spend on a pattern."""
 
 FOUND = "Found in earlier messages:"
-NEAREST = "No earlier message has all of these words. The nearest:"
+NEAREST = "None of these earlier messages has all of the words; they are the nearest:"
+_NEAREST_BEFORE = "No earlier message has all of these words. The nearest:"
+"""How earlier versions began such an answer: stored sessions have it."""
 NOTHING = "nothing found: try fewer or other words, or a part of a name"
 HANDLES = "Handles stand in the summary, in digests and in what context_search finds."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 ORIGINAL = "Original of"
 CONTENTS = "Contents of"
 TIMELINE = "Around"
-_SAID = (FOUND, NEAREST, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
+_SAID = (FOUND, NEAREST, _NEAREST_BEFORE, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
 NO_LINE = "(no line fits this pattern; looked for its words)"
 TOO_SLOW = f"(stopped after {MAX_PATTERN_SECONDS:g} s: try a simpler pattern)"
 NO_REGEX = "(google-re2 is not installed: the pattern was matched as plain text)"
@@ -256,7 +258,7 @@ class Recall:
             return ""
         missing = [_missing(asked)] * bool(asked.missing)
         without = [f"(nothing with {'; '.join(asked.left_out)}: left out)"] * bool(asked.left_out)
-        first = FOUND if hits[0].has_every_word else NEAREST
+        first = FOUND if any(hit.has_every_word for hit in hits) else NEAREST
         return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
     def _match(self, text: str, filters: Filters, is_cancelled: Callable[[], bool]) -> ToolAnswer:

@@ -47,6 +47,10 @@ class Candidate(NamedTuple):
     message: Message
 
 
+REPORT = "report"
+"""What a background task reported when it ended: a result, though it stands in a user's message."""
+
+
 class UnitPiece(NamedTuple):
     """A part of a message: from which character of its original on, and what it is."""
 
@@ -58,7 +62,11 @@ class UnitPiece(NamedTuple):
     @property
     def name(self) -> str:
         """What it is, for who reads a hit."""
-        return self.what if self.what in ("its result", "answer") or self.what.startswith("call") else self.found.role
+        return (
+            self.what
+            if self.what in ("its result", "answer", REPORT) or self.what.startswith("call")
+            else self.found.role
+        )
 
 
 class Unit:
@@ -230,15 +238,16 @@ def units(found: Iterable[Candidate]) -> list[Unit]:
 
 
 def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
-    """Instructions and the like in a user's text, and the words."""
+    """Return what a client put into a user's text, reports of background tasks among it, and the words."""
     read = read_user_text(piece.text)
-    blocks = [block for block in read.blocks if block.wrapper.meaning in ("instructions", "environment", "notice")]
+    blocks = read.all_of("instructions", "environment", "notice", "report")
     if not blocks:
         return [], [piece]
     asides = []
     for block in blocks:
         at = max(piece.text.find(block.text), 0)
-        asides.append(UnitPiece(piece.found, piece.start + at, block.text, "instructions"))
+        what = REPORT if block.wrapper.meaning == "report" else "instructions"
+        asides.append(UnitPiece(piece.found, piece.start + at, block.text, what))
     place = piece.text.find(read.words) if read.words else -1
     if read.words and place < 0:
         return asides, [piece]

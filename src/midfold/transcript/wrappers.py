@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from midfold.transcript.message import CALL, RESULT, Message, Role, Text, ToolCall, ToolResult
 
-Meaning = Literal["words", "instructions", "environment", "notice", "command", "output", "summary", "unknown"]
+Meaning = Literal["words", "instructions", "environment", "notice", "command", "output", "summary", "report", "unknown"]
 
 
 class Wrapper(NamedTuple):
@@ -81,9 +81,8 @@ WRAPPERS = (
     Wrapper("claude-code", "Base directory for this skill: ", "", "notice"),
     *_tags("claude-code", "command", "command-name command-message command-args command-contents"),
     *_tags("claude-code", "output", "local-command-stdout local-command-stderr bash-stdout bash-stderr bash-input"),
-    *_tags(
-        "claude-code", "notice", "local-command-caveat task-notification user-prompt-submit-hook post-tool-use-hook"
-    ),
+    *_tags("claude-code", "report", "task-notification"),
+    *_tags("claude-code", "notice", "local-command-caveat user-prompt-submit-hook post-tool-use-hook"),
     *_tags("claude-code", "notice", "session-start-hook system-notification background-task todo-snapshot"),
     *_tags("claude-code", "environment", "ide_opened_file ide_selection ide_diagnostics new-diagnostics"),
     Wrapper("claude-code", "[Request interrupted by user", "\n", "notice"),
@@ -103,7 +102,8 @@ WRAPPERS = (
     *_tags("codex", "instructions", "personality_spec apps_instructions plugins_instructions", stays=True),
     *_tags("codex", "instructions", "INSTRUCTIONS"),
     Wrapper("codex", "<environment_context", "</environment_context>", "environment", stays=True, items=_FIELDS),
-    *_tags("codex", "notice", "turn_aborted subagent_notification user_action skill"),
+    *_tags("codex", "report", "subagent_notification"),
+    *_tags("codex", "notice", "turn_aborted user_action skill"),
     *_tags("codex", "output", "user_shell_command"),
     *_tags("gemini-cli", "environment", "session_context", stays=True),
     *_tags("gemini-cli", "summary", "state_snapshot"),
@@ -249,18 +249,22 @@ QUESTION_TOOLS = (
     "clarify",
 )  # fmt: skip
 """Tools of known clients whose results are what the user answered, by their names without separators."""
+_TOPIC = re.compile(
+    r"\"(?:repo\w{0,20}|url|library\w{0,10}|document\w{0,10}|file\w{0,10}|path|database)\"\s{0,4}:", re.I
+)
+"""An argument that names what a question is about; questions to a user have none."""
 _ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have been answered|The user answered): ")
 _PAIR = re.compile(r'"([^"\n]{1,2000})"="([^"]{1,2000})"')
 _NOT_ANSWERED = ("<tool_use_error>", "The user did not answer")
 LONGEST_REPLY = 4_000
 
 
-def reply_in_result(tool: str, result: ToolResult) -> str:
-    """What a user said in a result, to be told as theirs; nothing in results of tools that ask nobody.
+def reply_in_result(tool: str, result: ToolResult, arguments: str = "{}") -> str:
+    """Return what the user said in a result, or nothing where the tool did not ask the user.
 
     A refusal counts only where the client marks the result as none: any command can print such a sentence.
     """
-    if not result.is_error and not _asks(tool):
+    if not result.is_error and not _asks_user(tool, arguments):
         return ""
     text = result.text.strip()
     if text.startswith(REFUSED):
@@ -277,8 +281,9 @@ def reply_in_result(tool: str, result: ToolResult) -> str:
 
 
 @lru_cache(maxsize=256)
-def _asks(tool: str) -> bool:
-    return "".join(filter(str.isalnum, tool.lower())) in QUESTION_TOOLS
+def _asks_user(tool: str, arguments: str) -> bool:
+    """Return whether a call asks the user: tools that ask a service about something name that thing as well."""
+    return "".join(filter(str.isalnum, tool.lower())) in QUESTION_TOOLS and not _TOPIC.search(arguments)
 
 
 def without_reminders(result: str) -> str:
@@ -293,13 +298,15 @@ def without_reminders(result: str) -> str:
 
 def replies(messages: Iterable[Message]) -> Iterator[str]:
     """What users said in results."""
-    tools: dict[str, str] = {}
+    calls: dict[str, tuple[str, str]] = {}
     for message in messages:
         for part in message.parts if message.kinds & (CALL | RESULT) else ():
             if isinstance(part, ToolCall):
-                tools[part.id] = part.name
-            elif isinstance(part, ToolResult) and (words := reply_in_result(tools.get(part.call_id, ""), part)):
-                yield words
+                calls[part.id] = part.name, part.arguments
+            elif isinstance(part, ToolResult):
+                tool, arguments = calls.get(part.call_id, ("", "{}"))
+                if words := reply_in_result(tool, part, arguments):
+                    yield words
 
 
 def title_of(messages: Iterable[Message], redact: Callable[[str], str]) -> str:

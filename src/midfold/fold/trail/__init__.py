@@ -19,6 +19,7 @@ from midfold.fold.trail.deeds import latest_acts
 from midfold.fold.trail.entries import CheckRun, FileRead, GitState, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.trail.follow import follow
 from midfold.fold.trail.handoff_lines import parse, render, without_trail
+from midfold.fold.trail.tasks import without_stale_states
 
 __all__ = [
     "CheckRun",
@@ -34,5 +35,6 @@ __all__ = [
     "missing_checks",
     "parse",
     "render",
+    "without_stale_states",
     "without_trail",
 ]

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import msgspec
 
 LONGEST = 60_000
+UNKNOWN = "$(…)"
+"""The output of a command that stands inside another: only the shell knows it. What stands inside is a step."""
 MOST_DOCUMENTS = 24
 DEEPEST = 3
 
@@ -151,6 +153,7 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
             word = piece if word is None else word + piece
         elif is_space or piece in _JOINERS or piece in _REDIRECTS:
             if word is not None:
+                word = f"{word[:-1]}{UNKNOWN}" if piece == "(" and word.endswith("$") else word
                 redirect = _end_word(step, word, redirect, documents)
                 word = None
             if is_space:

@@ -120,7 +120,8 @@ def act_of(step: Step) -> str:
     if program in ("psql", "mysql", "sqlite3"):
         return "sql" if _SQL.search(" ".join((*words[1:], step.document or ""))[:4_000]) else ""
     if program in ("kill", "pkill", "killall"):
-        return "" if words[1:2] == ["-0"] else "stop"
+        targets = [word for word in words[1:] if not word.startswith(("-", "$"))]
+        return "stop" if targets and words[1:2] != ["-0"] else ""
     if program == "curl":
         return _curl_act(words)
     if program == "find":
@@ -257,7 +258,7 @@ _NOTHING_DONE = re.compile(
 
 
 _SAME_AGAIN = frozenset(
-    {"install", "fetch", "checkout", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config", "stop"}
+    {"install", "fetch", "checkout", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config", "stop", "start"}
 )
 """Acts of which the second leaves what the first left."""
 _ENDED_BY_COMMIT = frozenset({"merge", "cherry-pick", "revert", "stage"})
@@ -274,7 +275,7 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
     known: set[tuple[str, ...]] = set()
     for act in reversed(acts):
         thing = (act.what, "" if act.what in _ONE_AT_A_TIME else ", ".join(act.text.split(", ", 2)[:2]))
-        same = (act.what, act.text, act.outcome)
+        same = (act.what, act.text, "" if act.what == "start" else act.outcome)
         is_mended = thing in known or (("commit",) in known and act.what in _ENDED_BY_COMMIT)
         is_gone = act.what == "stage" and ("commit",) in known
         if is_gone or (act.ok and act.what in _SAME_AGAIN and same in known) or (not act.ok and is_mended):

@@ -42,7 +42,6 @@ from midfold.fold.trail.entries import (
     EntryCleaner,
     GitState,
     Redactor,
-    RunningTask,
     TrackedFile,
     Trail,
     WorldAct,
@@ -60,6 +59,7 @@ from midfold.fold.trail.shell_effects import (
     script_changes,
     script_of,
 )
+from midfold.fold.trail.tasks import TaskBook, goal_of
 from midfold.transcript.laws import Place, pair
 from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
 
@@ -69,19 +69,6 @@ CHANGED = ("created", "changed", "deleted", "moved")
 _REFUSED = "doesn't want to proceed with this tool use"
 
 _FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]{1,300})")
-_NOTICE = re.compile(r"<task-id>([^<\n]{1,80})</task-id>(?s:.{0,2000}?)<status>(\w{1,20})</status>")
-_STARTED = re.compile(
-    r"running in (?:the )?background|backgrounded|[Aa]gent (?:launched|started)|spawned|working in the background"
-)
-_ID = re.compile(
-    r"\b(?:(?:agent|task|bash|shell|session)_?id|session ID|with ID|ID|pid)[\"']?[:=]? ?[\"']?([\w.-]{1,80}\w)",
-    re.I,
-)
-_STOPPED = re.compile(
-    r"<status>(?:completed|killed|failed|stopped)|\"?status\"?: ?\"?(?:completed|killed|failed|stopped|exited)", re.I
-)
-_JOB = re.compile(r"^\[\d{1,3}\] (\d{2,9})$", re.MULTILINE)
-_PROCESS = re.compile(r"(?:PID|pid)[:= ]{1,3}(\d{2,9})")
 
 
 class CallAnswer:
@@ -130,7 +117,7 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omis
                     answer = result if isinstance(result, ToolResult) else None
                     omissions.attempt("file tracking", partial(walk.call, trail.messages + index, part, answer), None)
         elif message.role in ("user", "system"):
-            walk.listen(message)
+            walk.listen(trail.messages + index, message)
     return walk.finish(len(messages), redact)
 
 
@@ -139,7 +126,7 @@ class _Walk:
         self.trail = trail
         self.book = RecordBook(trail)
         self.acts = list(trail.acts)
-        self.running = {task.id: task for task in trail.running}
+        self.tasks = TaskBook(trail.running, self.acts)
         self.checks = CheckBook(trail.checks)
         self.branch, self.branch_folder = trail.git.branch, ""
         self.commit = trail.git.commit
@@ -155,15 +142,12 @@ class _Walk:
 
     # What is said beside calls.
 
-    def listen(self, message: Message) -> None:
+    def listen(self, at: int, message: Message) -> None:
         if not self.book.places.root or message.role == "user":
             for text in message.texts():
                 if not self.book.places.root and (found := _FOLDER.search(text, 0, 20_000)):
                     self.book.places.learn_root(found[1] or found[2])
-                if "<task-id>" in text:
-                    for task, state in _NOTICE.findall(text[:20_000]):
-                        if state != "running":
-                            self.running.pop(task, None)
+                self.tasks.hear(text, at)
 
     # Calls, by family.
 
@@ -171,8 +155,8 @@ class _Walk:
         look = look_at_call(call, identity)
         family = recognise(look).__name__
         if result is None:
-            if family in ("agent",):
-                self._start(call.id or look.tool, self._goal(look), at)
+            if family == "agent":
+                self.tasks.start(call.id or look.tool, goal_of(look), at)
             return
         act = self.tools.get(family)
         if act is not None:
@@ -286,51 +270,18 @@ class _Walk:
 
     # What runs.
 
-    def _start(self, task: str, what: str, at: int) -> None:
-        self.running.pop(task, None)
-        self.running[task] = RunningTask(id=task, what=what, at=at)
-
-    def _goal(self, look: Look) -> str:
-        return f"sub-agent: {look.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
-
     def _agent(self, at: int, look: Look, answer: CallAnswer) -> None:
-        stops = look.has_word("close", "stop", "kill", "wait") or look.has("resume")
-        task = look.text("agentid", "taskid", "id")
-        if stops and task:
-            if _STOPPED.search(answer.body.text[:4_000]) or look.has_word("close", "stop", "kill"):
-                self.running.pop(task, None)
-            return
-        told = stated_outcome(answer.body, content=True)
-        if told.failed and told.aside:
-            return
-        head = answer.body.text[:600]
-        found = _ID.search(head)
-        if (
-            not told.failed
-            and found
-            and (look.get("runinbackground") is True or _STARTED.search(head) or look.has_word("spawn"))
-        ):
-            self._start(found[1], self._goal(look), at)
-        came = told.reason if told.failed else found[0] if found else ""
-        self.acts.append(WorldAct(what="agent", text=self._goal(look), ok=not told.failed, outcome=came, at=at))
+        self.tasks.agent(at, look, answer.body)
 
     def _process(self, at: int, look: Look, answer: CallAnswer) -> None:
-        task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
-        body = answer.body
-        if not task or body.running:
-            return
-        if look.has_word("kill", "stop", "terminate"):
-            if not answer.has_failed():
-                self.running.pop(task, None)
-        elif body.exit_code is not None or _STOPPED.search(body.text[:4_000]):
-            self.running.pop(task, None)
+        self.tasks.process(at, look, answer.body, failed=answer.has_failed())
 
     # Commands.
 
     def _shell(self, at: int, look: Look, answer: CallAnswer) -> None:
         command = look.command
         folder = look.text("workdir", "cwd", "workingdirectory", "directory")
-        self._start_in_background(at, command, answer)
+        self.tasks.shell_in_background(at, command, answer.result.text[:400], answer.body.running)
         if "*** Begin Patch" in command:
             self._patch(at, look, answer)
             return
@@ -381,16 +332,6 @@ class _Walk:
         """A script or patch as it stands in the command, or as it was written before."""
         return effect.text or self.scripts.get(self.book.places.key(effect.path, folder), "")
 
-    def _start_in_background(self, at: int, command: str, answer: CallAnswer) -> None:
-        text = answer.result.text[:400]
-        if "background" in text or "Process running with session ID" in text:
-            started = _ID.search(text) if _STARTED.search(text) else None
-            task = answer.body.running or (started[1] if started else "")
-            if task:
-                self._start(task, command, at)
-                if started:
-                    self.acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
-
     def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer, *, is_only: bool) -> None:
         """One effect of a program, if it took place."""
         kind = effect.kind
@@ -409,9 +350,9 @@ class _Walk:
         elif kind == "see":
             self.book.places.add(self.book.places.key(effect.path, step.folder))
         elif kind == "start":
-            self._start_process(at, effect, answer)
+            self.tasks.start_process(at, effect, answer.body.text[:2_000])
         elif kind == "stop":
-            self._stop_process(effect.path)
+            self.tasks.stop_process(effect.path)
         elif kind == "branch":
             self._learn_branch(step.folder, branch_of(answer.body.text))
         else:
@@ -506,19 +447,6 @@ class _Walk:
         record = self.book.files.get(self.book.places.key(path)) if path else None
         return path == "" or (record is not None and record.state in ("created", "scratch"))
 
-    def _start_process(self, at: int, effect: Effect, answer: CallAnswer) -> None:
-        text = answer.body.text[:2_000]
-        found = _JOB.search(text) or _PROCESS.search(text)
-        task = effect.path or (found[1] if found else "") or effect.target[:40]
-        self._start(task, effect.target, at)
-        if not (self.acts and self.acts[-1].at == at and self.acts[-1].text == effect.target):
-            self.acts.append(WorldAct(what="start", text=effect.target, outcome=task, at=at))
-
-    def _stop_process(self, name: str) -> None:
-        """By its id, or all whose command has the name."""
-        if self.running.pop(name, None) is None and len(name) > 3 and not name.isdigit():
-            self.running = {key: task for key, task in self.running.items() if name not in task.what}
-
     # The end.
 
     def finish(self, messages: int, redact: Redactor) -> Trail:
@@ -529,7 +457,7 @@ class _Walk:
         return Trail(
             files=newest_files(files),
             acts=mark_replaced(map(clean.act, self.acts[-MOST_ACTS:])),
-            running=tuple(map(clean.task, list(self.running.values())[-MOST_RUNNING:])),
+            running=tuple(map(clean.task, self.tasks.running[-MOST_RUNNING:])),
             checks=tuple(map(clean.check, checks)),
             git=self._git_state(files, clean),
             reads=tuple(map(clean.read, self.book.list_reads())),

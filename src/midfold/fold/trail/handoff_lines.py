@@ -88,10 +88,12 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     if changed and not trail.checks:
         page.add(STATE, _UNTESTED)
     changed.sort(key=lambda file: bool(_TEST.search(file.path)))
+    running = {task.id for task in trail.running}
     acts = latest_acts(
         [
             replace(act, text=act.text.replace(" -> ", " → "), outcome=act.outcome.replace(inside, ""))
             for act in trail.acts
+            if act.what != "start" or act.outcome not in running
         ]
     )
     page.fill_open(acts, page.left * OPEN_SHARE)
