@@ -116,7 +116,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deep_landing(self) -> int | None:
-        """Return the size to land below: the schedule's, else one with space for the next requests if that is needed."""
+        """Return the size to land below: the schedule's, else one with space for ten requests; None: the threshold."""
         ahead = self.ahead
         if self.schedule is not None:
             return self.schedule.target(self.prompt_tokens, self.fixed_tokens + self.late_tokens)
@@ -352,9 +352,12 @@ def is_asked(request: CompactionRequest) -> bool:
     return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
 
 
-def is_relieved(prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None) -> bool:
+def is_relieved(
+    prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None, health: Health | None = None
+) -> bool:
     """Whether a prompt is so small that earlier strikes say nothing any more."""
-    return prompt_tokens < threshold_tokens * (RELIEF if schedule is None else schedule.soft)
+    scheduled = schedule is not None and schedule.applies(health or Health())
+    return prompt_tokens < threshold_tokens * (schedule.soft if schedule and scheduled else RELIEF)
 
 
 def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | None = None) -> Situation:

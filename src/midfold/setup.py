@@ -234,9 +234,7 @@ def _defaults() -> Config:
     return Config()
 
 
-def schedule_of(
-    budget: Budget, config: Config, model: str | None, writer: Callable[[], Summarizer]
-) -> Schedule | None:
+def schedule_of(budget: Budget, config: Config, model: str | None, writer: Callable[[], Summarizer]) -> Schedule | None:
     """Return when compactions are cheap; None where they wait for the threshold."""
     settings = config.prompt_caching
     if settings.schedule == "threshold" or not config.compression.enabled:

@@ -16,7 +16,8 @@ from midfold.decide import Decision, Situation, calls_to_replace, decide, is_rel
 from midfold.fold.budget import Pressure
 from support import data
 
-SCHEDULE = Schedule(threshold_tokens=100, prices=Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0))
+PRICES = Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0)
+SCHEDULE = Schedule(threshold_tokens=100, prices=PRICES, least_tokens=10)
 COLD = Health(turns=3, last=Turn(kind="hit", at=0.0))
 
 
@@ -62,7 +63,7 @@ def test_where_folds_are_scheduled_two_strikes_stop_the_early_ones_and_four_all(
     early = decided(60, **cold)
     assert (early.fold, early.forced, early.pressure) == (True, True, Pressure.NONE)
     assert early.timing is not None and early.timing.reason == "cold"
-    assert early.target_tokens == SCHEDULE.target(60)
+    assert early.landing_tokens == SCHEDULE.target(60) == 15
     assert not decided(60, strikes=2, **cold).fold
     assert decided(100, strikes=3, **cold).fold
     assert not decided(100, strikes=4, **cold).fold
@@ -97,7 +98,7 @@ def test_too_many_messages_are_urgent_and_force_an_engine_that_goes_by_size() ->
 
 def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
     made = decided(85, ahead=True, schedule=SCHEDULE)
-    assert (made.fold, made.forced, made.timing, made.target_tokens) == (True, True, None, SCHEDULE.target(85))
+    assert (made.fold, made.forced, made.timing, made.landing_tokens) == (True, True, None, SCHEDULE.target(85))
     assert not decided(85, ahead=True, strikes=4).fold
     assert not decided(85, ahead=True, failure="auth", pause=3.0).fold
 

@@ -184,9 +184,9 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     schedule: Annotated[
         Literal["auto", "threshold", "cheapest"],
         doc(
-            "when to compact: auto also before the threshold, at moments when rewriting the cached prefix is cheap, where "
-            "prices are known and the provider reports cached tokens; threshold: only there; cheapest: like auto, but "
-            "always, and down to a smaller size"
+            "when to compact: at the threshold, and before it when rewriting the cached prefix is cheap (auto: where "
+            "prices are known and the provider reports cached tokens); only at the threshold; or as early and as small "
+            "as is cheapest"
         ),
     ] = "auto"
     schedule_summary: Annotated[

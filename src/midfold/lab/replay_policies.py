@@ -77,8 +77,7 @@ THRESHOLD = ReplayPolicy(name="threshold", fold="threshold", threshold=0.5)
 DEFAULT = ReplayPolicy(name="default", fold="auto", threshold=0.5)
 """The default settings."""
 POLICIES: dict[str, ReplayPolicy] = {
-    policy.name: policy
-    for policy in (DOCUMENTED, NO_COMPACTION, PRUNE_EVERY_TURN, THRESHOLD, SCHEDULED, DEFAULT)
+    policy.name: policy for policy in (DOCUMENTED, NO_COMPACTION, PRUNE_EVERY_TURN, THRESHOLD, SCHEDULED, DEFAULT)
 }
 
 

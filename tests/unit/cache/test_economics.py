@@ -18,7 +18,6 @@ from midfold.cache.schedule import (
     Writer,
     break_even,
     cold_gain,
-    landing,
     pressure,
     schedule,
     summary_price,
@@ -101,8 +100,8 @@ def test_a_warm_fold_never_costs_more_than_a_twentieth_of_the_bill() -> None:
         (40_000, False, Pressure.SOFT),
         (39_999, False, Pressure.NONE),
         (39_999, True, Pressure.SOFT),
-        (20_000, True, Pressure.SOFT),
-        (19_999, True, Pressure.NONE),
+        (30_000, True, Pressure.SOFT),
+        (29_999, True, Pressure.NONE),
     ],
 )
 def test_cold_moments_are_used_from_a_fixed_size_on(tokens: int, cold: bool, expected: Pressure) -> None:
@@ -112,7 +111,7 @@ def test_cold_moments_are_used_from_a_fixed_size_on(tokens: int, cold: bool, exp
 
 @pytest.mark.parametrize(("tokens", "target"), [(90_000, 15_000), (40_000, 15_000), (36_000, 18_000), (19_000, 14_250)])
 def test_far_below_the_threshold_a_fold_takes_half_at_most_and_a_quarter_at_least(tokens: int, target: int) -> None:
-    assert landing(tokens, 100_000, 0.4, 0.15) == target
+    assert Schedule(threshold_tokens=100_000, prices=ANTHROPIC).target(tokens) == target
 
 
 def test_a_summary_is_priced_by_who_writes_it_and_what_it_reads() -> None:
@@ -277,7 +276,7 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
 
 
 def test_without_a_schedule_nothing_changes_before_the_threshold() -> None:
-    session, clock = session_of()
+    session, clock = session_of(schedule="threshold")
     talk(session, 30)
     session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
     clock.advance(900)
