@@ -30,7 +30,6 @@ from midfold.agent.room import Room
 from midfold.cache.schedule import summary_price
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, PromptCaching
-from midfold.fold.receipt import Receipt
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.gateway import create_app
 from midfold.lab.exams import score
@@ -43,10 +42,11 @@ from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.testing.answers import Answer, value
 from midfold.testing.doubles import Request, ScriptedProvider, served
-from midfold.transcript.document import message_value, read
+from midfold.transcript.document import read
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.openai_chat import OpenAIChat
 from midfold.transcript.replies import ModelAnswer
+from midfold.transcript.splice import message_value
 
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
 SCHEDULES = ("threshold", "auto")

@@ -285,6 +285,36 @@ def test_without_a_schedule_nothing_changes_before_the_threshold() -> None:
     assert not session.compact().changed
 
 
+UNCACHED_USAGE = {"input_tokens": 14_000, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+CACHED_USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 14_000, "cache_read_input_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "settings", "early"),
+    [
+        ("claude-sonnet-4-5", CACHED_USAGE, {}, True),
+        ("claude-sonnet-4-5", UNCACHED_USAGE, {}, False),
+        ("model-without-prices", CACHED_USAGE, {}, False),
+        ("claude-sonnet-4-5", CACHED_USAGE, {"schedule": "threshold"}, False),
+    ],
+)
+def test_default_schedule_needs_known_prices_and_a_provider_that_caches(
+    model: str, usage: dict[str, int], settings: dict[str, Any], early: bool
+) -> None:
+    clock = FakeClock(1_000.0)
+    config = Config(compression=Compression(threshold=0.85), prompt_caching=PromptCaching(**settings))
+    with midfold.open("memory:", config=config, clock=clock, summarizer=local_summarizer) as sessions:
+        session = sessions.session("s", model=model, context_length=20_000)
+        talk(session, 40)
+        session.observe(usage)
+        clock.advance(20)
+        assert not session.compact().changed, "the cache is warm, and the threshold is not reached"
+        clock.advance(400)
+        done = session.compact()
+        assert done.changed is early
+        assert not early or (done.receipt.timing is not None and done.receipt.timing.reason == "cold")
+
+
 def test_the_limit_overrides_the_schedule() -> None:
     session, _ = session_of(schedule="cheapest")
     talk(session, 80)
