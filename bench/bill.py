@@ -220,7 +220,7 @@ def main() -> None:
     windows = [int(part.rstrip("k")) * 1000 for part in chosen.windows.split(",")]
     files = sorted(map(str, Path(chosen.data).rglob("*.jsonl")))
     recordings = [one for one in load_recordings(load_sessions(files)) if one.requests][:: chosen.every]
-    rows = []
+    rows, origin = [], _origin()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 2)) as pool:
         for window in windows:
             for face in chosen.places.split(","):
@@ -231,7 +231,7 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
     if chosen.out is not None:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps({**_origin(), "recordings": len(recordings), "rows": rows}, indent=1) + "\n")
+        chosen.out.write_text(json.dumps({**origin, "recordings": len(recordings), "rows": rows}, indent=1) + "\n")
 
 
 def _row(bill: Bill) -> dict[str, Any]:
