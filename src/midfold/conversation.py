@@ -288,7 +288,7 @@ class Conversation(ABC, Generic[N]):
         fixed, tokens = setup.fixed_size(now.dialect), usage.prompt_tokens
         learnt = memory.calibration.observe(now.running.now, tokens, fixed=fixed, meter=setup.meter)
         state, health = memory.state, memory.health
-        if is_relieved(tokens, setup.budget.threshold_tokens, setup.schedule):
+        if is_relieved(tokens, setup.budget.threshold_tokens, setup.schedule, health):
             state = msgspec.structs.replace(state, ineffective=0)
         if watches:
             number = state.count if compaction is None else compaction

@@ -12,8 +12,9 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
    for ten requests, or as near to it as can be, and a notice gives the numbers. Where what is fixed leaves hardly any
    room, there is no fold at all: each would be followed by the next.
-4. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
-   The settings may leave the summaries of such early folds to no model.
+4. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands at or below the size at
+   which the schedule aims. The threshold stays the latest moment. An automatic schedule counts only where the provider
+   has reported cached tokens. The settings may leave the summaries of such early folds to no model.
 5. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
    stop the early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
    fold that helps, or another model begins anew.
@@ -115,9 +116,11 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deep_landing(self) -> int | None:
-        """The size that leaves room for the next requests; None where a usual fold does."""
-        ahead, scheduled = self.ahead, self.schedule is not None
-        if not self.leaves_room or scheduled or (self.prompt_tokens < self.threshold_tokens and not ahead):
+        """Return the size to land below: the schedule's, else one with space for ten requests; None: the threshold."""
+        ahead = self.ahead
+        if self.schedule is not None:
+            return self.schedule.target(self.prompt_tokens, self.fixed_tokens + self.late_tokens)
+        if not self.leaves_room or (self.prompt_tokens < self.threshold_tokens and not ahead):
             return None
         # What is said before a fold that was made ahead is swapped in comes on top of it.
         limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
@@ -168,11 +171,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to compact below the threshold: on request, at a cheap moment, or because the engine says so."""
     ahead: bool = False
     """Whether it is made before it is time."""
-    target_tokens: int | None = None
-    """The size a scheduled fold aims at."""
     threshold_tokens: int = 0
     landing_tokens: int | None = None
-    """The size below which a fold must stay to leave room, in place of the threshold."""
+    """The size below which a compaction must land, in place of the threshold."""
     local: bool = False
     """Whether the summary is made without a model, by the settings."""
     failure: FailureKind = ""
@@ -192,7 +193,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             request = msgspec.structs.replace(request, budget=budget, trigger_tokens=trigger)
         if self.asked or not self.forced:
             return request
-        return msgspec.structs.replace(request, force=True, ahead=self.ahead, target_tokens=self.target_tokens)
+        return msgspec.structs.replace(request, force=True, ahead=self.ahead)
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The outcome with the reason why it came now. One that was forced, by nobody, and came to nothing is a strike:
@@ -220,6 +221,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(situation: Situation) -> Decision:
     """The one decision."""
+    schedule = situation.schedule
+    if schedule is not None and not schedule.applies(situation.health):
+        situation = msgspec.structs.replace(situation, schedule=None)
     return msgspec.structs.replace(_decision(situation), recall=situation.recall, fault=situation.fault)
 
 
@@ -262,7 +266,6 @@ def _decision(situation: Situation) -> Decision:
         threshold_tokens=threshold,
         ahead=situation.ahead,
         forced=schedule is not None or situation.ahead or small,
-        target_tokens=None if schedule is None else schedule.target(size),
         local=local,
         failure=situation.failure if paused and not local else "",
         pause=0.0 if local else max(situation.pause, 0.0),
@@ -349,9 +352,12 @@ def is_asked(request: CompactionRequest) -> bool:
     return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
 
 
-def is_relieved(prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None) -> bool:
+def is_relieved(
+    prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None, health: Health | None = None
+) -> bool:
     """Whether a prompt is so small that earlier strikes say nothing any more."""
-    return prompt_tokens < threshold_tokens * (RELIEF if schedule is None else schedule.soft)
+    scheduled = schedule is not None and schedule.applies(health or Health())
+    return prompt_tokens < threshold_tokens * (schedule.soft if schedule and scheduled else RELIEF)
 
 
 def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | None = None) -> Situation:

@@ -225,7 +225,7 @@ class Setup:
     @property
     def schedule(self) -> Schedule | None:
         """When folds are cheap; None where the settings fold at the threshold only."""
-        return schedule_of(self.budget.threshold_tokens, self.config, self.model, self.writer)
+        return schedule_of(self.budget, self.config, self.model, self.writer)
 
 
 def _defaults() -> Config:
@@ -234,18 +234,18 @@ def _defaults() -> Config:
     return Config()
 
 
-def schedule_of(
-    threshold_tokens: int, config: Config, model: str | None, writer: Callable[[], Summarizer]
-) -> Schedule | None:
-    """When folds are cheap; None where the settings fold at the threshold only, and then nobody is asked for prices."""
+def schedule_of(budget: Budget, config: Config, model: str | None, writer: Callable[[], Summarizer]) -> Schedule | None:
+    """Return when compactions are cheap; None where they wait for the threshold."""
     settings = config.prompt_caching
-    if settings.schedule != "cheapest" or not config.compression.enabled:
+    if settings.schedule == "threshold" or not config.compression.enabled:
         return None
-    return Schedule(
-        threshold_tokens=threshold_tokens,
-        prices=prices_for(model, settings.cache_ttl, config.models),
-        writer=None if settings.schedule_summary == "local" else _summary_writer(writer(), config),
-    )
+    prices, automatic = prices_for(model, settings.cache_ttl, config.models), settings.schedule == "auto"
+    if automatic and not prices.are_known:
+        return None
+    paid = None if settings.schedule_summary == "local" else _summary_writer(writer(), config)
+    if automatic:
+        return Schedule.automatic_for(budget, prices, paid)
+    return Schedule(threshold_tokens=budget.threshold_tokens, prices=prices, writer=paid)
 
 
 def _summary_writer(summarizer: Summarizer, config: Config) -> Writer | None:

@@ -292,6 +292,35 @@ def test_manage_folds_at_a_cheap_moment_where_folds_are_scheduled() -> None:
                 assert reasons == (["cold"] if schedule == "cheapest" else [])
 
 
+@pytest.mark.parametrize(
+    ("cached", "schedule", "early"), [(6_000, "auto", True), (0, "auto", False), (6_000, "", False)]
+)
+def test_manage_uses_cheap_moments_by_default_where_the_provider_caches(
+    cached: int, schedule: str, early: bool
+) -> None:
+    some = [*work(14), user("And what is left?")]
+    more = [*some, assistant("A little."), user("Then do it.")]
+    clock = FakeClock(1_000.0)
+
+    def answer(request: Request) -> Any:
+        details = {"cached_tokens": cached}
+        usage = {"prompt_tokens": 7_000, "completion_tokens": 5, "prompt_tokens_details": details}
+        return value({"choices": [], "usage": usage})
+
+    config = settings(None, window=WINDOW, mode="manage")
+    caching = msgspec.structs.replace(config.prompt_caching, schedule=schedule or "threshold")
+    with ScriptedProvider(then=answer) as provider, midfold.open("memory:", clock=clock) as sessions:
+        upstream = msgspec.structs.replace(config.gateway, upstream=provider.url)
+        config = msgspec.structs.replace(config, gateway=upstream, prompt_caching=caching)
+        with running(provider.url, config=config, sessions=sessions) as gateway:
+            assert gateway.post(CHAT, body(some))[1]["x-midfold-action"] == "relayed"
+            clock.advance(20)
+            assert gateway.post(CHAT, body(more))[1]["x-midfold-action"] == "relayed", "the cache is warm"
+            clock.advance(400)
+            _, head, _ = gateway.post(CHAT, body(more))
+            assert head["x-midfold-action"] in (("compacted", "pruned") if early else ("relayed",))
+
+
 def test_reported_tokens_count_before_the_estimate() -> None:
     half = [*work(24), user("And what is left?")]
 

@@ -13,10 +13,11 @@ from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule
 from midfold.decide import Decision, Situation, calls_to_replace, decide, is_relieved
-from midfold.fold.budget import Pressure
+from midfold.fold.budget import Pressure, plan_budget
 from support import data
 
-SCHEDULE = Schedule(threshold_tokens=100, prices=Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0))
+PRICES = Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0)
+SCHEDULE = Schedule(threshold_tokens=100, prices=PRICES, least_tokens=10)
 COLD = Health(turns=3, last=Turn(kind="hit", at=0.0))
 
 
@@ -62,12 +63,52 @@ def test_where_folds_are_scheduled_two_strikes_stop_the_early_ones_and_four_all(
     early = decided(60, **cold)
     assert (early.fold, early.forced, early.pressure) == (True, True, Pressure.NONE)
     assert early.timing is not None and early.timing.reason == "cold"
-    assert early.target_tokens == SCHEDULE.target(60)
+    assert early.landing_tokens == SCHEDULE.target(60) == 15
     assert not decided(60, strikes=2, **cold).fold
     assert decided(100, strikes=3, **cold).fold
     assert not decided(100, strikes=4, **cold).fold
     warm = decided(60, schedule=SCHEDULE, health=COLD, now=1.0)
     assert not warm.fold and warm.timing is not None and warm.timing.reason == "waiting"
+
+
+AUTOMATIC = Schedule.automatic_for(plan_budget(200_000), PRICES)
+CACHED = Health(turns=3, prompt_tokens=90_000, written=30_000, last=Turn(kind="hit", at=0.0))
+
+
+def automatic(tokens: int, health: Health, now: float = 1_000.0) -> Decision:
+    situation = Situation(
+        prompt_tokens=tokens, threshold_tokens=100_000, schedule=AUTOMATIC, health=health, now=now, fixed_tokens=5_000
+    )
+    return decide(situation)
+
+
+def test_automatic_schedule_needs_a_provider_that_reports_cached_tokens() -> None:
+    early = automatic(60_000, CACHED)
+    assert early.fold and early.timing is not None and early.timing.reason == "cold"
+    unseen = automatic(60_000, COLD)
+    assert (unseen.fold, unseen.timing, unseen.reason) == (False, None, decide_at(60_000).reason)
+    assert automatic(100_000, COLD) == decide_at(100_000)
+
+
+def decide_at(tokens: int) -> Decision:
+    return decide(Situation(prompt_tokens=tokens, threshold_tokens=100_000, now=1_000.0, fixed_tokens=5_000))
+
+
+@pytest.mark.parametrize("tokens", [100_000, 150_000])
+def test_documented_threshold_is_the_latest_moment_of_the_automatic_schedule(tokens: int) -> None:
+    warm = automatic(tokens, CACHED, now=1.0)
+    assert warm.fold and warm.timing is not None and warm.timing.reason == "hard"
+    assert not automatic(99_999, CACHED, now=1.0).fold, "warm, and not urgent"
+
+
+def test_automatic_schedule_lands_at_the_size_of_tail_and_summary() -> None:
+    made = automatic(100_000, CACHED)
+    assert made.landing_tokens == 5_000 + int(95_000 * 0.3), "20 % tail and 10 % summary, beside the fixed tokens"
+    small = Schedule.automatic_for(plan_budget(32_000), PRICES)
+    assert small.target(16_000) == int(16_000 * 0.6), "small windows keep a larger share"
+    assert small.target(16_000, fixed_tokens=16_500) == 16_000, "never above the threshold"
+    wide = Schedule.automatic_for(plan_budget(200_000, target_ratio=0.8), PRICES)
+    assert wide.target(100_000) == 90_000, "a larger tail is kept"
 
 
 def test_early_folds_may_be_left_to_no_model_and_then_no_pause_matters() -> None:
@@ -97,7 +138,7 @@ def test_too_many_messages_are_urgent_and_force_an_engine_that_goes_by_size() ->
 
 def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
     made = decided(85, ahead=True, schedule=SCHEDULE)
-    assert (made.fold, made.forced, made.timing, made.target_tokens) == (True, True, None, SCHEDULE.target(85))
+    assert (made.fold, made.forced, made.timing, made.landing_tokens) == (True, True, None, SCHEDULE.target(85))
     assert not decided(85, ahead=True, strikes=4).fold
     assert not decided(85, ahead=True, failure="auth", pause=3.0).fold
 
@@ -105,6 +146,7 @@ def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
 def test_a_prompt_that_is_small_again_forgives_strikes() -> None:
     assert is_relieved(89, 100, None) and not is_relieved(90, 100, None)
     assert not is_relieved(50, 100, SCHEDULE) and is_relieved(39, 100, SCHEDULE)
+    assert is_relieved(85_000, 100_000, AUTOMATIC, COLD) and not is_relieved(85_000, 100_000, AUTOMATIC, CACHED)
 
 
 def test_strikes_stop_folds_until_there_is_something_new_to_fold() -> None:

@@ -33,6 +33,11 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str = ""
     assumed: bool = False
 
+    @property
+    def are_known(self) -> bool:
+        """Return whether the table or the settings state what this model charges, cached tokens included."""
+        return self.base > 0 and not self.assumed
+
     def money(self, tokens: float) -> float:
         """Dollars for tokens at the base price."""
         return tokens * self.base / 1_000_000

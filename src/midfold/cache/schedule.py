@@ -14,6 +14,9 @@ Rules of this file:
    session has cost so far: whatever the future brings, folding was at most so much dearer than not folding.
 5. A cold moment is used from `COLD_FROM` tokens on, also where the window is far from full: what a pause costs does not
    depend on the window. Such a fold takes half of the view away at most.
+6. An automatic schedule applies only where the provider has reported cached tokens. It aims at the size that the
+   settings describe (tail and summary), so that a scheduled compaction keeps what the settings keep, except for what
+   `protect_last_n` keeps beyond that size.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import msgspec
 
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.fold.budget import SUMMARY_MINIMUM, Pressure, pressure_of
+from midfold.fold.budget import SOFT_RATIO, SUMMARY_MINIMUM, Budget, Pressure, pressure_of
 from midfold.fold.receipt import Timing
 
 # When rewriting a cached prefix pays.
@@ -56,11 +59,14 @@ EXPIRING = 0.9
 
 
 MOST_REGRET = 0.045
-COLD_FROM = 20_000
-CHEAP_FROM = 0.4
-"""Of the threshold: from here on a cheap moment is used."""
+COLD_FROM = 30_000
+CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
+"""Share of the threshold from which a cheap moment is used: under `cheapest`, and automatically."""
 LANDING = 0.15
-"""Of the threshold: the size a scheduled fold aims at."""
+"""Share of the threshold, less the fixed tokens, at which a compaction under `cheapest` aims."""
+LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.6
+"""Smallest conversation, in tokens, at which a scheduled compaction aims, and the share of a small threshold that this
+may take. Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json)."""
 PATIENCE = 4.0
 """Carrying a fold must have cost so many times its price before it is made warm."""
 
@@ -90,14 +96,6 @@ def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bo
     """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
     urgency = pressure_of(prompt_tokens, threshold_tokens, soft)
     return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_FROM else urgency
-
-
-def landing(prompt_tokens: int, threshold_tokens: int, soft: float, share: float) -> int:
-    """The size a scheduled fold aims at; far below the threshold it takes half away at most, and a quarter at least."""
-    aimed = int(threshold_tokens * share)
-    if prompt_tokens < threshold_tokens * soft:
-        aimed = min(max(aimed, prompt_tokens // 2), prompt_tokens * 3 // 4)
-    return max(aimed, 1)
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,16 +189,46 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """When to fold, by price. `soft` and `share` are shares of the threshold: where cheap moments begin to be used, and
     the size to land at. Without a `writer` summaries are made locally and cost nothing."""
 
+    automatic: bool = False
+    """Whether it applies only where the provider has been seen to cache."""
+
     threshold_tokens: int
     prices: Prices
     soft: float = CHEAP_FROM
     share: float = LANDING
+    least_tokens: int = LANDING_TOKENS
     patience: float = PATIENCE
     writer: Writer | None = None
 
-    def target(self, prompt_tokens: int) -> int:
-        """The size a fold aims at."""
-        return landing(prompt_tokens, self.threshold_tokens, self.soft, self.share)
+    @classmethod
+    def automatic_for(cls, budget: Budget, prices: Prices, writer: Writer | None = None) -> Schedule:
+        """Return the schedule of the default settings, which aims at the size of tail and summary."""
+        usual = (budget.tail_tokens + budget.most_summary_tokens) / max(budget.threshold_tokens, 1)
+        return cls(
+            threshold_tokens=budget.threshold_tokens,
+            prices=prices,
+            automatic=True,
+            soft=AUTO_FROM,
+            share=min(usual, 1.0),
+            least_tokens=AUTO_LANDING_TOKENS,
+            writer=writer,
+        )
+
+    def applies(self, health: Health) -> bool:
+        """Return whether to schedule: always if the settings ask for it, else once the provider reported caching."""
+        return not self.automatic or health.read + health.written > 0
+
+    def target(self, prompt_tokens: int, fixed_tokens: int = 0) -> int:
+        """Return the size at which a compaction aims.
+
+        Far below the threshold it removes at most half of the prompt, and at least a quarter.
+        """
+        beside = max(self.threshold_tokens - fixed_tokens, 0)
+        size = int(max(beside * self.share, min(self.least_tokens, beside * LANDING_LIMIT)))
+        aimed = min(fixed_tokens + size, self.threshold_tokens)
+        if prompt_tokens < self.threshold_tokens * self.soft:
+            aimed = min(max(aimed, prompt_tokens // 2), prompt_tokens * 3 // 4)
+        return max(aimed, 1)
 
     def timing(
         self,
@@ -218,7 +246,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         idle = 0.0 if health.last is None else max(now - health.last.at, 0.0)
         cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
         urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)
-        target = self.target(prompt_tokens) if urgency else prompt_tokens
+        target = self.target(prompt_tokens, fixed_tokens) if urgency else prompt_tokens
         moment = ScheduleFacts(
             pressure=urgency,
             prompt_tokens=prompt_tokens,

@@ -182,9 +182,13 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Literal["5m", "1h"], doc("lifetime of a cached prefix; 1h suits sessions with long breaks")
     ] = "5m"
     schedule: Annotated[
-        Literal["threshold", "cheapest"],
-        doc("fold at the threshold only, or before it at a moment when the cached prefix costs least"),
-    ] = "threshold"
+        Literal["auto", "threshold", "cheapest"],
+        doc(
+            "when to compact: at the threshold, and before it when rewriting the cached prefix is cheap (auto: where "
+            "prices are known and the provider reports cached tokens); only at the threshold; or as early and as small "
+            "as is cheapest"
+        ),
+    ] = "auto"
     schedule_summary: Annotated[
         Literal["configured", "local"],
         doc("who summarises a fold made before the threshold: the configured model, or rules, for free"),

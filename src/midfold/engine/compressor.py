@@ -51,7 +51,8 @@ from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text,
 SMALLEST_RESULT = 200
 LONG_ARGUMENTS = 2_000
 ENOUGH = 0.5
-"""Of the threshold: digests that bring the view down to this, or to what a fold would leave, are enough."""
+"""Of the threshold: digests that bring the view down to this, or to what a compaction would leave, are enough, unless
+that is so large that the next rewrite of the cached prefix would follow after few turns (`Job.roomy_limit`)."""
 SMALLEST_DIGEST = 12
 """Tokens; a digest has at least its handle and a word on what was done."""
 MOST_CHARACTERS_PER_TOKEN = 6
@@ -97,8 +98,9 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
 
 
 def _enough(job: Job, plan: Plan) -> int:
-    """The size from which on a summary would not make the view smaller than it should be."""
-    return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.limit)
+    """Return the largest size at which digests suffice: as small as a compaction would make it, and some turns away
+    from the next rewrite."""
+    return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.roomy_limit)
 
 
 def _slack(job: Job, plan: Plan) -> float:

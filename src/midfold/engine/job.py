@@ -263,7 +263,9 @@ class Job:
     def standing(self) -> Standing:
         """The instructions of the client, as far as they may stay."""
         share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
-        bound = min(int(self.limit * share), MOST_TOKENS)
+        # A compaction that lands lower than it must, to be followed by another one later, keeps the same instructions.
+        limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
+        bound = min(int(limit * share), MOST_TOKENS)
         found = self.omissions.attempt(
             "client instructions", lambda: standing_instructions(self.messages, bound), Standing()
         )

@@ -110,7 +110,8 @@ def _tell(job: Job, plan: Plan) -> Plan:
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - job.layout.first):
         why = "with" if _can_fit(job, plan, job.limit) else "even without"
-        limit = f"the view would not be below the threshold of {job.limit + 1:,} tokens"
+        name = "the size to land at" if job.request.trigger_tokens else "the threshold"
+        limit = f"the view would not be below {name} of {job.limit + 1:,} tokens"
         job.notices.append(
             f"the last {kept} messages stay, not the {floor} of protect_last_n: "
             f"{why} the ones before them and with a summary of full length {limit}"

@@ -125,7 +125,7 @@ class HistoryFolder:
             health=health or Health(),
             now=setup.clock(),
             fixed_tokens=measured.fixed,
-            leaves_room=not manages or setup.schedule is None,
+            leaves_room=True,
             recall=self._recall_cost(measured, setup),
             model=setup.model,
         )

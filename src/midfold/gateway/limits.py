@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from midfold.api import believe, budget_for
-from midfold.cache.schedule import CHEAP_FROM, COLD_FROM
+from midfold.cache.prices import prices_for
+from midfold.cache.schedule import AUTO_FROM, CHEAP_FROM, COLD_FROM
 from midfold.config import Config
 from midfold.errors import MidfoldError
 from midfold.fold.request import Redactor
@@ -408,16 +409,19 @@ class ReportedDensities:
 
 
 def is_scheduled(config: Config) -> bool:
-    """Whether requests are folded at cheap moments, too."""
-    chosen = config.prompt_caching.schedule == "cheapest"
+    """Return whether requests may be folded at cheap moments, too."""
+    chosen = config.prompt_caching.schedule != "threshold"
     return chosen and config.gateway.mode == "manage" and config.compression.enabled
 
 
-def least_fold_tokens(config: Config, trigger: int) -> int:
-    """Tokens from which a request may have to be folded."""
+def least_fold_tokens(config: Config, model: str | None, trigger: int) -> int:
+    """Return the tokens from which a request may have to be folded."""
     if not is_scheduled(config):
         return trigger
-    return min(int(trigger * CHEAP_FROM), COLD_FROM)
+    if config.prompt_caching.schedule == "cheapest":
+        return min(int(trigger * CHEAP_FROM), COLD_FROM)
+    prices = prices_for(model, config.prompt_caching.cache_ttl, config.models)
+    return min(int(trigger * AUTO_FROM), COLD_FROM) if prices.are_known else trigger
 
 
 class Policy:
@@ -479,7 +483,7 @@ class Policy:
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
-            looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
+            looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, model, trigger)
             looked_at = self._first_look(trigger, looked_at)
             return ModelLimits(window, trigger, reservation, meter, looked_at, output=output)
         trigger = int(window * HYGIENE_RATIO)

@@ -24,7 +24,7 @@ from midfold.cache.health import Health, RequestHashes
 from midfold.cache.markers import block_count
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
-from midfold.decide import Situation, decide
+from midfold.decide import Decision, Situation, decide
 from midfold.lab.exams import Exam, exam_at, score
 from midfold.lab.message_text import size
 from midfold.lab.recorded_sessions import (
@@ -296,10 +296,11 @@ class Player:
         if self.policy.fold == "never":
             return
         tokens = self.view.prompt_tokens
-        reason = self._reason(tokens, now)
-        if not reason:
+        decision = self._decide(tokens, now)
+        if not decision.fold:
             return
-        folded = self.folder.fold(self.view.transcript, tokens)
+        reason = "hard" if decision.timing is None else decision.timing.reason
+        folded = self.folder.fold(self.view.transcript, tokens, decision)
         if folded is not None:
             if self.policy.summary == "model" or (self.policy.summary == "limit" and reason == "hard"):
                 self._pay(folded, tokens, now)
@@ -307,22 +308,17 @@ class Player:
             self._show(folded.outcome.messages)
             self.folds += 1
 
-    def _reason(self, tokens: int, now: float) -> str:
-        """Why to fold now; empty if not."""
-        by_price = self.policy.fold != "threshold"
+    def _decide(self, tokens: int, now: float) -> Decision:
         situation = Situation(
             prompt_tokens=tokens,
             threshold_tokens=self.folder.budget.threshold_tokens,
-            schedule=self.folder.schedule if by_price else None,
+            schedule=self.folder.schedule,
             health=self.health,
             now=now,
             fixed_tokens=self.fixed,
             model=self.health.seen.model if self.health.seen is not None else None,
         )
-        decision = decide(situation)
-        if not decision.fold:
-            return ""
-        return "hard" if decision.timing is None else decision.timing.reason
+        return decide(situation)
 
     def _pay(self, folded: PaidFold, tokens: int, now: float) -> None:
         """A model that is asked for the summary, with the prefix that is cached while it is warm."""

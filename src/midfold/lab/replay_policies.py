@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writer
+from midfold.decide import Decision
 from midfold.engine import Compressor
 from midfold.engine.assemble import assemble
 from midfold.engine.finish import leave
@@ -35,7 +36,9 @@ class ReplayPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     markers: Literal["planned", "system_and_3", "none"] = "planned"
     ttl: Literal["5m", "1h"] = "5m"
-    fold: Literal["never", "threshold", "scheduled"] = "scheduled"
+    fold: Literal["never", "threshold", "auto", "scheduled"] = "scheduled"
+    """When to compact; `auto` is the default of `prompt_caching.schedule` and ignores `soft`, `landing` and
+    `patience`."""
     engine: Literal["midfold", "documented"] = "midfold"
     prune: Literal["digest", "placeholder", "off"] = "digest"
     prune_every_turn: bool = False
@@ -45,8 +48,6 @@ class ReplayPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of the threshold: SOFT pressure."""
     landing: Share = LANDING
     """Of the threshold: the size a fold aims at."""
-    dense: bool = True
-    """Whether a fold fills that size with verbatim lines of what it folds, instead of a long tail."""
     target_ratio: Share = 0.2
     protect_last_n: Annotated[int, Meta(ge=1)] = 20
     patience: Annotated[float, Meta(gt=0.0)] = PATIENCE
@@ -63,8 +64,6 @@ DOCUMENTED = ReplayPolicy(
     engine="documented",
     prune="placeholder",
     threshold=0.5,
-    landing=0.5,
-    dense=False,
     summary="model",
 )
 """The specification's: `system_and_3`, a summary by a model at half of the window, 20 % or 20 messages as the tail."""
@@ -72,8 +71,13 @@ PRUNE_EVERY_TURN = msgspec.structs.replace(
     DOCUMENTED, name="prune every turn", markers="planned", prune_every_turn=True
 )
 SCHEDULED = ReplayPolicy(name="scheduled")
+"""`prompt_caching.schedule: cheapest` with a threshold of 0.85."""
+THRESHOLD = ReplayPolicy(name="threshold", fold="threshold", threshold=0.5)
+"""The default settings with `prompt_caching.schedule: threshold`."""
+DEFAULT = ReplayPolicy(name="default", fold="auto", threshold=0.5)
+"""The default settings."""
 POLICIES: dict[str, ReplayPolicy] = {
-    policy.name: policy for policy in (DOCUMENTED, NO_COMPACTION, PRUNE_EVERY_TURN, SCHEDULED)
+    policy.name: policy for policy in (DOCUMENTED, NO_COMPACTION, PRUNE_EVERY_TURN, THRESHOLD, SCHEDULED, DEFAULT)
 }
 
 
@@ -141,13 +145,22 @@ class PolicyFolder:
         self.engine = DocumentedEngine() if policy.engine == "documented" else Compressor()
         self.budget: Budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
         self.state = CompactionState()
-        self.schedule = Schedule(
+        self.schedule = self._schedule(prices)
+
+    def _schedule(self, prices: Prices) -> Schedule | None:
+        policy = self.policy
+        if policy.fold in ("never", "threshold"):
+            return None
+        writer = None if policy.summary != "model" else Writer(reuses_prefix=self.reuses_prefix)
+        if policy.fold == "auto":
+            return Schedule.automatic_for(self.budget, prices, writer)
+        return Schedule(
             threshold_tokens=self.budget.threshold_tokens,
             prices=prices,
             soft=policy.soft,
             share=policy.landing,
             patience=policy.patience,
-            writer=None if policy.summary != "model" else Writer(reuses_prefix=self.reuses_prefix),
+            writer=writer,
         )
 
     @property
@@ -168,11 +181,9 @@ class PolicyFolder:
             prompt_tokens=prompt_tokens,
             state=self.state,
             options=options,
-            force=True,
-            target_tokens=self.schedule.target(prompt_tokens) if self.policy.dense else None,
         )
 
-    def fold(self, messages: Transcript, prompt_tokens: int) -> PaidFold | None:
+    def fold(self, messages: Transcript, prompt_tokens: int, decision: Decision) -> PaidFold | None:
         """The view after a fold; None if there was nothing to do."""
         asks: list[SummaryAsk] = []
 
@@ -180,7 +191,7 @@ class PolicyFolder:
             asks.append(ask)
             return local_summarizer(ask)
 
-        outcome = drive(self.engine.compress(self.request(messages, prompt_tokens)), summarize)
+        outcome = drive(self.engine.compress(decision.apply(self.request(messages, prompt_tokens))), summarize)
         read = self._read_by_model(asks[0]) if asks else 0
         asked = asks[0].asked_tokens if asks else 0
         self.state = outcome.state

@@ -18,7 +18,6 @@ from midfold.cache.schedule import (
     Writer,
     break_even,
     cold_gain,
-    landing,
     pressure,
     schedule,
     summary_price,
@@ -100,8 +99,8 @@ def test_a_warm_fold_never_costs_more_than_a_twentieth_of_the_bill() -> None:
         (40_000, False, Pressure.SOFT),
         (39_999, False, Pressure.NONE),
         (39_999, True, Pressure.SOFT),
-        (20_000, True, Pressure.SOFT),
-        (19_999, True, Pressure.NONE),
+        (30_000, True, Pressure.SOFT),
+        (29_999, True, Pressure.NONE),
     ],
 )
 def test_cold_moments_are_used_from_a_fixed_size_on(tokens: int, cold: bool, expected: Pressure) -> None:
@@ -111,7 +110,7 @@ def test_cold_moments_are_used_from_a_fixed_size_on(tokens: int, cold: bool, exp
 
 @pytest.mark.parametrize(("tokens", "target"), [(90_000, 15_000), (40_000, 15_000), (36_000, 18_000), (19_000, 14_250)])
 def test_far_below_the_threshold_a_fold_takes_half_at_most_and_a_quarter_at_least(tokens: int, target: int) -> None:
-    assert landing(tokens, 100_000, 0.4, 0.15) == target
+    assert Schedule(threshold_tokens=100_000, prices=ANTHROPIC).target(tokens) == target
 
 
 def test_a_summary_is_priced_by_who_writes_it_and_what_it_reads() -> None:
@@ -276,13 +275,43 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
 
 
 def test_without_a_schedule_nothing_changes_before_the_threshold() -> None:
-    session, clock = session_of()
+    session, clock = session_of(schedule="threshold")
     talk(session, 30)
     session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
     clock.advance(900)
     assert session.decide().timing is None
     assert session.compact().receipt.timing is None
     assert not session.compact().changed
+
+
+UNCACHED_USAGE = {"input_tokens": 14_000, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+CACHED_USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 14_000, "cache_read_input_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "settings", "early"),
+    [
+        ("claude-sonnet-4-5", CACHED_USAGE, {}, True),
+        ("claude-sonnet-4-5", UNCACHED_USAGE, {}, False),
+        ("model-without-prices", CACHED_USAGE, {}, False),
+        ("claude-sonnet-4-5", CACHED_USAGE, {"schedule": "threshold"}, False),
+    ],
+)
+def test_default_schedule_needs_known_prices_and_a_provider_that_caches(
+    model: str, usage: dict[str, int], settings: dict[str, Any], early: bool
+) -> None:
+    clock = FakeClock(1_000.0)
+    config = Config(compression=Compression(threshold=0.85), prompt_caching=PromptCaching(**settings))
+    with midfold.open("memory:", config=config, clock=clock, summarizer=local_summarizer) as sessions:
+        session = sessions.session("s", model=model, context_length=20_000)
+        talk(session, 40)
+        session.observe(usage)
+        clock.advance(20)
+        assert not session.compact().changed, "the cache is warm, and the threshold is not reached"
+        clock.advance(400)
+        done = session.compact()
+        assert done.changed is early
+        assert not early or (done.receipt.timing is not None and done.receipt.timing.reason == "cold")
 
 
 def test_the_limit_overrides_the_schedule() -> None:

@@ -47,7 +47,7 @@ def totals(done: Result) -> dict[str, dict[str, Any]]:
 
 def test_the_built_in_policies_are_compared(tmp_path: Path) -> None:
     found = totals(run(tmp_path / "a.json", recording(), "--json"))
-    assert list(found) == ["documented", "no compaction", "prune every turn", "scheduled"]
+    assert list(found) == ["documented", "no compaction", "prune every turn", "threshold", "scheduled", "default"]
     never, documented, scheduled = (found[name] for name in ("no compaction", "documented", "scheduled"))
     assert never["folds"] == 0
     assert never["overflows"] == 1
