@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
+from midfold.engine.words import WordsOfUser
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.fold.budget import ROOMY
@@ -27,6 +28,7 @@ from midfold.fold.request import (
 from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
 from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.fold.trail import Trail, follow, parse, render
+from midfold.fold.user_record import parse_record
 from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
     CALL,
@@ -121,6 +123,8 @@ STAYING_OF_TARGET = 0.1
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
+LEAST_OF_SUMMARY = 4
+"""Share of its usual minimum, as a divisor, that a summary keeps beside many words of the user."""
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
 """Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
 more hardly helps. Tokens of the smallest one."""
@@ -243,6 +247,11 @@ class Job:
         """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
         return self._generated_messages[0]
 
+    @property
+    def beside(self) -> dict[int, Generated]:
+        """Summaries of clients that stand in a message of the user's, by their places."""
+        return self._generated_messages[1]
+
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
         """The summary so far, and its place."""
@@ -303,7 +312,7 @@ class Job:
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     def _parse_trail(self, handoff: str) -> Trail:
-        return self.omissions.attempt("file tracking", lambda: parse(handoff), Trail())
+        return self.omissions.attempt("file tracking", lambda: parse(parse_record(handoff)[1]), Trail())
 
     def _follow(self, trail: Trail, messages: Transcript) -> Trail:
         """Return the trail with what these messages did; without it where that fails."""
@@ -312,6 +321,16 @@ class Job:
         )
         redact, omissions = self.request.redact, self.omissions
         return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
+
+    @cached_property
+    def words(self) -> WordsOfUser:
+        """The user's own words, as handoffs quote them."""
+        view = (self.limit - self.fixed_tokens * self.scale) / max(self.scale, 0.01)
+        return WordsOfUser(self, max(int(view), 0))
+
+    def record_tokens(self, plan: Plan) -> int:
+        """Return the size of the user's words in the handoff of a plan."""
+        return round(self.words.record(plan).tokens * self.scale)
 
     @cached_property
     def standing(self) -> Standing:
@@ -362,9 +381,8 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        beside = self._generated_messages[1]
         turns = self._turns(plan)
-        return tuple([without_summary(turns[index]) if index in beside else turns[index] for index in turns])
+        return tuple([without_summary(turns[index]) if index in self.beside else turns[index] for index in turns])
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
@@ -386,7 +404,8 @@ class Job:
             budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
             redact=self.request.redact,
-            previous=without_step_handles(self.state.summary),
+            previous=without_step_handles(self.words.previous_summary),
+            words=self.words.record(plan),
             focus=self.request.focus,
             prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
@@ -427,16 +446,18 @@ class Job:
         of the size that was asked for."""
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
-            before = max(sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS, 0)
-            new, stays = gone - before, self.staying(plan) + FRAME_TOKENS
+            earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
+            before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
+            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.record_tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
             has_room = spare and not self.request.trigger_tokens
             room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
             return min(self.budget.summary_tokens(new, before, room), most)
-        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan)
-        return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
+        words, most = self.record_tokens(plan), self.budget.summary_maximum
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
+        return max(most - words, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
 
     @cached_property
     def _all_tokens(self) -> int:
@@ -473,11 +494,21 @@ class Job:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.record_tokens(plan)
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = int(target * STAYING_OF_TARGET) if plan.fold() else target
-        ladder = ladder_for(target)
+        room = self.staying_tokens if plan.fold() else target
+        ladder = self.ladder
         return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
+
+    @cached_property
+    def ladder(self) -> tuple[Ends, ...]:
+        """How much of what is long can stay where a size was asked for."""
+        return ladder_for(self.limit, self.words.shown_of_ask)
+
+    @property
+    def staying_tokens(self) -> int:
+        """Tokens that verbatim messages may take of a size that was asked for, beside the newest ask."""
+        return int(self.limit * STAYING_OF_TARGET + self.words.ask_tokens * self.scale)
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))
