@@ -69,6 +69,11 @@ def view_text(messages: Any) -> str:
     return "\n".join(message.text for message in midfold.read(messages).messages)
 
 
+def count(messages: Any) -> int:
+    """Return the estimated size of messages in tokens."""
+    return midfold.Meter().count(midfold.read(messages).messages).tokens
+
+
 def planned_session(items: int, calls: int = 400, size: int = 4_500) -> Iterator[Messages]:
     """Yield a session in steps: a plan, tool calls, one later message of the user, more tool calls."""
     yield [{"role": "system", "content": "You are a careful engineer."}, {"role": "user", "content": plan(items)}]
@@ -175,7 +180,7 @@ def rules_in_chats(share: float, chats: int = 20) -> tuple[int, int]:
     kept = 0
     for number in range(chats):
         messages = chat(number)
-        size = midfold.count_tokens(messages).tokens
+        size = count(messages)
         result = midfold.compact(messages, context_length=200_000, target_tokens=int(size * share), force=True)
         text = view_text(result.messages)
         kept += sum(rule in text for rule in FOUR_RULES)
@@ -227,11 +232,11 @@ def relay(folds: int = 6) -> tuple[int, int]:
     view: Messages = [{"role": "user", "content": RELAY_ASK}]
     kept = number = 0
     for fold in range(folds):
-        while midfold.count_tokens(view).tokens < 8_000:
+        while count(view) < 8_000:
             number += 1
             view += tool_call(number, 2_500)
         view = list(midfold.compact(view, context_length=16_000, target_tokens=3_200, force=True).messages)
-        kept += view_text(view).count(RELAY_ASK.strip()) == 1 and midfold.count_tokens(view).tokens <= 3_400
+        kept += view_text(view).count(RELAY_ASK.strip()) == 1 and count(view) <= 3_400
         if fold == 1:
             view.append({"role": "user", "content": "Correction for item 9: the version is 2.4.1, not 2.4.0."})
     return kept, folds
@@ -243,7 +248,7 @@ def compactbench(folder: str, share: float) -> tuple[int, int, int, int]:
     for file in sorted(Path(folder).glob("*.json")):
         case = json.loads(file.read_text())
         messages = [{"role": turn["role"], "content": turn["content"]} for turn in case["transcript"]["turns"]]
-        size = midfold.count_tokens(messages).tokens
+        size = count(messages)
         result = midfold.compact(messages, context_length=8_000, target_tokens=int(size * share), force=True)
         text = view_text(result.messages).lower()
         said = view_text([message for message in messages if message["role"] == "user"]).lower()

@@ -457,7 +457,8 @@ class Job:
             return min(self.budget.summary_tokens(new, before, room), most)
         words, most = self.record_tokens(plan), self.budget.summary_maximum
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
-        return max(most - words, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
+        least = most - words - round(self.words.ask_tokens * self.scale)
+        return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
 
     @cached_property
     def _all_tokens(self) -> int:

@@ -112,6 +112,7 @@ class WordsOfUser:
             if terse and len(self._ask_text) > self.shown_of_ask:
                 head = shown_words(self._ask_text, 0, self.shown_of_ask)[0]
                 handle = handle_of(self.job.messages[self._newest_ask])
-                record.add(Words(self._ask_text[len(head) :].strip(), handle, is_whole=False))
+                fence = "```\n" if head.count("```") % 2 else ""
+                record.add(Words(fence + self._ask_text[len(head) :].strip(), handle, is_whole=False))
         most = max(self._max_tokens - shown, self._max_tokens // 2)
         return record.build(most, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)

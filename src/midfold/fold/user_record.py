@@ -428,9 +428,9 @@ class _Selection:
 
     def _keep_outline(self, at: int, reserve: int) -> None:
         """Keep the items and headings of a task that does not fit; its lines are cut shorter until they do."""
-        if self.kept[at] is None:
+        kept, units = self.kept[at], self.units[at]
+        if kept is None:
             return
-        units = self.units[at]
         wanted = [
             number
             for number, unit in enumerate(units)
@@ -440,10 +440,9 @@ class _Selection:
             or _ITEM.match(unit.text)
             or _HEADING.match(unit.text)
         ]
-        room = self.left - reserve + self._kept_cost(at)
         for longest in MAX_LINE_CHARACTERS:
-            cut = {number: _cut(units[number].text, longest) for number in wanted}
-            if sum(estimate_text(text) + 2 for text in cut.values()) <= room:
+            cut = {number: _cut(units[number].text, longest) for number in wanted if number not in kept}
+            if sum(estimate_text(text) + 2 for text in cut.values()) <= self.left - reserve:
                 break
         self.units[at] = [unit._replace(text=cut.get(number, unit.text)) for number, unit in enumerate(units)]
         for number in wanted:
@@ -466,9 +465,9 @@ class _Selection:
         lines: dict[int, list[str]] = {}
         for number in sorted(kept):
             pieces = lines.setdefault(units[number].line, [])
-            pieces += [units[number].text] if number == 0 or number - 1 in kept else [GAP, units[number].text]
-        text = "\n".join(" ".join(pieces) for pieces in lines.values())
-        return f"{text} {GAP}" if text and len(units) - 1 not in kept else text
+            has_gap = number > 0 and number - 1 not in kept and units[number - 1].line == units[number].line
+            pieces += [GAP, units[number].text] if has_gap else [units[number].text]
+        return "\n".join(" ".join(pieces) for pieces in lines.values())
 
 
 def _readable(text: str) -> str:
