@@ -21,7 +21,9 @@ from midfold.fold.handoff import recognise
 Messages = list[dict[str, Any]]
 RULE = "Never touch legacy/."
 LATER = "One more thing: the report must name every flag that was removed. Go on."
-VAGUE = "## Goal\nThe work goes on.\n\n### Done\nSeveral files were changed and looked at.\n\n## Active State\nIn progress."
+VAGUE = (
+    "## Goal\nThe work goes on.\n\n### Done\nSeveral files were changed and looked at.\n\n## Active State\nIn progress."
+)
 TOPICS = ("parser", "cache", "router", "scheduler", "exporter", "login page", "billing job", "search index")
 FOUR_RULES = (
     "Never send anything to the staging cluster.",
@@ -51,8 +53,10 @@ def plan(items: int) -> str:
 
 def tool_call(number: int, size: int) -> Messages:
     """Return a call and its result of about `size` characters."""
-    seed = random.Random(number)  # noqa: S311 - made-up output
-    lines = (f"{seed.choice(TOPICS)}/{seed.randrange(10**6):06d}.py:{n}: value = {seed.random():.6f}" for n in range(999))
+    seed = random.Random(number)
+    lines = (
+        f"{seed.choice(TOPICS)}/{seed.randrange(10**6):06d}.py:{n}: value = {seed.random():.6f}" for n in range(999)
+    )
     text = ""
     while len(text) < size:
         text += f"{next(lines)}\n"
@@ -94,8 +98,9 @@ class Library:
     """The stateless function, with the state passed on by the caller."""
 
     def __init__(self, **options: Any) -> None:
-        self.options, self.view, self.state = options, [], None
-        self.folds = 0
+        self.options = options
+        self.view: Messages = []
+        self.state = midfold.CompactionState()
 
     def step(self, messages: Messages) -> bool:
         """Append messages and compact where it is time; return whether that happened."""
@@ -109,7 +114,8 @@ class Host:
     """The verbs of the specification."""
 
     def __init__(self, **options: Any) -> None:
-        self.host, self.view = midfold.EngineHost(**options), []
+        self.host = midfold.EngineHost(**options)
+        self.view: Messages = []
 
     def step(self, messages: Messages) -> bool:
         """Append messages and compact where it is time; return whether that happened."""
@@ -161,7 +167,7 @@ def run_plan(path: Callable[..., Any], items: int, window: int, **options: Any) 
 
 def chat(number: int, tokens: int = 128_000) -> Messages:
     """Return a chat of about so many tokens, the four rules among its turns."""
-    seed = random.Random(number)  # noqa: S311 - made-up talk
+    seed = random.Random(number)
     messages: Messages = [{"role": "system", "content": "You are a helpful assistant."}]
     places = sorted(seed.sample(range(5, 190), 4))
     rules = list(FOUR_RULES)

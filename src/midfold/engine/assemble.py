@@ -205,7 +205,7 @@ def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spi
         work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
         return work
     least, notices = job.ends(plan), list(job.notices)
-    for ends in job.ladder:
+    for ends in job.words.ladder:
         work = Spill(job, messages, view)
         job.notices = list(notices)
         work.shrink(job.limit, ends.results)

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
-from midfold.engine.words import WordsOfUser
+from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.engine.user_words import WordsOfUser
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.fold.budget import ROOMY
@@ -119,8 +119,6 @@ SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
-STAYING_OF_TARGET = 0.1
-"""Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
 LEAST_OF_SUMMARY = 4
@@ -152,6 +150,7 @@ class Job:
         """The largest size the view should have: the one that was asked for, else just below the threshold."""
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
         """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
+        self.words = WordsOfUser(self, lambda: self._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
@@ -247,11 +246,6 @@ class Job:
         """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
         return self._generated_messages[0]
 
-    @property
-    def beside(self) -> dict[int, Generated]:
-        """Summaries of clients that stand in a message of the user's, by their places."""
-        return self._generated_messages[1]
-
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
         """The summary so far, and its place."""
@@ -323,16 +317,6 @@ class Job:
         return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
 
     @cached_property
-    def words(self) -> WordsOfUser:
-        """The user's own words, as handoffs quote them."""
-        view = (self.limit - self.fixed_tokens * self.scale) / max(self.scale, 0.01)
-        return WordsOfUser(self, max(int(view), 0))
-
-    def record_tokens(self, plan: Plan) -> int:
-        """Return the size of the user's words in the handoff of a plan."""
-        return round(self.words.record(plan).tokens * self.scale)
-
-    @cached_property
     def standing(self) -> Standing:
         """The instructions of the client, as far as they may stay."""
         share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
@@ -382,7 +366,9 @@ class Job:
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
         turns = self._turns(plan)
-        return tuple([without_summary(turns[index]) if index in self.beside else turns[index] for index in turns])
+        return tuple(
+            [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
+        )
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
@@ -448,14 +434,14 @@ class Job:
             gone = self._folded_tokens(plan)
             earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
             before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
-            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.record_tokens(plan)
+            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
             has_room = spare and not self.request.trigger_tokens
             room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
             return min(self.budget.summary_tokens(new, before, room), most)
-        words, most = self.record_tokens(plan), self.budget.summary_maximum
+        words, most = self.words.tokens(plan), self.budget.summary_maximum
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
         least = most - words - round(self.words.ask_tokens * self.scale)
         return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
@@ -495,21 +481,11 @@ class Job:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.record_tokens(plan)
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = self.staying_tokens if plan.fold() else target
-        ladder = self.ladder
+        room = self.words.staying_tokens if plan.fold() else target
+        ladder = self.words.ladder
         return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
-
-    @cached_property
-    def ladder(self) -> tuple[Ends, ...]:
-        """How much of what is long can stay where a size was asked for."""
-        return ladder_for(self.limit, self.words.shown_of_ask)
-
-    @property
-    def staying_tokens(self) -> int:
-        """Tokens that verbatim messages may take of a size that was asked for, beside the newest ask."""
-        return int(self.limit * STAYING_OF_TARGET + self.words.ask_tokens * self.scale)
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))

@@ -27,7 +27,7 @@ from midfold.fold.summary import (
     turn_text,
 )
 from midfold.fold.trail import Trail, without_trail
-from midfold.fold.user_record import NO_RECORD, Record
+from midfold.fold.user_record import NO_RECORD, RecordText
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Part, Role, Text, Tool, ToolCall, ToolResult, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter, estimate_text
@@ -165,7 +165,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Characters that are seen at each end of an answer that the newest ask takes up."""
     taken_up: int = -1
     """The place of that answer among `before`, `messages` and `after`; -1 where there is none, or it is folded."""
-    words: Record = NO_RECORD
+    words: RecordText = NO_RECORD
     """The user's own words, which the handoff quotes before the summary: a summary need not repeat them."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""

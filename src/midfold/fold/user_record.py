@@ -38,7 +38,7 @@ GAP = "[…]"
 FINISHED, SHORTENED, CHANGED = "reported finished", "shortened", "changed by "
 MAX_WORDS_SHARE = 0.5
 """Share of a view that the user's words may take: tasks, rules, decisions and corrections."""
-MAX_OTHER_SHARE = 0.1
+MAX_OTHER_SHARE = 0.05
 """Share of a view for other messages of the user."""
 DECISIONS_SHARE = 0.25
 """Share of the record that tasks leave to decisions and corrections."""
@@ -159,7 +159,7 @@ class Words(msgspec.Struct, frozen=True):
     """Whether the user only answered a question of the assistant's."""
 
 
-class Record(NamedTuple):
+class RecordText(NamedTuple):
     """A record as it stands in a handoff."""
 
     text: str = ""
@@ -168,7 +168,7 @@ class Record(NamedTuple):
     entries: tuple[Words, ...] = ()
 
 
-NO_RECORD = Record()
+NO_RECORD = RecordText()
 
 
 def words_of(message: Message, tools: dict[str, str]) -> list[tuple[str, bool]]:
@@ -258,22 +258,22 @@ class UserRecord:
             if not covers_all or (count and items == count):
                 return
 
-    def build(self, max_tokens: int, max_other_tokens: int, *, terse: bool) -> Record:
+    def build(self, max_tokens: int, max_other_tokens: int, *, terse: bool) -> RecordText:
         """Return the record within its budget, and what of rules, decisions and tasks did not fit."""
         if not self.entries:
             return NO_RECORD
-        chosen = _Selection(self.entries, max_tokens - HEADING_TOKENS, max_other_tokens).chosen()
+        chosen = _Selection(self.entries, max_tokens - HEADING_TOKENS, max_other_tokens).choose()
         entries: list[Words] = []
         omitted: list[OmittedWords] = []
         for entry, text in zip(self.entries, chosen, strict=True):
-            if text != entry.text and (lost := _lost(entry.text, text)):
+            if text != entry.text and (lost := _lost_tokens(entry.text, text)):
                 omitted.append(OmittedWords(handle=entry.handle, tokens=lost, kept_tokens=estimate_text(text)))
             if text:
                 entries.append(
                     msgspec.structs.replace(entry, text=text, is_whole=entry.is_whole and text == entry.text)
                 )
         text = _render(entries, terse=terse)
-        return Record(text, estimate_text(text), tuple(omitted), tuple(entries))
+        return RecordText(text, estimate_text(text), tuple(omitted), tuple(entries))
 
 
 def missing_words(record: UserRecord, seen: str) -> tuple[OmittedWords, ...]:
@@ -319,7 +319,7 @@ def _changes(texts: Sequence[str]) -> dict[int, int]:
     return found
 
 
-class Unit(NamedTuple):
+class WordsLine(NamedTuple):
     """A line of an entry, or a sentence of a long line."""
 
     text: str
@@ -327,14 +327,14 @@ class Unit(NamedTuple):
     level: int
 
 
-def _units(text: str) -> list[Unit]:
-    units: list[Unit] = []
+def _units(text: str) -> list[WordsLine]:
+    units: list[WordsLine] = []
     is_code = False
     for number, line in enumerate(text.split("\n")):
         is_fence = line.lstrip().startswith("```")
         pieces = [line] if len(line) <= LONG_LINE or is_code else _SENTENCE_END.split(line)
         is_machine = is_code or is_fence or _MACHINE.match(line) is not None
-        units += (Unit(piece, number, 0 if is_machine else _level(piece)) for piece in pieces if piece.strip())
+        units += (WordsLine(piece, number, 0 if is_machine else _level(piece)) for piece in pieces if piece.strip())
         is_code ^= is_fence
     return units
 
@@ -350,7 +350,7 @@ def _items(text: str) -> int:
     return sum(_ITEM.match(line) is not None for line in text.split("\n"))
 
 
-def _lost(text: str, kept: str) -> int:
+def _lost_tokens(text: str, kept: str) -> int:
     """Return the tokens of rules, decisions and items of a text that are not kept."""
     units = [unit for unit in _units(text) if unit.level or _ITEM.match(unit.text)]
     return sum(estimate_text(unit.text) for unit in units if unit.text.strip() not in kept)
@@ -367,7 +367,7 @@ class _Selection:
         self.kept: list[set[int] | None] = [set() for _ in entries]
         """Numbers of the units that are kept; None: all of the text."""
 
-    def chosen(self) -> list[str]:
+    def choose(self) -> list[str]:
         """Return what is kept of each entry; empty for those that are omitted."""
         units = [_units(_readable(entry.text)) for entry in self.entries]
         self.units = units
@@ -441,7 +441,7 @@ class _Selection:
             or _HEADING.match(unit.text)
         ]
         for longest in MAX_LINE_CHARACTERS:
-            cut = {number: _cut(units[number].text, longest) for number in wanted if number not in kept}
+            cut = {number: _clip(units[number].text, longest) for number in wanted if number not in kept}
             if sum(estimate_text(text) + 2 for text in cut.values()) <= self.left - reserve:
                 break
         self.units[at] = [unit._replace(text=cut.get(number, unit.text)) for number, unit in enumerate(units)]
@@ -476,5 +476,5 @@ def _readable(text: str) -> str:
     return text if len(text) <= 2 * half else f"{text[:half]}\n{text[-half:]}"
 
 
-def _cut(text: str, longest: int) -> str:
+def _clip(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[:longest]} […]"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from midfold.engine.previews import Ends, ladder_for
 from midfold.fold.archive import handle_of
 from midfold.fold.boundary import Plan
 from midfold.fold.ends import shown_words
@@ -13,7 +15,7 @@ from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.fold.user_record import (
     MAX_OTHER_SHARE,
     MAX_WORDS_SHARE,
-    Record,
+    RecordText,
     UserRecord,
     Words,
     parse_record,
@@ -25,32 +27,50 @@ from midfold.transcript.tokens import estimate_text
 if TYPE_CHECKING:
     from midfold.engine.job import Job
 
+STAYING_OF_TARGET = 0.1
+"""Share of a size that was asked for, for verbatim messages: where they take more, they are shortened."""
+
 
 class WordsOfUser:
     """The user's words in the messages of a job and in the handoff before it, read once."""
 
-    def __init__(self, job: Job, view_tokens: int) -> None:
+    def __init__(self, job: Job, beside: Callable[[], Container[int]]) -> None:
         self.job = job
-        self.view_tokens = view_tokens
-        """Size of the view without system prompt and tools, at most."""
-        self._records: dict[Plan, Record] = {}
-        self._previous, self.previous_summary = self._read_previous()
-        self.previous_tokens = estimate_text(job.state.summary) - estimate_text(self.previous_summary)
+        self._find_beside = beside
+        """Returns the places of messages that also hold a client's summary."""
+        self._records: dict[Plan, RecordText] = {}
 
-    def _read_previous(self) -> tuple[list[Words], str]:
-        """Return the record and the summary of the previous handoff; no record where the handoff is not ours."""
+    @cached_property
+    def view_tokens(self) -> int:
+        """Size of the view without system prompt and tools, at most."""
+        job = self.job
+        return max(int((job.limit - job.fixed_tokens * job.scale) / max(job.scale, 0.01)), 0)
+
+    @cached_property
+    def _previous(self) -> tuple[list[Words], str]:
+        """The record and the summary of the previous handoff; no record where the handoff is not ours."""
         state = self.job.state
         return parse_record(state.summary) if state.folds else ([], state.summary)
 
+    @property
+    def previous_summary(self) -> str:
+        """The summary of the previous handoff, without the user's words."""
+        return self._previous[1]
+
+    @property
+    def previous_tokens(self) -> int:
+        """Size of the user's words in the previous handoff."""
+        return estimate_text(self.job.state.summary) - estimate_text(self.previous_summary)
+
     @cached_property
-    def _spoken(self) -> dict[int, tuple[list[Words], str]]:
+    def _speech(self) -> dict[int, tuple[list[Words], str]]:
         """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
-        job, tools = self.job, dict[str, str]()
+        job, tools, beside = self.job, dict[str, str](), self._find_beside()
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
             if index in job.ours:
                 continue
-            said = words_of(without_summary(message) if index in job.beside else message, tools)
+            said = words_of(without_summary(message) if index in beside else message, tools)
             report = reports_finished(message)
             if said or report:
                 handle, redact = handle_of(message), job.request.redact
@@ -61,12 +81,12 @@ class WordsOfUser:
     @cached_property
     def _newest_ask(self) -> int:
         """The place of the newest message in which the user says something of their own; -1 if there is none."""
-        asked = (index for index, (words, _) in self._spoken.items() if any(not said.is_reply for said in words))
+        asked = (index for index, (words, _) in self._speech.items() if any(not said.is_reply for said in words))
         return max(asked, default=-1)
 
     @cached_property
     def _ask_text(self) -> str:
-        return self._spoken[self._newest_ask][0][-1].text if self._newest_ask >= 0 else ""
+        return self._speech[self._newest_ask][0][-1].text if self._newest_ask >= 0 else ""
 
     @property
     def _max_tokens(self) -> int:
@@ -84,23 +104,37 @@ class WordsOfUser:
         is_whole = estimate_text(self._ask_text) <= self._max_tokens
         return len(self._ask_text) if is_whole else int(self.ask_tokens * CHARACTERS_PER_TOKEN)
 
-    def record(self, plan: Plan) -> Record:
+    @cached_property
+    def ladder(self) -> tuple[Ends, ...]:
+        """How much of long messages can stay where a size was asked for, from all of it down to the least."""
+        return ladder_for(self.job.limit, self.shown_of_ask)
+
+    @property
+    def staying_tokens(self) -> int:
+        """Tokens that verbatim messages may take of a size that was asked for: their share, and the newest ask."""
+        return int(self.job.limit * STAYING_OF_TARGET + self.ask_tokens * self.job.scale)
+
+    def tokens(self, plan: Plan) -> int:
+        """Return the size of the user's words in the handoff of a plan."""
+        return round(self.record(plan).tokens * self.job.scale)
+
+    def record(self, plan: Plan) -> RecordText:
         """Return the words that a handoff quotes: those of the previous one, and those that this plan folds."""
         if plan not in self._records:
             attempt = self.job.omissions.attempt
-            self._records[plan] = attempt("user words", lambda: self._build(plan), self._carried)
+            self._records[plan] = attempt("user words", lambda: self._build(plan), self._previous_record)
         return self._records[plan]
 
     @property
-    def _carried(self) -> Record:
+    def _previous_record(self) -> RecordText:
         """The record of the previous handoff, unchanged."""
-        text = self.job.state.summary.removesuffix(self.previous_summary).strip() if self._previous else ""
-        return Record(text, estimate_text(text))
+        text = self.job.state.summary.removesuffix(self.previous_summary).strip() if self._previous[0] else ""
+        return RecordText(text, estimate_text(text))
 
-    def _build(self, plan: Plan) -> Record:
+    def _build(self, plan: Plan) -> RecordText:
         fold, terse = set(plan.fold()), self.job.request.target_tokens is not None
-        record = UserRecord(self._previous)
-        for index, (words, report) in self._spoken.items():
+        record = UserRecord(self._previous[0])
+        for index, (words, report) in self._speech.items():
             if index in fold:
                 for spoken in words:
                     record.add(spoken)
