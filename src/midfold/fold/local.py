@@ -23,6 +23,7 @@ import msgspec
 
 from midfold.fold.choice import DEMAND, Choice
 from midfold.fold.digest.outcomes import NOT_RUN
+from midfold.fold.hostile import TYPED
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import FoldReading, Kind, StoryStep, is_statement, sentences
@@ -33,7 +34,6 @@ from midfold.transcript.tokens import estimate_text
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, incomplete."
-TYPED = "User said: "
 LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
 """Before a call whose message stays, shortened."""

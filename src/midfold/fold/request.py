@@ -270,7 +270,6 @@ def leaf_characters(ends: int) -> int:
 def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
     words = ask.words.text if len(ask.words.text) <= characters // 2 else ""
-    characters -= len(words)
     before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
     if len(before) + len(after) > characters:
         before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)

@@ -51,6 +51,7 @@ MAX_READ_CHARACTERS = 200_000
 NEAR_START = 24
 """Characters before a phrase that states a rule: closer to the start it is a directive."""
 LONG_LINE = 200
+RULE_LEVEL = 2
 MIN_SHARED_WORDS, SHARED_SHARE = 2, 0.5
 
 Redact = Callable[[str], str]
@@ -328,13 +329,19 @@ class WordsLine(NamedTuple):
 
 
 def _units(text: str) -> list[WordsLine]:
+    """Return the lines of a text; a command in a fence below a rule ("Run exactly:") belongs to the rule."""
     units: list[WordsLine] = []
     is_code = False
+    demanded = 0
     for number, line in enumerate(text.split("\n")):
         is_fence = line.lstrip().startswith("```")
         pieces = [line] if len(line) <= LONG_LINE or is_code else _SENTENCE_END.split(line)
         is_machine = is_code or is_fence or _MACHINE.match(line) is not None
-        units += (WordsLine(piece, number, 0 if is_machine else _level(piece)) for piece in pieces if piece.strip())
+        for piece in filter(str.strip, pieces):
+            level = demanded if is_machine else _level(piece)
+            units.append(WordsLine(piece, number, level))
+            announces = line.rstrip().endswith(":") and level >= RULE_LEVEL
+            demanded = level if announces or (is_machine and not (is_code and is_fence)) else 0
         is_code ^= is_fence
     return units
 
@@ -379,7 +386,7 @@ class _Selection:
                 if at not in others:
                     self._keep_whole(at)
         else:
-            self._keep_units(newest_first, 2)
+            self._keep_units(newest_first, RULE_LEVEL)
             reserve = min(sum(self._cost(at, 1) for at in newest_first), int(self.left * DECISIONS_SHARE))
             for at in filter(self._is_task, newest_first):
                 self._keep_whole(at, reserve)
