@@ -11,6 +11,7 @@ from midfold.fold.archive import handle_of
 from midfold.fold.boundary import Plan
 from midfold.fold.ends import shown_words
 from midfold.fold.handoff import without_summary
+from midfold.fold.receipt import OmittedWords
 from midfold.fold.summary import CHARACTERS_PER_TOKEN
 from midfold.fold.user_record import (
     MAX_OTHER_SHARE,
@@ -18,10 +19,12 @@ from midfold.fold.user_record import (
     RecordText,
     UserRecord,
     Words,
+    missing_words,
     parse_record,
     reports_finished,
     words_of,
 )
+from midfold.transcript.message import Transcript
 from midfold.transcript.tokens import estimate_text
 
 if TYPE_CHECKING:
@@ -124,6 +127,15 @@ class WordsOfUser:
             attempt = self.job.omissions.attempt
             self._records[plan] = attempt("user words", lambda: self._build(plan), self._previous_record)
         return self._records[plan]
+
+    def missing_from(self, view: Transcript) -> tuple[OmittedWords, ...]:
+        """Return the rules, decisions and tasks in the messages that a view does not hold verbatim."""
+        record = UserRecord(self._previous[0])
+        for words, _ in self._speech.values():
+            for spoken in words:
+                record.add(spoken)
+        redact = self.job.request.redact
+        return missing_words(record, "\n".join(redact(message.text) for message in view))
 
     @property
     def _previous_record(self) -> RecordText:

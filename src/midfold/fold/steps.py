@@ -442,6 +442,8 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     for block in read.all_of("instructions", "environment", "output", "summary"):
         is_rule = block.wrapper.meaning == "instructions"
         yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
+    for block in read.all_of("observation"):
+        yield StoryStep(Kind.CALL, at, result=ToolResult("", (Text(block.inside),), is_error=False, name=None))
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 

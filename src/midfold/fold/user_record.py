@@ -396,6 +396,8 @@ class _Selection:
         self.left = min(self.left, self.other_left)
         for at in sorted(others, key=lambda at: (self.sizes[at] > SHORT_TOKENS, -at)):
             self._keep_whole(at)
+            if self.sizes[at] > SHORT_TOKENS and units[at]:
+                self._keep_unit(at, len(units[at]) - 1)
         return [self._text(at) for at in range(len(units))]
 
     def _is_task(self, at: int) -> bool:
