@@ -138,7 +138,7 @@ class Session:
         """Append messages and compact where it is time; return whether that happened."""
         self.session.append(messages)
         result = self.session.compact()
-        self.view = self.session.view()
+        self.view = self.session.view().messages
         return result.receipt.status == "compacted"
 
 
@@ -151,18 +151,18 @@ vague.free_form = True  # type: ignore[attr-defined]
 
 
 def run_plan(path: Callable[..., Any], items: int, window: int, **options: Any) -> tuple[int, int, int, int]:
-    """Return the worst kept count, the wanted count, the folds, and the most copies of the plan in one view."""
+    """Return the kept and wanted counts of the worst view, the folds, and the most copies of the plan in one view."""
     runner = path(context_length=window, **options)
-    worst, wanted, folds, copies, has_later = 10**6, 0, 0, 0, False
+    worst, folds, copies, has_later = (0, 0), 0, 0, False
     for messages in planned_session(items):
         has_later = has_later or any(message["content"] == LATER for message in messages)
         if runner.step(messages):
             folds += 1
             text = view_text(runner.view)
             kept, wanted = kept_of_plan(items, text, has_later=has_later)
-            worst = min(worst, kept)
+            worst = min(worst, (kept, wanted), key=lambda pair: pair[0] - pair[1])
             copies = max(copies, text.count(plan(items).split("\n")[2]))
-    return worst, wanted, folds, copies
+    return *worst, folds, copies
 
 
 def chat(number: int, tokens: int = 128_000) -> Messages:
@@ -221,7 +221,7 @@ RELAY_ASK = """Prepare the release 2.4 of this project. Ten items, all of them:
 7. Write CHANGELOG.md: one line for each change, newest first.
 8. Delete src/old_export.py and what imports it.
 9. Set the version in src/__init__.py to 2.4.0.
-10. Write REPORT.md: the three limits of item 1, the callers changed in item 2, and the checksum that tools/sum.py prints.
+10. Write REPORT.md: the three limits of item 1, the callers changed in item 2, and the sum that tools/sum.py prints.
 
 Rules:
 - Never edit anything below vendor/.

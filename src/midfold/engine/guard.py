@@ -4,7 +4,7 @@ Rules of this file:
 1. An engine that says nothing of use about when to fold leaves that to the size of the prompt.
 2. One that raises while it folds, or gives back what is no legal conversation, has folded nothing: every message stays.
 3. What another engine makes of the user's words is checked and reported, never rewritten.
-4. All of this is told in the receipt, in the words of `ENGINE_FAILED`. Faults of the built-in engines are ours: they raise.
+4. All of this is in the receipt, failures in the words of `ENGINE_FAILED`. Faults of the built-in engines raise.
 """
 
 from __future__ import annotations

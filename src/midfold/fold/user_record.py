@@ -45,7 +45,7 @@ DECISIONS_SHARE = 0.25
 SHORT_TOKENS = 60
 """A message up to this size is kept or omitted as a whole."""
 MIN_PLAN_ITEMS = 3
-MAX_LINE_CHARACTERS = (600, 240, 120, 60)
+MAX_LINE_CHARACTERS = (600, 240, 120, 60, 40)
 """Length to which the lines of an outline are cut, until they fit."""
 MAX_READ_CHARACTERS = 200_000
 NEAR_START = 24
@@ -430,7 +430,7 @@ class _Selection:
         kept = self.kept[at]
         if kept is None or number in kept:
             return
-        cost = estimate_text(self.units[at][number].text) + 2 + (0 if kept else LABEL_TOKENS + 10)
+        cost = estimate_text(self.units[at][number].text) + 1 + (0 if kept else LABEL_TOKENS + 10)
         if cost <= self.left - reserve:
             self.left -= cost
             kept.add(number)
@@ -451,20 +451,20 @@ class _Selection:
         ]
         for longest in MAX_LINE_CHARACTERS:
             cut = {number: _clip(units[number].text, longest) for number in wanted if number not in kept}
-            if sum(estimate_text(text) + 2 for text in cut.values()) <= self.left - reserve:
+            if sum(estimate_text(text) + 1 for text in cut.values()) <= self.left - reserve:
                 break
         self.units[at] = [unit._replace(text=cut.get(number, unit.text)) for number, unit in enumerate(units)]
         for number in wanted:
             self._keep_unit(at, number, reserve)
 
     def _cost(self, at: int, level: int) -> int:
-        return sum(estimate_text(unit.text) + 2 for unit in self.units[at] if unit.level == level)
+        return sum(estimate_text(unit.text) + 1 for unit in self.units[at] if unit.level == level)
 
     def _kept_cost(self, at: int) -> int:
         kept = self.kept[at]
         if not kept:
             return 0
-        return sum(estimate_text(self.units[at][number].text) + 2 for number in kept) + LABEL_TOKENS + 10
+        return sum(estimate_text(self.units[at][number].text) + 1 for number in kept) + LABEL_TOKENS + 10
 
     def _text(self, at: int) -> str:
         kept = self.kept[at]
@@ -486,4 +486,4 @@ def _readable(text: str) -> str:
 
 
 def _clip(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[:longest]} […]"
+    return text if len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[:longest]}…"
