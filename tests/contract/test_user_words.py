@@ -1,4 +1,4 @@
-"""The user's words survive every compaction, on every path: library, host, session; local, vague and model summaries."""
+"""The user's words survive every compaction: library, host and session; local summary, vague and copying models."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_smolagents_task_behind_an_observation_is_the_newest_ask() -> None:
 
 
 class Forgetful(midfold.ContextEngine):
-    """An engine that keeps nothing but the last exchange."""
+    """An engine that keeps nothing but the last message."""
 
     name = "forgetful"
 
@@ -186,17 +186,14 @@ class Forgetful(midfold.ContextEngine):
         return midfold.Pressure.HARD
 
     def compress(self, request: midfold.CompactionRequest) -> Any:
-        def summarize(ask: midfold.SummaryAsk) -> midfold.SummaryAnswer:
-            return midfold.SummaryAnswer(text="## Goal\nGo on.")
-
         flow = midfold.Compressor().compress(request)
-        ask = next(flow)
+        next(flow)
         try:
-            flow.send(summarize(ask))
+            flow.send(midfold.SummaryAnswer(text="## Goal\nGo on.", source="local"))
         except StopIteration as done:
             outcome = done.value
         yield from ()
-        kept = tuple(message for message in outcome.messages if not recognise(message))[-2:]
+        kept = tuple(message for message in outcome.messages if not recognise(message))[-1:]
         return msgspec.structs.replace(outcome, messages=kept)
 
 
