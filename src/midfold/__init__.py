@@ -46,12 +46,13 @@ _MODULES = {
     "fold.omissions": "Omission Omissions",
     "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
-    "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
+    "fold.receipt": "Boundary DigestFacts=Digest OmittedWords RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
     "fold.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
     "fold.trail": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
+    "fold.user_record": "RecordText",
     "host": "EngineHost",
     "model.drive": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",

@@ -161,12 +161,11 @@ class Words(msgspec.Struct, frozen=True):
 
 
 class RecordText(NamedTuple):
-    """A record as it stands in a handoff."""
+    """The user's words as a handoff quotes them, their size, and what of rules and tasks did not fit."""
 
     text: str = ""
     tokens: int = 0
     omitted: tuple[OmittedWords, ...] = ()
-    entries: tuple[Words, ...] = ()
 
 
 NO_RECORD = RecordText()
@@ -274,7 +273,7 @@ class UserRecord:
                     msgspec.structs.replace(entry, text=text, is_whole=entry.is_whole and text == entry.text)
                 )
         text = _render(entries, terse=terse)
-        return RecordText(text, estimate_text(text), tuple(omitted), tuple(entries))
+        return RecordText(text, estimate_text(text), tuple(omitted))
 
 
 def missing_words(record: UserRecord, seen: str) -> tuple[OmittedWords, ...]:
