@@ -45,6 +45,8 @@ DECISIONS_SHARE = 0.25
 SHORT_TOKENS = 60
 """A message up to this size is kept or omitted as a whole."""
 MIN_PLAN_ITEMS = 3
+MIN_TASK_TOKENS = 25
+"""Size from which a message without a list can be a task of its own: "Go on." is none."""
 MAX_LINE_CHARACTERS = (600, 240, 120, 60, 40)
 """Length to which the lines of an outline are cut, until they fit."""
 MAX_READ_CHARACTERS = 200_000
@@ -236,7 +238,7 @@ class UserRecord:
         same = [
             place
             for place, entry in enumerate(self.entries)
-            if entry.text == words.text or (entry.handle and words.handle.startswith(entry.handle))
+            if entry.text == words.text or (not entry.is_whole and entry.handle == words.handle != "")
         ]
         for place in reversed(same):
             if self.entries[place].is_finished and self.entries[place].text == words.text:
@@ -253,8 +255,10 @@ class UserRecord:
         for place in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[place]
             items = _items(entry.text)
-            if not count or items <= count:
-                self.entries[place] = msgspec.structs.replace(entry, is_finished=True)
+            is_only_rule = all(unit.level >= RULE_LEVEL for unit in _units(entry.text))
+            if is_only_rule or (count and items > count):
+                continue
+            self.entries[place] = msgspec.structs.replace(entry, is_finished=True)
             if not covers_all or (count and items == count):
                 return
 
@@ -378,7 +382,9 @@ class _Selection:
         units = [_units(_readable(entry.text)) for entry in self.entries]
         self.units = units
         newest_first = range(len(units) - 1, -1, -1)
-        others = [at for at in newest_first if not any(unit.level for unit in units[at]) and not self._is_task(at)]
+        found = self._find_tasks()
+        tasks = [at for at in newest_first if at in found]
+        others = [at for at in newest_first if at not in found and not any(unit.level for unit in units[at])]
         needed = sum(self.sizes) - sum(self.sizes[at] for at in others)
         if needed <= self.left:
             for at in newest_first:
@@ -387,9 +393,9 @@ class _Selection:
         else:
             self._keep_units(newest_first, RULE_LEVEL)
             reserve = min(sum(self._cost(at, 1) for at in newest_first), int(self.left * DECISIONS_SHARE))
-            for at in filter(self._is_task, newest_first):
+            for at in tasks:
                 self._keep_whole(at, reserve)
-            for at in filter(self._is_task, newest_first):
+            for at in tasks:
                 self._keep_outline(at, reserve)
             self._keep_units(newest_first, 1)
         self.left = min(self.left, self.other_left)
@@ -399,11 +405,12 @@ class _Selection:
                 self._keep_unit(at, len(units[at]) - 1)
         return [self._text(at) for at in range(len(units))]
 
-    def _is_task(self, at: int) -> bool:
-        """Return whether an entry is the newest ask, or a plan that is not reported finished."""
-        entry = self.entries[at]
-        is_newest = all(later.is_reply for later in self.entries[at + 1 :])
-        return is_newest or (_items(entry.text) >= MIN_PLAN_ITEMS and not entry.is_finished)
+    def _find_tasks(self) -> set[int]:
+        """Return the newest ask, the first and the newest open one that say more than a few words, and open plans."""
+        asks = [at for at, entry in enumerate(self.entries) if not entry.is_reply]
+        is_open = [at for at in asks if not self.entries[at].is_finished and self.sizes[at] >= MIN_TASK_TOKENS]
+        plans = (at for at in is_open if _items(self.entries[at].text) >= MIN_PLAN_ITEMS)
+        return {*asks[-1:], *is_open[:1], *is_open[-1:], *plans}
 
     def _keep_whole(self, at: int, reserve: int = 0) -> None:
         cost = self.sizes[at] - self._kept_cost(at)

@@ -160,3 +160,30 @@ def test_end_of_a_long_message_is_kept() -> None:
 def test_missing_words_are_found() -> None:
     kept = UserRecord([Words("Never push."), Words("Hello there."), Words("Only use\n  tabs.")])
     assert [words.tokens for words in missing_words(kept, "we said: Only use tabs.")] == [estimate_text("Never push.")]
+
+
+def test_prose_task_survives_short_and_long_messages_after_it() -> None:
+    task = "Port the parser to Rust, module by module, with the same names. " * 6
+    talk = [f"What did step {number} print in the end?" for number in range(60)]
+    second = "And when that works look at the lexer, too, which has the same trouble with tabs and with line ends."
+    text = record(task.strip(), *talk, second, *talk[:5], "Continue.", most=500, other=60)
+    assert task.strip() in text and second in text and "Continue." in text
+
+
+def test_two_texts_of_one_message_are_both_kept() -> None:
+    kept = UserRecord()
+    kept.add(Words("yes, overwrite", "mf-1", is_reply=True))
+    kept.add(Words("Never push.", "mf-1"))
+    assert [words.text for words in kept.entries] == ["yes, overwrite", "Never push."]
+    kept = UserRecord([Words("1. one […]", "mf-1", is_whole=False)])
+    kept.add(Words("1. one\n2. two", "mf-1"))
+    assert [words.text for words in kept.entries] == ["1. one\n2. two"]
+
+
+def test_rules_are_not_marked_as_finished() -> None:
+    kept = UserRecord([Words("Never push to main."), Words("Paint the house.")])
+    kept.finish("Everything you asked for is done")
+    assert [words.is_finished for words in kept.entries] == [False, True]
+    kept = UserRecord([Words("Paint the house."), Words("Never push to main.")])
+    kept.finish("The task is complete")
+    assert [words.is_finished for words in kept.entries] == [True, False]
