@@ -46,7 +46,7 @@ _MODULES = {
     "fold.omissions": "Omission Omissions",
     "fold.overview": "artifacts_text asks_text trail_of",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
-    "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
+    "fold.receipt": "Boundary DigestFacts=Digest OmittedWords RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
     "fold.render": """
         render_content_search render_delegated_task render_file_read render_file_search render_process render_value
@@ -56,6 +56,7 @@ _MODULES = {
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
     "fold.trail": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
+    "fold.user_record": "RecordText",
     "host": "EngineHost",
     "model.drive": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",

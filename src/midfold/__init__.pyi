@@ -19,12 +19,13 @@ from midfold.fold.media import MediaReducer as MediaReducer
 from midfold.fold.omissions import Omission as Omission, Omissions as Omissions
 from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
-from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
+from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, OmittedWords as OmittedWords, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
 from midfold.fold.render import render_content_search as render_content_search, render_delegated_task as render_delegated_task, render_file_read as render_file_read, render_file_search as render_file_search, render_process as render_process, render_value as render_value
 from midfold.fold.render_results import render_result as render_result
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
 from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
+from midfold.fold.user_record import RecordText as RecordText
 from midfold.host import EngineHost as EngineHost
 from midfold.model.drive import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
@@ -124,6 +125,7 @@ __all__ = [
     "NotTheirs",
     "Omission",
     "Omissions",
+    "OmittedWords",
     "Opaque",
     "Options",
     "Outcome",
@@ -144,6 +146,7 @@ __all__ = [
     "RecallCost",
     "Receipt",
     "Record",
+    "RecordText",
     "Redactor",
     "Registrar",
     "Renewal",

@@ -319,7 +319,7 @@ def test_recompression_asks_for_an_update_with_the_previous_summary() -> None:
     assert "Update the summary" not in prompts[0]
     assert "Update the summary" in prompts[1]
     assert "<previous-summary>\n## Goal\nSummary 1\n</previous-summary>" in prompts[1]
-    assert second.state.summary == "## Goal\nSummary 2"
+    assert second.state.summary.endswith("[1] Go.\n\n## Goal\nSummary 2")
 
 
 # The example

@@ -498,26 +498,10 @@ def test_names_that_are_only_behind_the_handle_are_counted() -> None:
     assert book.recoverable >= 190
 
 
-def test_what_the_user_said_and_a_model_left_out_is_added_word_for_word() -> None:
-    asks = ["Port the parser; keep `foo --bar=1`.", "Then drop Python 3.8, please.", "And write the changelog."]
-    turns = [m for n, ask in enumerate(asks) for m in (user(ask), assistant(f"Working on {n}."), *work(n * 10, 2))]
-    found = audit_summary(ask_of(turns), "## Goal\nPort the parser; keep `foo --bar=1`, then write the changelog.").text
-    assert f'- The user said: "{asks[1]}"' in found
-    assert asks[0] not in found and asks[2] not in found, "the summary tells it"
-    assert audit_summary(ask_of(turns), found).text == found
-
-
-def test_what_the_user_answered_in_a_result_and_a_model_left_out_is_added() -> None:
-    answered = 'User has answered your questions: "May it overwrite files?"="never without asking me". Go on.'
-    turns = [user("Port the parser."), *call(900, "AskUserQuestion", {"questions": []}, answered), *work(0, 2)]
-    found = audit_summary(ask_of(turns), "## Goal\nPort the parser.").text
-    assert "never without asking me" in found
-
-
-def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> None:
+def test_task_that_no_user_spoke_of_is_dropped() -> None:
     turns = [user("Port the parser."), assistant("Yes."), user("And write the changelog."), *work(0, 2)]
     wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."
-    assert parse_summary(audit_summary(ask_of(turns), wrong).text).task_snapshot == "And write the changelog."
+    assert parse_summary(audit_summary(ask_of(turns), wrong).text).task_snapshot == ""
     right = "## Task Snapshot\nThe changelog is to be written; open.\n\n## Goal\nPort the parser."
     assert (
         parse_summary(audit_summary(ask_of(turns), right).text).task_snapshot == "The changelog is to be written; open."

@@ -27,15 +27,16 @@ from midfold.engine.finish import (
 )
 from midfold.engine.job import Job
 from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
-from midfold.engine.previews import LONG, SHORT, Ends, ladder_for, newest_batch, shorten, spill_results
+from midfold.engine.previews import LONG, SHORT, Ends, newest_batch, shorten, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.fold.audit import Audit, audit_summary, first_words, local_audit, trust_summary
 from midfold.fold.boundary import Plan, answer_taken_up
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.omissions import REDACTION_FAILED
-from midfold.fold.receipt import Digest, SummaryFacts, account
+from midfold.fold.receipt import Digest, OmittedWords, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
 from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
+from midfold.fold.user_record import without_record
 from midfold.transcript.jsonio import whole
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript, plain
 from midfold.transcript.repairs import Repair
@@ -204,7 +205,7 @@ def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spi
         work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
         return work
     least, notices = job.ends(plan), list(job.notices)
-    for ends in ladder_for(job.limit):
+    for ends in job.words.ladder:
         work = Spill(job, messages, view)
         job.notices = list(notices)
         work.shrink(job.limit, ends.results)
@@ -256,6 +257,8 @@ def _impossible(job: Job, messages: Transcript, total: int) -> tuple[str, ...]:
 
 LEAST_ROOM = 0.1
 """Of the threshold: a fold that leaves less until the next one hardly helps."""
+MAX_OMITTED = 200
+"""Messages that a receipt lists as omitted."""
 HIGH = 0.75
 """Of the threshold: from here on the receipt says how soon the next fold comes."""
 
@@ -263,9 +266,10 @@ HIGH = 0.75
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
     audit = _audit(job, ask, answer)
-    body = _own(job, ask, clip_tokens(audit.text, ask.room_tokens))
+    summary = without_record(_own(job, ask, clip_tokens(audit.text, ask.room_tokens)))
     if ask.handle_tokens:
-        body = _with_handles(job, plan, ask, body)
+        summary = _with_handles(job, plan, ask, summary)
+    body = ("\n" if ask.dense else "\n\n").join(filter(None, [whole(ask.words.text), summary]))
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
     job.new_system, view = _with_note(job)
@@ -290,7 +294,8 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         _why(job),
         plan,
         new=messages,
-        summary=_facts(job, answer, audit, body),
+        summary=_facts(job, answer, audit, summary),
+        omitted_words=_omitted_words(job, ask),
         fold=PREFIX + ask.fold,
         digests=(*media_digests(job, frozenset(places)), *spills),
         repairs=repairs,
@@ -303,6 +308,20 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     lasts = is_asked(job.request) or new_tokens <= threshold * (1 - LEAST_ROOM)
     state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
     return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
+
+
+def _omitted_words(job: Job, ask: SummaryAsk) -> tuple[OmittedWords, ...]:
+    """Return the user's words that did not fit, and add a notice; carried ones are behind the fold's handle."""
+    omitted = ask.words.omitted
+    if omitted:
+        tokens = sum(words.tokens for words in omitted)
+        job.notices.append(
+            f"{tokens:,} tokens of rules, decisions or tasks in {len(omitted):,} message(s) of the user did not fit; "
+            "see omitted_words for their handles. Ask for a larger size to keep them."
+        )
+    return tuple(
+        msgspec.structs.replace(words, handle=words.handle or PREFIX + ask.fold) for words in omitted[:MAX_OMITTED]
+    )
 
 
 def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
@@ -339,7 +358,7 @@ def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
     """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
     folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
-    earlier = job.state.summary
+    earlier = job.words.previous_summary
 
     def is_own(handle: str) -> bool:
         return handle in archived or job.is_handle(handle)

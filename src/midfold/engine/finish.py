@@ -14,6 +14,7 @@ from midfold.fold.receipt import (
     FAILURES,
     Boundary,
     Digest,
+    OmittedWords,
     PersistenceRecommendation,
     Receipt,
     Status,
@@ -60,6 +61,7 @@ def make_receipt(
     compaction_count: int | None = None,
     persistence: PersistenceRecommendation = "no_persistence_change",
     trail: Trail | None = None,
+    omitted_words: tuple[OmittedWords, ...] = (),
 ) -> Receipt:
     """The receipt; `new` are the messages from now on, where they changed."""
     budget, omitted = job.request.budget, job.omissions.entries
@@ -89,6 +91,7 @@ def make_receipt(
         impossible=impossible,
         persistence=persistence,
         trail=trail,
+        omitted_words=omitted_words,
         omitted=omitted,
         notices=tuple(dict.fromkeys((*job.notices, *(omission.notice for omission in omitted)))),
     )

@@ -3,7 +3,8 @@
 Rules of this file:
 1. An engine that says nothing of use about when to fold leaves that to the size of the prompt.
 2. One that raises while it folds, or gives back what is no legal conversation, has folded nothing: every message stays.
-3. Both are told in the receipt, in the words of `ENGINE_FAILED`. Faults of the built-in engines are ours: they raise.
+3. What another engine makes of the user's words is checked and reported, never rewritten.
+4. All of this is in the receipt, failures in the words of `ENGINE_FAILED`. Faults of the built-in engines raise.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
         outcome = yield from engine.compress(asked)
         return decision.settle(outcome.with_recovery(request.messages))
     try:
-        outcome = yield from _compress(engine, asked)
+        outcome = _report_words(engine, request, (yield from _compress(engine, asked)))
         return decision.settle(outcome.with_recovery(request.messages))
     except PluginError as error:
         reason = _words(engine, error)
@@ -61,6 +62,26 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
         reason = _words(engine, error)
     return decision.settle(fail(Job(request), f"{reason}. Nothing was folded, every message is as it was"))
+
+
+def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
+    """Return the outcome of another engine; its receipt lists the user's rules and tasks that the view lacks.
+
+    A subclass of the built-in engine has listed them already.
+    """
+    if isinstance(engine, Compressor) or not outcome.changed:
+        return outcome
+    missing = Job(request).words.missing_from(outcome.messages)
+    if not missing:
+        return outcome
+    notice = (
+        f'The engine "{engine.name}" left out rules, decisions or tasks in {len(missing):,} message(s) of the user; '
+        "see omitted_words for their handles."
+    )
+    receipt = msgspec.structs.replace(
+        outcome.receipt, omitted_words=missing, notices=(*outcome.receipt.notices, notice)
+    )
+    return msgspec.structs.replace(outcome, receipt=receipt)
 
 
 def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:

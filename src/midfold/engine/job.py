@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, ladder_for, shorten, spill_results
+from midfold.engine.previews import ALL, EXACT, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.engine.user_words import WordsOfUser
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.fold.budget import ROOMY
@@ -26,6 +27,7 @@ from midfold.fold.request import (
 from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
 from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.fold.trail import Trail, follow, parse, render
+from midfold.fold.user_record import parse_record
 from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
     CALL,
@@ -67,10 +69,10 @@ SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.04
 """Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
-STAYING_OF_TARGET = 0.1
-"""Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
+LEAST_OF_SUMMARY = 4
+"""Share of its usual minimum, as a divisor, that a summary keeps beside many words of the user."""
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
 """Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
 more hardly helps. Tokens of the smallest one."""
@@ -100,6 +102,7 @@ class Job:
         """The largest size the view should have: the one that was asked for, else just below the threshold."""
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
         """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
+        self.words = WordsOfUser(self, lambda: self._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
@@ -249,7 +252,7 @@ class Job:
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     def _parse_trail(self, handoff: str) -> Trail:
-        return self.omissions.attempt("file tracking", lambda: parse(handoff), Trail())
+        return self.omissions.attempt("file tracking", lambda: parse(parse_record(handoff)[1]), Trail())
 
     def _follow(self, trail: Trail, messages: Transcript) -> Trail:
         """Return the trail with what these messages did; without it where that fails."""
@@ -310,9 +313,10 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        beside = self._generated_messages[1]
         turns = self._turns(plan)
-        return tuple([without_summary(turns[index]) if index in beside else turns[index] for index in turns])
+        return tuple(
+            [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
+        )
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
@@ -334,7 +338,8 @@ class Job:
             budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
             redact=self.request.redact,
-            previous=without_step_handles(self.state.summary),
+            previous=without_step_handles(self.words.previous_summary),
+            words=self.words.record(plan),
             focus=self.request.focus,
             prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
@@ -375,16 +380,19 @@ class Job:
         of the size that was asked for."""
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
-            before = max(sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS, 0)
-            new, stays = gone - before, self.staying(plan) + FRAME_TOKENS
+            earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
+            before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
+            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
             has_room = spare and not self.request.trigger_tokens
             room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
             return min(self.budget.summary_tokens(new, before, room), most)
-        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan)
-        return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
+        words, most = self.words.tokens(plan), self.budget.summary_maximum
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
+        least = most - words - round(self.words.ask_tokens * self.scale)
+        return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
 
     @cached_property
     def _all_tokens(self) -> int:
@@ -421,10 +429,10 @@ class Job:
         """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
             return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = int(target * STAYING_OF_TARGET) if plan.fold() else target
-        ladder = ladder_for(target)
+        room = self.words.staying_tokens if plan.fold() else target
+        ladder = self.words.ladder
         return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:

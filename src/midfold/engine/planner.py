@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, WITH_ADDED, Job
-from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends, ladder_for
+from midfold.engine.job import FRAME_TOKENS, WITH_ADDED, Job
+from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
 from midfold.fold.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
 
 SMALLEST_GAIN = 0.9
@@ -69,7 +69,7 @@ def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
     if not plan.fold():
         return job.staying(plan, ends)
     longest = WITH_ADDED if job.request.target_tokens is None else LONGEST_SUMMARY
-    return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS
+    return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS + job.words.tokens(plan)
 
 
 def _whole(job: Job) -> Plan:
@@ -121,7 +121,7 @@ def _tell(job: Job, plan: Plan) -> Plan:
 
 def _for_target(job: Job, whole: Plan) -> Plan:
     """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
-    layout, room = job.layout, job.limit * STAYING_OF_TARGET
+    layout, room = job.layout, job.words.staying_tokens
     if job.staying(whole) <= room:
         return whole
     cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - SMALLEST_FLOOR))
@@ -130,7 +130,7 @@ def _for_target(job: Job, whole: Plan) -> Plan:
         return layout.plan_from(cuts[place], room=layout.room)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
     least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
-    sizes = [job.staying(plan, ladder_for(job.limit)[-1]) for plan in (least, shortest)]
+    sizes = [job.staying(plan, job.words.ladder[-1]) for plan in (least, shortest)]
     if sizes[1] <= max(room, sizes[0]):
         return shortest
     job.notices.append(ANSWER_FOLDED)

@@ -23,9 +23,8 @@ TARGET_PER_END, LEAST_END = 12, 600
 to three times that stay whole."""
 TELLING_END = 180
 """Characters; a shorter end of what a client puts behind the user's words says nothing."""
-ASK_OF_TARGET, ANSWER_OF_TARGET = 0.08, 0.2
-"""Of a size that was asked for: what the beginning of the newest ask has of it, however short the rest is; and the
-answer that it takes up in a few words ("yes, do that")."""
+ANSWER_OF_TARGET = 0.2
+"""Of a size that was asked for: what the answer has that the newest ask takes up in a few words ("yes, do that")."""
 
 
 class Ends(NamedTuple):
@@ -58,12 +57,12 @@ LADDER = (
 )
 
 
-def ladder_for(target_tokens: int) -> tuple[Ends, ...]:
+def ladder_for(target_tokens: int, asks: int) -> tuple[Ends, ...]:
     """How much of what is long can stay where a size was asked for, from all of it down to the least.
 
-    What the user said has its part of that size, however short the rest is.
+    Of what the user said so many characters stay, however short the rest is.
     """
-    asks, answers = (int(target_tokens * part * CHARACTERS_PER_TOKEN) for part in (ASK_OF_TARGET, ANSWER_OF_TARGET))
+    answers = int(target_tokens * ANSWER_OF_TARGET * CHARACTERS_PER_TOKEN)
     least = min(target_tokens // TARGET_PER_END, LEAST_END)
     told = {"asks": asks, "answers": answers // 2}
     return (EXACT, *(ends._replace(results=max(ends.results, least), **told) for ends in LADDER[1:]))

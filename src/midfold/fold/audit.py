@@ -8,8 +8,8 @@
 Rules of this file:
 1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries. So is one
    that names no task, nothing done or no state, or is far shorter than its fold deserves.
-2. The room is the model's. What is added below its text is what models forget and we know word for word: demands and
-   asks of the user, names from the last steps, the trail. Nothing is added to fill room.
+2. The room is the model's. What is added below its text is what models forget and we know word for word: names from
+   the last steps, the trail. Nothing is added to fill room. The user's words are quoted before it (`user_record`).
 3. What the source is not certain of is not told as a fact: the line says so.
 4. A model's text that is too long loses lines of its longest sections, not its end.
 5. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.choice import WISH
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, is_suspicious, quote_orders
 from midfold.fold.local import Book, count_names
@@ -45,7 +44,7 @@ from midfold.fold.summary import (
 from midfold.fold.trail import without_stale_states, without_trail
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
-from midfold.transcript.wrappers import replies, user_words
+from midfold.transcript.wrappers import user_words
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for the receipt's account of what a model's summary has."""
@@ -176,7 +175,7 @@ def audit_summary(ask: SummaryAsk, text: str, *, strict: bool = True) -> Audit:
     room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fit_into(parse_summary(quiet.text), room, terse=ask.dense), ask.trail_lines)
     body = ("\n" if ask.dense else "\n\n").join(filter(None, [summary.render(terse=ask.dense), added]))
-    book = count_names(ask, body, SCANNED_FOR_MODEL)
+    book = count_names(ask, f"{ask.words.text}\n{body}", SCANNED_FOR_MODEL)
     return Audit(ask.redact(harmless(body)), unverified, removed, quiet.lines, book)
 
 
@@ -254,46 +253,31 @@ def _names(line: str) -> set[str]:
 
 
 ADDED = "## Word for Word"
-QUOTE = '- The user said: "'
 CONSTANTS, MOST_CONSTANTS = "- Constants that were read: ", 12
 MOST_ADDED = 0.15
 """Of the budget, where the text leaves room."""
-LONGEST_SAID, PASTED = 300, 2_000
 TOLERANCE = 1.05
 """Times its room: a text that is only so much longer is left as it is."""
 FEWEST_WORDS = 4
-LEAST_SPOKEN, LONGEST_TASK = 0.1, 600
-"""Of a task's longer words: what users must have said of it, in any message; and characters of one of theirs."""
-ENOUGH_WORDS = 0.7
-"""Of a sentence's longer words: a text that has so many of them tells it."""
+LEAST_SPOKEN = 0.1
+"""Share of a task's longer words that users must have said, in any message."""
 LAST_STEPS, MOST_NAMES = 8, 8
 """Messages at the end of the fold whose names belong to open work, and how many names are added at most."""
 _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
-_BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 
 def _omissions(ask: SummaryAsk, told: str) -> str:
-    """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own.
+    """Return names of the last steps and constants that a text lacks, in a section of their own.
 
-    What asks for something comes first, then the newest. Room that the text leaves may be used, more than its share
-    is never taken.
+    Tokens that the text leaves may be used, more than its share is never taken.
     """
     left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
-    words = set(_WORDS.findall(told.lower()))
-    said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
-    kept: set[int] = set()
-    for place in sorted(range(len(said)), key=lambda place: (not WISH.search(said[place].lower()), -place)):
-        cost = estimate_text(said[place]) + 1
-        if cost <= room and not _is_told(said[place].removeprefix(QUOTE), words):
-            kept.add(place)
-            room -= cost
-    lines = [said[place] for place in sorted(kept)]
-    names = _open_names(ask, told)
+    names = _open_names(ask, f"{ask.words.text}\n{told}")
     while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
         names.pop()
-    lines += [line] if names else []
+    lines = [line] if names else []
     room -= estimate_text(line) if names else 0
     lines += _constants_line(ask, told, room)
     return "\n".join([ADDED, *lines]) if lines else ""
@@ -306,7 +290,7 @@ def _without_added(text: str) -> str:
 
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
-    """A task that no user ever spoke of gives way to what the user said last, in a small view to the message itself."""
+    """Drop a task that no user ever spoke of: the user's own words are quoted before the summary."""
     said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
     newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
@@ -317,38 +301,7 @@ def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
         unspoken.difference_update(_WORDS.findall(text.lower()))
     if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
         return summary
-    is_seen = ask.dense and any(user_words(message) == newest for message in ask.after)
-    shown = "" if is_seen else " ".join(ask.redact(newest).split())
-    shown = shown if len(shown) <= LONGEST_TASK else f"{shown[:LONGEST_TASK]}…"
-    return msgspec.structs.replace(summary, task_snapshot=shown)
-
-
-def _is_told(sentence: str, words: set[str]) -> bool:
-    own = set(_WORDS.findall(sentence.lower()))
-    return sum(word in words for word in own) >= ENOUGH_WORDS * len(own)
-
-
-def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
-    """What the user typed: short messages whole, of longer ones the sentences that ask for something.
-
-    What is longer still was pasted: a document of somebody else's.
-    """
-    for words in chain(map(user_words, ask.messages), replies(ask.messages)):
-        if not words or len(words) > PASTED:
-            continue
-        text = ask.redact(words)
-        if len(text) <= LONGEST_SAID:
-            yield " ".join(text.split())
-            continue
-        pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(text))
-        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and WISH.search(piece.lower()))
-
-
-def _said_before(ask: SummaryAsk) -> list[str]:
-    """What an earlier summary had of the user's words and demands, line by line."""
-    demands = parse_summary(ask.previous).constraints.split("\n") if ask.previous else []
-    quotes = [line for line in ask.previous.split("\n") if line.startswith(QUOTE)]
-    return [*(f"- {line}" for piece in demands if (line := _BULLET.sub("", piece).strip())), *quotes]
+    return msgspec.structs.replace(summary, task_snapshot="")
 
 
 def _open_names(ask: SummaryAsk, told: str) -> list[str]:

@@ -256,6 +256,8 @@ PIECE = 200_000
 FEWEST_WORDS = 4
 ORDERLY = frozenset({"task", "goal", "constraints", "in", "pending", "next", "historical", "remaining"})
 """First words of the headings under which a line could be taken for something to do."""
+TYPED = "User said: "
+"""Introduces words of the user in a summary."""
 CLIPPED = "[…]"
 """Stands where the middle of a long ask was left out."""
 
@@ -486,7 +488,7 @@ class _Said:
 
     def _is_users(self, line: str) -> bool:
         """Whether these are a user's own words: a piece of them, or one message without its middle."""
-        pieces = [_normal([_plain(piece)]) for piece in line.lstrip(_BULLETS).split(CLIPPED)]
+        pieces = [_normal([_plain(piece)]) for piece in line.lstrip(_BULLETS).removeprefix(TYPED).split(CLIPPED)]
         if len(pieces) == 1:
             return pieces[0] in self._asks
         first, *middle, last = pieces

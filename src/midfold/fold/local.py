@@ -2,8 +2,8 @@
 
 Rules of this file:
 1. It says that it was made locally and may be incomplete.
-2. What the user said is quoted, not paraphrased. An ask that was answered is not pending; a failure that was mended
-   does not block; what was done is told as done.
+2. What the user said is quoted before the summary (`user_record`), not repeated in it. A failure that was mended does
+   not block; what was done is told as done.
 3. What happened stands in order: sentences of the user and the agent as they are, calls in a line with their outcome,
    exact lines indented below the step they belong to. The newer, the fuller.
 4. What an earlier summary knew is taken apart and carried forward: its state is brought up to date, its steps get
@@ -22,42 +22,36 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
+from midfold.fold.choice import DEMAND, Choice
 from midfold.fold.digest.outcomes import NOT_RUN
 from midfold.fold.heads import TOOLS_USED, stated_blockers, tools_used
+from midfold.fold.hostile import TYPED
 from midfold.fold.names import SAID, STOP, USER, subwords
 from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import GAP, FoldReading, Kind, StoryStep, is_statement, sentences
+from midfold.fold.steps import FoldReading, Kind, StoryStep, is_statement, sentences
 from midfold.fold.summary import FENCE, StructuredSummary, parse_summary, sections_text
 from midfold.fold.trail import TrackedFile, missing_checks, render, without_stale_states, without_trail
 from midfold.transcript.tokens import estimate_text
-from midfold.transcript.wrappers import user_words
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, incomplete."
-TYPED = "User said: "
 LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
 """Before a call whose message stays, shortened."""
 UNDER = ("  ", " …")
 """Before a line under its step; the second where it does not follow on the one before."""
 STORY = "What happened, in order:"
-GOES_ON = "(the ask goes on)"
-PARTS, FEWEST_PARTS = "(its parts: ", 2
 UNCHECKED, MOST_MISSING = "- asked for, not run since the last change: ", 4
 FRAME_TOKENS = 40
 """The notice and the headings."""
-ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
-INSTRUCTIONS_SHARE, ASK_BEFORE_WORK = 0.1, 0.4
-"""Of the budget, at most, the newest ask where nothing was changed yet; what they leave over is for what happened."""
+GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE, INSTRUCTIONS_SHARE = 0.08, 0.15, 0.08, 0.2, 0.06, 0.1
+"""Of the budget, at most; what they leave over is for what happened."""
 NEXT, LEAST_ABOUT, ON_RECORD = 4, 0.45, ("commit", "commits", "stage", "staging", "push")
 """How much more a word of what comes next says about an instruction than one of what was last done."""
 LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
 """Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls that do something they are looked for."""
-BARE_HEADING = 30
-"""Characters; a shorter last line that is no sentence announces what is left out."""
 SHORT_HEAD = 40
 """Characters of an act that stand in the line of its call."""
 LOOKING = ("read", "search", "list", "plan")
@@ -68,10 +62,6 @@ OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
-MOST_LEAST_ASKS = 5
-"""Messages of the user that are quoted where no summary could be made."""
-FEWEST_WORDS = 4
-"""Of a message that can be what the work is for."""
 SHORT_BAN, LONGEST_LIST = 90, 400
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _COMMAND = re.compile(
@@ -80,22 +70,6 @@ _COMMAND = re.compile(
 """A line that speaks of a command, and the command in a fence of its own below it."""
 _FILE = re.compile(r"\b[\w-]{1,60}\.[a-z]{1,5}\b")
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
-_EXAMPLE = re.compile(
-    r"[-*\s]{0,8}(?:\||//|/\*|\*{0,2}(?:bad|good|wrong|right|example|e\.g\.|before|after)\b\*{0,2}:)", re.I
-)
-_DEMANDING = re.compile(
-    r"(?i)\b(?:verif\w{1,8}|unchanged|out of scope|non-goals?|acceptance|criteria|constraints?|requirements?)\b"
-)
-"""A heading of what must hold, whatever is done."""
-_PART = re.compile(r"#{1,6} (?:[A-Z][a-z]{2,12} )?[0-9]{1,2}[.):]|#{1,6} [^\n]{0,40}`|[0-9]{1,2}[.)] \*\*")
-"""A heading with a number, or with a name in marks."""
-_RUBRIC = re.compile(
-    r"(?i)\W*(?:versions?|python(?: version)?|platform|os|(?:your )?environment|steps to reproduce|describe the bug|"
-    r"actual behaviou?r|additional context|screenshots?|configuration|"
-    r"include the output of [^\n]{0,60}version[^\n]{0,60}|"
-    r"(?:[\w.-]{1,30}, version|python|[\w.]{1,40}__version__)\W{1,6}v?[\d.]{1,20})\W*"
-)
-"""A line of a form for reports, and versions of what is used; none that asks for one."""
 _MARKS = re.compile(r"\A(?:[-*+#]{1,6} )+")
 _QUOTES = re.compile(r"[\"']")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
@@ -121,10 +95,8 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
 
 
 def _least_summary(ask: SummaryAsk) -> str:
-    """Return the previous summary, what is known of files, and what the user said last."""
-    said = [words for message in ask.messages if message.role == "user" and (words := user_words(message))]
-    state = StructuredSummary(pending="\n".join(map(ask.redact, said[-MOST_LEAST_ASKS:])))
-    return "\n\n".join(filter(None, (NOTICE, ask.previous, state.render(), sections_text(ask.trail_lines))))
+    """Return the previous summary and what is known of files."""
+    return "\n\n".join(filter(None, (NOTICE, ask.previous, sections_text(ask.trail_lines))))
 
 
 def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
@@ -133,10 +105,11 @@ def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
         old = parse_summary(carried) if ask.previous else StructuredSummary()
         room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
         state = WorkState(reading, old, room).sections()
-        tools = "" if ask.dense else tools_used(ask.messages, ask.budget_tokens)
-        told = state.render(terse=True) if ask.dense else _without_ask(state, reading).render()
-        steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
         rendered = state.render(terse=ask.dense)
+        tools = "" if ask.dense else tools_used(ask.messages, ask.budget_tokens)
+        steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
+        steps = [step for step in steps if not _is_quoted(step, ask.words.text)]
+        told = "\n".join(filter(None, [ask.words.text, rendered]))
         choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
         told_in_order = without_stale_states(story(steps, choice), ask.trail)
         happened = [STORY if choice.chosen and not ask.dense else "", told_in_order, tools]
@@ -145,13 +118,9 @@ def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
         return "\n".join(parts), book_of(choice)
 
 
-def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
-    """The state without the newest ask, if that is not the first: for later folds it is told where it was made, too."""
-    is_first = not state.goal and not any(
-        step.kind == Kind.USER for step in reading.steps if step.at < reading.fold.start
-    )
-    rest = state.task_snapshot if is_first else state.task_snapshot.partition("\n")[2]
-    return msgspec.structs.replace(state, task_snapshot=rest)
+def _is_quoted(step: StoryStep, words: str) -> bool:
+    """Return whether the handoff quotes all that the user said in a step."""
+    return step.kind == Kind.USER and all(row in words for row in step.rows)
 
 
 def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
@@ -292,12 +261,11 @@ class WorkState:
         self.room = room
 
     def sections(self) -> StructuredSummary:
-        task, goal = self._asks()
         trail = render(self.reading.ask.trail, int(max(self.room * TRAIL_SHARE, min(LEAST_TRAIL, self.room * 0.4))))
         return StructuredSummary(
-            task_snapshot=task,
-            goal=goal,
-            constraints=self._constraints(set(sentences(f"{task}\n{goal}")) if self.reading.ask.dense else set()),
+            task_snapshot=self._fit(_lines(self.old.task_snapshot), GOAL_SHARE),
+            goal=self._fit(_lines(self.old.goal), GOAL_SHARE),
+            constraints=self._constraints(),
             done=self._section("done", trail),
             blocked="\n".join(filter(None, [*trail.get("blocked", []), self._fit(self._blockers(), OPEN_SHARE)])),
             active_state="\n".join(filter(None, [self._section("active_state", trail), self._checks_to_run()])),
@@ -334,88 +302,18 @@ class WorkState:
                 left -= cost
         return "\n".join(every[place] for place in sorted(kept))
 
-    def _asks(self) -> tuple[str, str]:
-        """The newest ask, unless messages that stay show it, and the first."""
-        asks = [step for step in self.reading.steps if step.kind == Kind.USER and not step.is_reply]
-        if not asks:
-            return self.old.task_snapshot.strip(), self.old.goal.strip()
-        newest, first = asks[-1], next((step for step in asks if _is_task(step)), asks[0])
-        known = self.old.task_snapshot.strip()
-        goes_on = known.startswith(GOES_ON)
-        is_same = newest.at not in self.reading.fold and any(GAP in text for text in newest.texts)
-        is_work = any(map(_is_work, self.reading.ask.trail.files))
-        task = self._beginning(newest, ASK_SHARE if is_work else ASK_BEFORE_WORK) or (
-            known if goes_on and is_same else ""
-        )
-        if task and self._is_answered(newest):
-            task += "\n(answered; nothing of it is open)"
-        goal = self.old.goal.strip() or ("" if goes_on else known)
-        is_staying = first.at < self.reading.fold.start
-        if (is_staying or not goal) and first is not newest:
-            goal = self._beginning(first, GOAL_SHARE)
-        return task, goal
-
-    def _is_answered(self, ask: StoryStep) -> bool:
-        place = self.reading.steps.index(ask)
-        return any(step.is_answer for step in self.reading.steps[place + 1 :])
-
-    def _beginning(self, step: StoryStep, share: float) -> str:
-        """A message word for word, its first sentences where it is too long; those behind what a message that stays
-        shows of it."""
-        left = max(self.room * share, 2 * LEAST_ROOM)
-        is_shown = step.at not in self.reading.fold and self.reading.ask.shown_asks > 0
-        whole = "\n\n".join(self.reading.safe(step, text).strip() for text in step.texts)
-        if step.rows and not is_shown and estimate_text(whole) <= left:
-            return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
-        rows = [line for line in dict.fromkeys(step.rows) if not _RUBRIC.fullmatch(line)]
-        parts = self._parts(rows, left) if share == ASK_SHARE else ""
-        left -= estimate_text(parts) + 1 if parts else 0
-        kept: list[str] = []
-        for line in rows if left >= 2 * LEAST_ROOM or not parts else ():
-            if is_shown and len(line.split()) < FEWEST_WORDS and not any(map(str.isdigit, line)) and ":" not in line:
-                continue
-            left -= estimate_text(line) + 1
-            if left < 0 and (kept or parts):
-                while len(kept) > 1 and not is_statement(kept[-1]) and len(kept[-1]) < BARE_HEADING:
-                    kept.pop()
-                break
-            kept.append(line.lstrip("#").strip())
-        kept += [parts] if parts else []
-        return "\n".join([*([GOES_ON] if is_shown and kept else []), *kept])
-
-    def _parts(self, rows: Sequence[str], room: float) -> str:
-        """The headings of a long plan in one line, as many as fit: each says what is to be done, or where."""
-        parts = [line.strip("#* ").rstrip(":") for line in rows if _PART.match(line)]
-        if len(parts) < FEWEST_PARTS or sum(map(len, rows)) <= SHORT_ASK:
-            return ""
-        while parts and estimate_text(line := f"{PARTS}{'; '.join(parts)})") > room:
-            parts.pop()
-        return line if len(parts) >= FEWEST_PARTS else ""
-
-    def _constraints(self, told: set[str]) -> str:
-        """What the user demands, and what instructions around their words do: each line once, and none that is told."""
+    def _constraints(self) -> str:
+        """Return the constraints of an earlier summary, and what instructions around the user's words demand."""
         notes = [step for step in self.reading.steps if step.kind == Kind.NOTE and step.is_rule]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         first = [_item(line) for step in notes for line in _makes_what(step.rows, commands)]
         others = (line for line in self._instructions(notes) if line not in first)
         instructions = [*others, *first, *commands]
         parts = (
-            self._fit(self._demands(told), DEMANDS_SHARE, _is_worth_its_size),
+            self._fit(_lines(self.old.constraints), DEMANDS_SHARE, _is_worth_its_size),
             self._fit(instructions, INSTRUCTIONS_SHARE, least=COMMAND_ROOM if commands else LEAST_ROOM),
         )
         return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
-
-    def _demands(self, told: set[str]) -> list[str]:
-        """What is demanded in messages that are too long to be told whole, earlier ones first."""
-        staying = self.reading.staying
-        found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
-        for step in self.reading.steps:
-            if step.kind == Kind.USER and (step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK):
-                commands = self._commands(step)
-                listed, rest = _sections(step.rows)
-                demands = (commands.get(line, line) for line in rest if _is_demand(line) and line not in told)
-                found += map(_item, (*demands, *listed))
-        return found
 
     def _commands(self, step: StoryStep) -> dict[str, str]:
         """Lines that demand a command, and the same with the command, as far as no message that stays shows it."""
@@ -505,35 +403,9 @@ class WorkState:
         return any(text and _QUOTES.sub("", text.replace(root, ""))[:SHORT_HEAD] in head for text in told)
 
 
-def _is_task(step: StoryStep) -> bool:
-    """Whether a message says enough to be what the work is for: no "yes", no "go on"."""
-    return sum(len(text.split()) for text in step.texts) >= FEWEST_WORDS
-
-
 def _is_worth_its_size(line: str) -> bool:
     """Whether a demand forbids something in a few words, or gives the very command: hardly anything is worth more."""
     return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
-
-
-def _is_demand(line: str) -> bool:
-    """Whether a line of what the user said demands something, and shows no example or table."""
-    return DEMAND.search(line) is not None and _EXAMPLE.match(line) is None
-
-
-def _sections(rows: Iterable[str]) -> tuple[list[str], list[str]]:
-    """What an ask demands under headings of its own, a line for each, and its other lines."""
-    sections: list[str] = []
-    rest: list[str] = []
-    is_inside = False
-    for row in rows:
-        if row.startswith("#"):
-            is_inside = _DEMANDING.search(row) is not None
-            sections += [f"{row.lstrip('# ')}:"] if is_inside else []
-        elif is_inside and len(sections[-1]) + len(row) <= LONGEST_LIST:
-            sections[-1] += f"{'' if sections[-1].endswith(':') else ';'} {row.lstrip('-* ')}"
-        else:
-            rest.append(row)
-    return [line for line in sections if not line.endswith(":")], rest
 
 
 def _unwrap(rows: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from midfold.fold.redact import redact as built_in_rules
 T = TypeVar("T")
 Derivation = Literal[
     "client instructions", "file tracking", "local summary", "redaction", "step handles", "summary check",
-    "tool arguments", "tool digest", "tool headline",
+    "tool arguments", "tool digest", "tool headline", "user words",
 ]  # fmt: skip
 """What may be omitted. The gateway counts by these names, so none of them may hold text of a message."""
 REDACTION_FAILED = "[text omitted: its redaction failed]"

@@ -111,6 +111,16 @@ class RecallCost(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
 
 
+class OmittedWords(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules, decisions or task items of one message of the user that the view does not hold verbatim."""
+
+    handle: str
+    """Handle of the message, or of the fold whose originals include it."""
+    tokens: int
+    kept_tokens: int = 0
+    """Size of what is quoted of the same message."""
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What was done and why: positions and sizes, and the artifact trail; nothing else of what a message says."""
 
@@ -146,6 +156,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
     recall: RecallCost | None = None
     """Only where looking back costs something."""
+    omitted_words: tuple[OmittedWords, ...] = ()
+    """Words of the user that no size allows for, or that another engine left out, with their handles."""
     omitted: tuple[Omission, ...] = ()
     """Derived texts that are missing because deriving them failed: a bug of midfold's, or of a redactor."""
     notices: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from midfold.fold.summary import (
     turn_text,
 )
 from midfold.fold.trail import Trail, without_trail
+from midfold.fold.user_record import NO_RECORD, RecordText
 from midfold.transcript.message import Message, Part, Role, Text, Tool, ToolCall, ToolResult, Transcript, Usage
 from midfold.transcript.repairs import OrphanCalls
 from midfold.transcript.tokens import Basis, Meter, estimate_text
@@ -164,6 +165,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Characters that are seen at each end of an answer that the newest ask takes up."""
     taken_up: int = -1
     """The place of that answer among `before`, `messages` and `after`; -1 where there is none, or it is folded."""
+    words: RecordText = NO_RECORD
+    """The user's own words, which the handoff quotes before the summary: a summary need not repeat them."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
@@ -266,11 +269,12 @@ def leaf_characters(ends: int) -> int:
 
 def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
+    words = ask.words.text if len(ask.words.text) <= characters // 2 else ""
     before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
     if len(before) + len(after) > characters:
         before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)
         after = serialize_turns(_without_prompt(ask.after), ask.redact, characters * 3 // 4)
-    return StayingText(before, after, sections_text(ask.trail_lines))
+    return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(ask.trail_lines))
 
 
 def _staying(ask: SummaryAsk, messages: Transcript, first: int) -> str:

@@ -454,6 +454,8 @@ def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     for block in read.all_of("report"):
         for report in task_reports(block.text):
             yield StoryStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
+    for block in read.all_of("observation"):
+        yield StoryStep(Kind.CALL, at, result=ToolResult("", (Text(block.inside),), is_error=False, name=None))
     if read.words:
         yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 

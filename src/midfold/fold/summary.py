@@ -46,8 +46,7 @@ SECTIONS = (
         "constraints",
         "Constraints & Preferences",
         2,
-        "Every demand, limit and preference the user stated, verbatim; then every message the user typed, in order, "
-        "shortened if long",
+        "Demands, limits and preferences that are not in the user's own words, which are quoted before your summary",
     ),
     Section("progress", "Progress", 2, ""),
     Section(
@@ -115,6 +114,9 @@ STAYS = (
 STANDING = (
     "Instructions that the client put into the conversation (project rules, environment, lists of skills) stay in the "
     "context word for word, too: do not repeat them."
+)
+QUOTED_WORDS = (
+    "The user's tasks, rules and decisions are quoted before your summary verbatim: refer to them, do not repeat them."
 )
 APPENDED = "What stands in <appended> is added to the sections of your summary as it is: say what it does not."
 FEW_HEADINGS = (
@@ -301,7 +303,7 @@ def instruction(*, budget_tokens: int, focus: str | None = None, rest: StayingTe
 
     It has seen what stays before the fold, so that is only named.
     """
-    before = f"\n\n{STANDING}" if rest.before else ""
+    before = f"\n\n{STANDING} {QUOTED_WORDS}" if rest.before else ""
     after = f"\n\n{STAYS}\n<stays>\n{_seal(rest.after.strip())}\n</stays>" if rest.after else ""
     added = f"\n\n{APPENDED}\n<appended>\n{_seal(rest.appended)}\n</appended>" if rest.appended else ""
     return (

@@ -21,7 +21,10 @@ from typing import Literal, NamedTuple
 
 from midfold.transcript.message import CALL, RESULT, Message, Role, Text, ToolCall, ToolResult
 
-Meaning = Literal["words", "instructions", "environment", "notice", "command", "output", "summary", "report", "unknown"]
+Meaning = Literal[
+    "words", "instructions", "environment", "notice", "command", "output", "observation", "summary", "report", "unknown"
+]  # fmt: skip
+"""An observation is a tool result that a framework without tool messages sends as a message of the user's."""
 
 
 class Wrapper(NamedTuple):
@@ -61,6 +64,8 @@ def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: 
 
 REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
 
+NEW_TASK = "\nNew task:\n"
+"""Where smolagents puts the user's next task, behind what its last step printed."""
 WRAPPERS = (
     _reminder("As you answer the user's questions, you can use the following context:", only_first=True),
     _reminder("Codebase and user instructions are shown below.", only_first=True),
@@ -117,7 +122,12 @@ WRAPPERS = (
     *_tags("cline", "words", "task feedback user_message answer"),
     *_tags("mini-swe-agent", "words", "pr_description issue_description"),
     *_tags("mini-swe-agent", "instructions", "instructions"),
+    *_tags("mini-swe-agent", "observation", "returncode output"),
     *_tags("openhands", "environment", "uploaded_files EXTRA_INFO"),
+    Wrapper("openhands", "EXECUTION RESULT of [", "", "observation"),
+    Wrapper("smolagents", "Observation:\n", NEW_TASK, "observation"),
+    Wrapper("swe-agent", "OBSERVATION:\n", "", "observation"),
+    Wrapper("autogen", "exitcode: ", "", "observation"),
 )
 OWN_COMMANDS = re.compile(
     "/(?:exit|quit|clear|compact|model|login|logout|help|config|cost|status|context|resume|usage|doctor|memory|export"
@@ -359,7 +369,8 @@ def _first_block(text: str, start: int, end: int) -> Block | None:
     if not text.startswith(_OTHER_OPENINGS, start, end):
         return None
     wrapper = next(wrapper for wrapper in _OTHERS if text.startswith(wrapper.opening, start, end))
-    close = text.find(wrapper.closing, start, end) if wrapper.closing else -1
+    find = text.rfind if wrapper.closing == NEW_TASK else text.find
+    close = find(wrapper.closing, start, end) if wrapper.closing else -1
     whole = text[start : end if close < 0 else close + len(wrapper.closing)]
     return Block(wrapper, whole, whole.removeprefix(wrapper.opening).removesuffix(wrapper.closing).strip())
 

@@ -11,13 +11,12 @@ from midfold.engine.planner import ANSWER_FOLDED
 from midfold.engine.previews import LADDER, SHORT_TEXT, TARGET_PER_END, Ends, shorten, spill_results
 from midfold.fold.ends import ends_of_result
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
-from midfold.fold.local import GOES_ON
 from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STAYS_AGAIN, SummaryAsk, longest_whole
 from midfold.fold.summary import FEW_HEADINGS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
 from support.hash_seeds import outputs_under_hash_seeds
-from tests.support.build import assistant, call, user, work
+from tests.support.build import assistant, call, user
 
 FOLD = "0123456789ab"
 ASK = "Port the parser to src/parser/core.rs. You must keep port 8123. Never touch **docs/old.md**!"
@@ -130,11 +129,11 @@ def test_what_a_summary_leaves_of_its_room_goes_to_what_stays() -> None:
     ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 100
     turns = [*session(40), assistant("Fine."), user(ask), *call(90, "read_file", {"path": "a.py"}, "y = 2\n" * 400)]
     sizes = {}
-    for words in (40, 160):
+    for words in (4, 160):
         view = view_of(turns, 700, "## Goal\nPort it.\n\n## Progress\n### Done\n" + "- read and ported\n" * words)
         parts = (part for message in view if recognise(message) is None for part in message.parts)
         sizes[words] = sum(len(part.text) for part in parts if isinstance(part, (Text, ToolResult)))
-    assert sizes[40] > sizes[160] + 60
+    assert sizes[4] > sizes[160] + 60
 
 
 def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> None:
@@ -284,22 +283,6 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
     )
     runs = outputs_under_hash_seeds(script, "1", "2")
     assert len(runs) == 1
-
-
-def test_an_ask_that_is_told_by_message_and_summary_is_told_so_again_by_the_next_fold() -> None:
-    rules = " ".join(f"Rule {number} of the port is that limit_{number} stays." for number in range(40))
-    turns = [user(f"Port the parser. {rules}"), *work(0, 20)]
-    first = midfold.compact(turns, target_tokens=700, force=True)
-    again = midfold.compact([*first.messages, *work(30, 20)], target_tokens=700, force=True, state=first.state)
-    for result in (first, again):
-        ask, told = (message.text for message in midfold.read(result.messages).messages[:2])
-        assert ask.startswith("Port the parser. Rule 0 of the port is that limit_0 stays.")
-        shown = ask.partition("[…")[0].count("Rule ")
-        assert f"{GOES_ON}\nRule {shown} of the port" in told
-    later = [*again.messages, assistant("It is done."), user("Now write the changelog."), *work(60, 20)]
-    last = midfold.compact(later, target_tokens=700, force=True, state=again.state)
-    body = last.state.summary
-    assert GOES_ON not in body and "Port the parser.\nRule 0" in body
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,8 @@ def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
 
 def test_asks_actions_files_errors_decisions_and_answers_are_told() -> None:
     told = parse_summary(summary())
-    assert told.goal.startswith("Set up the billing service")
-    assert "never touch the legacy schema" in told.render()
-    assert "Which port does it use?" in told.task_snapshot
-    assert "answered" in told.task_snapshot
+    assert "User said: Set up the billing service. You must never touch the legacy schema." in told.critical
+    assert "User said: Which port does it use?" in told.critical
     assert "$ pytest -q → FAILED" in told.critical
     assert "src/billing/db.py" in told.critical
     assert "missing.py → FAILED" in told.critical
@@ -113,7 +111,7 @@ def test_the_previous_summary_is_carried_forward_not_nested() -> None:
     first = summary()
     again = summary(previous=first)
     assert again.count(NOTICE) == 1
-    assert again.count("## Goal") == 1
+    assert again.count("## Critical Context") == 1
     old = "## Goal\nold goal\n\n## Key Decisions\n- keep Redis\n\n## Relevant Files\n- a/b.py: edited"
     told = parse_summary(summary(previous=old))
     assert told.goal == "old goal"

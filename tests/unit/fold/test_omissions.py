@@ -84,7 +84,7 @@ def test_failure_while_a_models_summary_is_checked(
 
 def test_no_summary_can_be_made_at_all(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("midfold.fold.local._local_summary", fail)
-    monkeypatch.setattr("midfold.fold.local.user_words", fail)
+    monkeypatch.setattr("midfold.fold.local.sections_text", fail)
     result = midfold.compact(history(), context_length=8_000, force=True)
     assert result.receipt.status == "compacted"
     assert_reported(result, "local summary", caplog)

