@@ -64,7 +64,7 @@ CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
 """Share of the threshold from which a cheap moment is used: under `cheapest`, and automatically."""
 LANDING = 0.15
 """Share of the threshold, less the fixed tokens, at which a compaction under `cheapest` aims."""
-LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.6
+LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.7
 """Smallest conversation, in tokens, at which a scheduled compaction aims, and the share of a small threshold that this
 may take. Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json)."""
 PATIENCE = 4.0
