@@ -1,7 +1,7 @@
 """Runs the benchmarks: all of them, or those named.
 
 python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [keys] [gateway] [trajectories] [longtask]
-                [frameworks]
+                [frameworks] [user_words]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ BENCHMARKS = (
     "trajectories",
     "longtask",
     "frameworks",
+    "user_words",
 )
 
 

@@ -154,13 +154,13 @@ def run_plan(path: Callable[..., Any], items: int, window: int, **options: Any) 
     """Return the kept and wanted counts of the worst view, the folds, and the most copies of the plan in one view."""
     runner = path(context_length=window, **options)
     worst, folds, copies, has_later = (0, 0), 0, 0, False
-    for messages in planned_session(items):
+    for messages in planned_session(items, 900 if "summarizer" in options else 400):
         has_later = has_later or any(message["content"] == LATER for message in messages)
         if runner.step(messages):
             folds += 1
             text = view_text(runner.view)
             kept, wanted = kept_of_plan(items, text, has_later=has_later)
-            worst = min(worst, (kept, wanted), key=lambda pair: pair[0] - pair[1])
+            worst = min((kept, wanted), worst, key=lambda pair: pair[0] - pair[1])
             copies = max(copies, text.count(plan(items).split("\n")[2]))
     return *worst, folds, copies
 

@@ -400,7 +400,7 @@ def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
     def summarise(ask: midfold.SummaryAsk) -> str:
         return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "- and more\n" * (ask.budget_tokens // 4)
 
-    crowded = paragraphs(44, 145)
+    crowded = paragraphs(44, 138)
     tight = midfold.compact(crowded, context_length=23_000, summarizer=summarise)
     protection = midfold.Protection(protect_last_n=4)
     roomy = midfold.compact(crowded, context_length=23_000, protection=protection, summarizer=summarise)
@@ -421,7 +421,7 @@ def test_where_the_last_messages_do_not_fit_those_that_stay_leave_room_for_some_
 
 
 def test_few_messages_that_leave_no_room_stay_as_long_as_they_fit() -> None:
-    giants = [*paragraphs(20, 100), *paragraphs(2, 1_700)]
+    giants = [*paragraphs(20, 100), *paragraphs(2, 1_650)]
     done = midfold.compact(giants, context_length=23_000)
     assert done.changed and 11_500 * 0.7 < done.receipt.new_tokens < 11_500
     assert list(done.messages)[-4:] == giants[-4:]

@@ -265,6 +265,7 @@ HIGH = 0.75
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
+    answer = msgspec.structs.replace(answer, text=without_record(answer.text))
     audit = _audit(job, ask, answer)
     summary = without_record(_own(job, ask, clip_tokens(audit.text, ask.room_tokens)))
     if ask.handle_tokens:
