@@ -147,9 +147,6 @@ def vague(request: midfold.SummaryAsk) -> str:
     return VAGUE
 
 
-vague.free_form = True  # type: ignore[attr-defined]
-
-
 def run_plan(path: Callable[..., Any], items: int, window: int, **options: Any) -> tuple[int, int, int, int]:
     """Return the kept and wanted counts of the worst view, the folds, and the most copies of the plan in one view."""
     runner = path(context_length=window, **options)

@@ -17,7 +17,7 @@ SOURCES = "*" if SOAK else "claude_code_packmind"
 CHEAPER = 0.8
 LEAST_KEPT = -0.07
 """Retention is a mean over exams: some three hundred on all transcripts, thirty here, at three times as many folds."""
-WORST = 1.05
+WORST = 1.1
 DEFAULT_CHEAPER, DEFAULT_WORST = 0.9, 1.15
 DEFAULT_KEPT = -0.01
 """Measured on all transcripts: -.0099 at 32k, 2 of 680 sessions and windows 11 to 12 % dearer."""

@@ -159,7 +159,7 @@ def test_answer_of_a_service_is_not_what_the_user_said() -> None:
     turns = [ASK, *call(1, "ask_question", given, "The runner compares git hashes of agent-eval.")]
     assert "User said: The runner compares" not in summary_of([*turns, *later()])
     asked = [ASK, *call(1, "AskUserQuestion", {"question": "Which port?"}, "Use port 8123, please.")]
-    assert "User said: Use port 8123, please." in summary_of([*asked, *later()])
+    assert re.search(r"## The User's Words.*\n\[1\] Use port 8123, please\.", summary_of([*asked, *later()]))
 
 
 # Recall.

@@ -28,7 +28,7 @@ from bench.user_words import (
 from midfold.fold.handoff import recognise
 from midfold.fold.user_record import HEADING
 from support.build import SECRET, handoff_of, handoffs
-from support.fixtures import assistant, free, system, user
+from support.fixtures import assistant, system, user
 
 PATHS = {"library": Library, "host": Host, "session": Session}
 
@@ -115,7 +115,6 @@ def test_record_is_quoted_in_the_handoff_and_no_user_message_is_added() -> None:
 def test_model_is_shown_the_words_as_staying_and_its_copy_is_dropped() -> None:
     prompts: list[str] = []
 
-    @free
     def copies(request: midfold.SummaryAsk) -> str:
         prompts.append(request.prompt())
         return f"{request.words.text}\n\n## Goal\nGo on."

@@ -81,10 +81,10 @@ def test_only_anthropic_needs_neighbours_for_it(dialect: str) -> None:
     assert conversation.compact(force=True).changed
     folded = conversation.view().messages
     place = folded.index(told)
-    around = [message["role"] for message in folded[place - 1 : place + 2]]
-    bridges = sum("(midfold bridge" in str(message["content"]) for message in folded)
-    assert around == (["user", "system", "assistant"] if dialect == "anthropic" else ["assistant", "system", "user"])
-    assert bridges == (1 if dialect == "anthropic" else 0)
+    generated = sum("(midfold bridge" in str(one["content"]) or "(midfold ack" in str(one["content"]) for one in folded)
+    assert generated == (1 if dialect == "anthropic" else 0)
+    if dialect == "anthropic":
+        assert [message["role"] for message in folded[place - 1 : place + 2]] == ["user", "system", "assistant"]
 
 
 def test_of_what_claude_code_counts_behind_every_result_only_the_newest_count_stays() -> None:

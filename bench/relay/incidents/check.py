@@ -14,6 +14,11 @@ def read(name: str) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+def content(name: str) -> list[str]:
+    """Return the lines of a report without the closing line, which a worker may add to lists, too."""
+    return [line for line in read(name).splitlines() if not line.startswith("-- ")]
+
+
 DAYS = {
     "day1": [
         "INC-09829",
@@ -58,11 +63,11 @@ def checks() -> dict[str, bool]:
     nodes = sorted({words[2] for day in DAYS for words in log_lines(day)})
     counts = [f"{day} {len(incidents)}" for day, incidents in DAYS.items()]
     found = {
-        "3 counts": read("report/COUNTS.txt").splitlines() == counts,
-        "4 all": read("report/ALL.txt").split() == everything,
+        "3 counts": content("report/COUNTS.txt") == counts,
+        "4 all": content("report/ALL.txt") == everything,
         "5 and 8: notified once each": read("sent.txt").split() == ["START", "END-4417"],
         "6 word": "Word: marigold" in read("report/HEAD.md"),
-        "later: nodes": read("report/NODES.txt").split() == nodes,
+        "later: nodes": content("report/NODES.txt") == nodes,
         "rule: no percentages": not any("%" in path.read_text() for path in WORK.glob("report/*")),
         "rule: logs stay": all(len(log_lines(day)) == len(DAYS[day]) for day in DAYS),
         "rule: nothing elsewhere": {path.name for path in WORK.iterdir()}

@@ -358,10 +358,11 @@ def test_lines_that_differ_in_numbers_alone_are_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "most"), [("read_file", {"path": "{}.txt"}, 4), ("terminal", {"command": "make {}"}, 8)]
+    ("name", "arguments", "most", "budget"),
+    [("read_file", {"path": "{}.txt"}, 4, 222), ("terminal", {"command": "make {}"}, 8, 400)],
 )
 def test_few_lines_stand_under_a_step_while_there_is_something_else_to_tell(
-    name: str, arguments: dict[str, str], most: int
+    name: str, arguments: dict[str, str], most: int, budget: int
 ) -> None:
     def step(number: int, part: str) -> list[dict[str, Any]]:
         letters = [chr(97 + n) for n in range(26)]
@@ -369,7 +370,7 @@ def test_few_lines_stand_under_a_step_while_there_is_something_else_to_tell(
         return call(number, name, {key: value.format(part) for key, value in arguments.items()}, output)
 
     turns = [user("Go."), *step(1, "pool"), *step(2, "queue"), *step(3, "cache")]
-    told = told_of(turns, budget_tokens=222).critical
+    told = told_of(turns, budget_tokens=budget).critical
     counts = [len(re.findall(rf"\n(?:  | …)the {part}_", told)) for part in ("pool", "queue", "cache")]
     assert max(counts) == most
     assert sum(count > 0 for count in counts) > 1

@@ -175,14 +175,6 @@ def _result(text: str) -> ToolResult:
     return ToolResult("1", (Text(text),), False, "bash")
 
 
-def test_a_look_that_found_nothing_to_tell_is_told_only_where_there_is_room() -> None:
-    looks = [message for at in range(9) for message in call(at, "read_file", {"path": f"src/part_{at}.py"}, "x")]
-    said = [assistant(f"Module {at} reads its limits from table_{at} because of old clients.") for at in range(9)]
-    turns = [user("Go."), *looks, *said]
-    assert "read src/part" not in told_of(turns, budget_tokens=200, trail=Trail()).critical
-    assert "read src/part" in told_of(turns, trail=Trail()).critical
-
-
 def test_a_script_is_told_by_the_line_that_changes_something() -> None:
     script = "import re\ntext = open('a.py').read()\ntext = text.replace('old_name', 'new_name')\nopen('a.py', 'w')"
     told = told_of([user("Go."), *bash(1, f'python3 -c "\n{script}\n"')]).critical
