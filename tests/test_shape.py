@@ -34,12 +34,7 @@ ALLOWED_MODULE_NAMES = frozenset(
         "plugins",
     }
 )
-ALLOWED_FILES = frozenset(
-    {
-        "midfold/_deprecated.py",
-        "midfold/_moved.py",
-    }
-)
+ALLOWED_FILES: frozenset[str] = frozenset()
 ALLOWED_ARGUMENTS: frozenset[str] = frozenset()
 
 ALLOWED_PARTICIPLES = frozenset(

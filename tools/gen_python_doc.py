@@ -34,9 +34,6 @@ def stub() -> str:
     for module, names in vars(midfold)["_MODULES"].items():
         pairs = [(name.rpartition("=")[2], name.partition("=")[0]) for name in names.split()]
         lines.append(f"from midfold.{module} import {', '.join(f'{there} as {here}' for there, here in pairs)}")
-    lines.append(
-        "from midfold._deprecated import BackgroundCompaction as BackgroundCompaction, StoredHost as StoredHost"
-    )
     listed = "".join(f'    "{name}",\n' for name in sorted(midfold.__all__))
     return "\n".join([*lines, "", "__version__: str", "", f"__all__ = [\n{listed}]", ""])
 

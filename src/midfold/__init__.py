@@ -12,8 +12,6 @@ checkers read (`__init__.pyi`) and docs/reference/python.md. A module is importe
 
 from __future__ import annotations
 
-from midfold import _moved
-
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -94,8 +92,6 @@ __all__ += ["__version__"]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("BackgroundCompaction", "StoredHost"):
-        return _going(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'midfold' has no attribute {name!r}")
     import importlib
@@ -106,19 +102,5 @@ def __getattr__(name: str) -> object:
     return value
 
 
-def _going(name: str) -> object:
-    import warnings
-
-    from midfold import _deprecated
-
-    told = f"midfold.{name} goes with the next version: {_deprecated.REPLACEMENTS[name]}"
-    warnings.warn(told, DeprecationWarning, stacklevel=3)
-    value: object = getattr(_deprecated, name)
-    return value
-
-
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-_moved.install()

@@ -47,7 +47,6 @@ from midfold.transcript.repairs import Repair as Repair
 from midfold.transcript.message import Media as Media, Message as Message, Opaque as Opaque, Part as Part, Problem as Problem, Role as Role, Text as Text, Thinking as Thinking, Tool as Tool, ToolCall as ToolCall, ToolResult as ToolResult, Transcript as Transcript, Usage as Usage, read_usage as read_usage
 from midfold.transcript.tools import ToolSpec as ToolSpec
 from midfold.transcript.tokens import Count as Count, Meter as Meter, TokenCounter as TokenCounter, estimate_text as estimate_text
-from midfold._deprecated import BackgroundCompaction as BackgroundCompaction, StoredHost as StoredHost
 
 __version__: str
 

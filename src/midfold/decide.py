@@ -347,11 +347,6 @@ def calls_to_replace(
     return break_even(rewritten=rewritten, removed=removed, read=prices.read, write=prices.write)
 
 
-def is_asked(request: CompactionRequest) -> bool:
-    """Whether somebody wants this compaction, whatever the size."""
-    return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
-
-
 def is_relieved(
     prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None, health: Health | None = None
 ) -> bool:
@@ -367,7 +362,7 @@ def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | No
         prompt_tokens=prompt_tokens,
         threshold_tokens=request.budget.threshold_tokens,
         window_tokens=request.budget.effective_input_window,
-        asked=is_asked(request),
+        asked=request.is_explicit,
         overflowed=request.overflowed,
         empty=not request.messages,
         enabled=request.options.enabled,

@@ -13,8 +13,8 @@ import midfold
 from midfold.store import SqlStore, Store, open_database
 from midfold.store.database import Tx
 from midfold.testing.doubles import FakeClock
-from midfold.testing.stores import StoreContract
 from support.postgres import Server
+from tests.support.store_contract import StoreContract
 
 
 class TestMemory(StoreContract):

@@ -17,9 +17,9 @@ from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.database import Tx
 from midfold.store.writing import extend, lock_session
-from midfold.testing.stores import CHAT, entries
 from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
+from tests.support.store_contract import CHAT, entries
 
 TALK = long_tool_heavy_conversation().messages
 

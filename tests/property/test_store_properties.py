@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midfold.store import SqlStore, open_database
 from midfold.store.intake import redact_json
-from midfold.testing.stores import CHAT, entries
+from tests.support.store_contract import CHAT, entries
 
 histories = st.lists(st.text("abc", min_size=1, max_size=1), min_size=1, max_size=12)
 

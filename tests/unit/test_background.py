@@ -4,8 +4,6 @@ import json
 import threading
 import time
 
-import pytest
-
 import midfold
 from midfold import EngineHost
 from midfold.transcript.laws import violations
@@ -88,14 +86,3 @@ def test_a_preparation_that_fails_leaves_the_host_as_it_was_and_the_compaction_i
     settled(host)
     assert json.dumps(host.export()) == before
     assert len(handoffs(host.step(SESSION, HARD))) == 1
-
-
-def test_the_names_that_go_still_work_and_say_what_to_use() -> None:
-    with pytest.warns(DeprecationWarning, match=r"EngineHost\.step"):
-        background = midfold.BackgroundCompaction(EngineHost(context_length=WINDOW))
-    with background:
-        assert len(handoffs(background.step(SESSION, HARD))) == 1
-    with pytest.warns(DeprecationWarning, match=r"EngineHost\(conversation=session\)"):
-        stored = midfold.StoredHost(midfold.open("memory:").session("s", context_length=WINDOW))
-    assert len(handoffs(stored.compress(SESSION, HARD))) == 1
-    assert stored.session.receipts()[0].receipt == stored.last

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from midfold.decide import is_asked
 from midfold.engine.finish import (
     leave,
     let_user_open,
@@ -279,10 +278,10 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
-    helps = is_asked(job.request) or new_tokens < job.prompt_tokens * SMALLEST_GAIN
+    helps = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= job.prompt_tokens or not (helps or new_tokens < threshold):
         reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
-        return leave(job, reason, plan, strike=not is_asked(job.request))
+        return leave(job, reason, plan, strike=not job.request.is_explicit)
     if job.request.target_tokens is None and threshold * HIGH < new_tokens < threshold:
         job.notices.append(f"what stays leaves {threshold - new_tokens:,} tokens until the next fold")
     places = plan.fold()
@@ -306,7 +305,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         persistence="in_place_archive",
         trail=ask.trail,
     )
-    lasts = is_asked(job.request) or new_tokens <= threshold * (1 - LEAST_ROOM)
+    lasts = job.request.is_explicit or new_tokens <= threshold * (1 - LEAST_ROOM)
     state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
     return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
 
@@ -372,7 +371,7 @@ def _why(job: Job) -> str:
         kept = job.request.keep_last_exchanges
         last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
         return f"everything before {last} was folded, as asked"
-    if is_asked(job.request):
+    if job.request.is_explicit:
         return "the provider refused the request as too large" if job.request.overflowed else "folded, as asked"
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from midfold.decide import Decision, paused_words
 from midfold.engine.job import Job
 from midfold.errors import FailureKind
 from midfold.fold.archive import Archive, handle_of
@@ -104,17 +103,6 @@ def leave(job: Job, reason: str, plan: Plan | None = None, *, strike: bool = Fal
         strikes = state.ineffective + 1
         state = msgspec.structs.replace(state, ineffective=strikes, ineffective_tokens=job.prompt_tokens)
     return make_outcome(job, job.messages, make_receipt(job, "unchanged", reason, plan), state)
-
-
-def decline(job: Job, decision: Decision) -> Outcome:
-    """The outcome of a decision not to fold; a pause after a failure is told as the failure was."""
-    if not decision.pause:
-        return decision.settle(leave(job, decision.reason))
-    kind = decision.failure
-    told = account(kind, kept=True, left=decision.pause)._asdict()
-    job.notices.append(paused_words(kind, decision.pause))
-    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
-    return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
 
 
 def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:

@@ -13,13 +13,14 @@ from typing import cast
 
 import msgspec
 
-from midfold.decide import Decision, Situation
+from midfold.decide import Decision, Situation, paused_words
 from midfold.engine.compressor import Compressor, Noop
 from midfold.engine.contract import ContextEngine
-from midfold.engine.finish import decline, fail
+from midfold.engine.finish import fail, leave, make_outcome, make_receipt
 from midfold.engine.job import Job
 from midfold.errors import MidfoldError, PluginError
 from midfold.fold.budget import Pressure
+from midfold.fold.receipt import SummaryFacts, account
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer, SummaryAsk
 from midfold.transcript.laws import violations
@@ -47,7 +48,7 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
 def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
     """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
     if not decision.fold:
-        return decline(Job(request), decision)
+        return _decline(Job(request), decision)
     asked = decision.apply(request)
     if type(engine) in BUILT_IN:
         outcome = yield from engine.compress(asked)
@@ -82,6 +83,17 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
         outcome.receipt, omitted_words=missing, notices=(*outcome.receipt.notices, notice)
     )
     return msgspec.structs.replace(outcome, receipt=receipt)
+
+
+def _decline(job: Job, decision: Decision) -> Outcome:
+    """Return the outcome of a decision not to fold; a cooldown reports the failure that started it."""
+    if not decision.pause:
+        return decision.settle(leave(job, decision.reason))
+    kind = decision.failure
+    told = account(kind, kept=True, left=decision.pause)._asdict()
+    job.notices.append(paused_words(kind, decision.pause))
+    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
+    return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
 
 
 def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:

@@ -129,6 +129,11 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     keeper: Keeper | None = None
     """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
 
+    @property
+    def is_explicit(self) -> bool:
+        """Return whether the caller asked for this compaction, whatever the size of the prompt."""
+        return self.force or self.target_tokens is not None or self.keep_last_exchanges is not None
+
 
 def told_tokens(request: CompactionRequest) -> int:
     """The size that the host or the provider told; 0 where neither did."""

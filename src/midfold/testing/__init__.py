@@ -1,7 +1,7 @@
 """What midfold's users test with: a scripted summarizer and provider, a clock, a server for an application.
 
 They need nothing but midfold (`served` needs uvicorn). `answers` is what a provider may answer; `strategies` needs
-hypothesis; `engines` and `stores` are contract suites for authors of them, and need pytest, too.
+hypothesis; `engines` is a contract suite for authors of engines and needs pytest, too.
 """
 
 from midfold.testing.doubles import (

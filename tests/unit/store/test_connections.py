@@ -18,8 +18,8 @@ from midfold.config import load
 from midfold.errors import StoreUnavailable
 from midfold.store import SqlStore, database, open_database
 from midfold.store.database import FairSemaphore
-from midfold.testing.stores import CHAT, entries
 from support.fixtures import user
+from tests.support.store_contract import CHAT, entries
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:

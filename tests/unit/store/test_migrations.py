@@ -14,8 +14,8 @@ from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Database, Flavour
 from midfold.store.protocol import Prompt
 from midfold.store.usage import LastRequest, LastRequests, Turns, put_last_request
-from midfold.testing.stores import CHAT, entries
 from midfold.transcript.message import Usage
+from tests.support.store_contract import CHAT, entries
 
 ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE", "CREATE TRIGGER IF NOT EXISTS")
 FIRST_RELEASE, INDEX = 2, 5

@@ -15,7 +15,7 @@ from midfold.fold.request import CompactionState
 from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.sqlstore import StoredKeeper, StoredOriginals
-from midfold.testing.stores import CHAT, StoreBase, entries
+from tests.support.store_contract import CHAT, StoreBase, entries
 
 FOLD, BODY = "0123456789ab", "a summary"
 HANDOFF = Generated("fold", FOLD, BODY)

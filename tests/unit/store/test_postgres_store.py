@@ -8,7 +8,7 @@ import pytest
 from midfold.errors import StoreError
 from midfold.store import SqlStore, open_database
 from midfold.testing.doubles import FakeClock
-from midfold.testing.stores import CHAT, entries
+from tests.support.store_contract import CHAT, entries
 
 DAMAGE = [
     ("DELETE FROM messages WHERE position = 1", "position 1 is missing"),

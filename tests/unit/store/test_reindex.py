@@ -13,7 +13,7 @@ from midfold.errors import SchemaError
 from midfold.recall import words
 from midfold.recall.words import Term
 from midfold.store import SqlStore, open_database, upkeep, word_index
-from midfold.testing.stores import CHAT, entries
+from tests.support.store_contract import CHAT, entries
 
 TEXTS = [f"number{place} common" for place in range(700)]
 

@@ -12,7 +12,7 @@ import pytest
 from midfold.errors import NotStored, SchemaError, StoreError, StoreUnavailable
 from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Tx
-from midfold.testing.stores import CHAT, entries
+from tests.support.store_contract import CHAT, entries
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from midfold.recall.words import Term
 from midfold.store import SqlStore, open_database, upkeep, word_index
 from midfold.store.database import Tx
 from midfold.store.word_index import AT_ONCE, FAN, SMALL
-from midfold.testing.stores import CHAT, entries
+from tests.support.store_contract import CHAT, entries
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

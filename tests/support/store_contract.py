@@ -1,6 +1,6 @@
 """The contract every store keeps, as a suite.
 
-from midfold.testing.stores import StoreContract
+from tests.support.store_contract import StoreContract
 
 class TestMine(StoreContract):
     @pytest.fixture
