@@ -26,17 +26,17 @@ from urllib.parse import urlsplit
 
 import midfold
 from midfold.agent.events import ignore
-from midfold.agent.room import Room
+from midfold.agent.window import Room
 from midfold.cache.schedule import summary_price
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, PromptCaching
-from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.gateway import create_app
-from midfold.lab.exams import score
 from midfold.lab.recorded_sessions import load_sessions
 from midfold.lab.replay_player import Player, Recording, SentView, load_recordings
 from midfold.lab.replay_policies import DEFAULT
 from midfold.lab.replays import MODEL
+from midfold.lab.retention_score import score
 from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock

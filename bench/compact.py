@@ -18,9 +18,9 @@ from typing import Any
 from bench.peers import HERMES, ask
 from bench.workload import best, messages, origin, report
 from midfold import EngineHost, Meter, SummaryAsk, compact, read
+from midfold.compaction.injection import identifiers
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.fold.hostile import identifiers
 from midfold.model import Summarizer, local_summarizer
 
 SMALL, COUNT, LARGE = 1_000, 10_000, 50_000

@@ -1,4 +1,4 @@
-"""Learns the constants of `midfold.fold.names` from the real future of recorded conversations.
+"""Learns the constants of `midfold.compaction.local.identifiers` from the real future of recorded conversations.
 
     python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
 
@@ -12,14 +12,14 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.fold.names import CALLED, RESULT, SAID, USER, NameCounts, Shape, subwords
-from midfold.fold.redact import redact
-from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import FoldReading
-from midfold.lab.exams import needs_at
+from midfold.compaction.local.fold_reader import FoldReading
+from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, NameCounts, Shape, subwords
+from midfold.compaction.redact import redact
+from midfold.compaction.request import SummaryAsk
 from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
+from midfold.lab.retention_score import needs_at
 
 FEATURES = (
     "SINCE_LAST", "NEVER_BY_ASSISTANT", "MORE_MESSAGES", "USER", "SAID", "CALLED", "RESULT", "BY_USER", "IN_RESULT",

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.workload import SHARED, report
 from midfold import read
-from midfold.fold.hostile import Source, identifiers
+from midfold.compaction.injection import Source, identifiers
 from midfold.transcript.message import Transcript
 
 LINES = 400

@@ -22,11 +22,11 @@ from bench.task_policy import Needs, Policy, Tally
 from bench.task_work import Repository, sums, work
 from bench.workload import report
 from midfold.agent import Toolbox, Workshop
+from midfold.agent.assembly import system_prompt
 from midfold.agent.events import Event, Folded, agree
-from midfold.agent.workshop import system_prompt
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
-from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.model import Summarizer, local_summarizer
 
 WINDOWS = (16_000, 32_000, 64_000, 200_000)

@@ -9,7 +9,7 @@ import time
 
 from bench.workload import ROOT, messages
 from midfold.recall import Recall
-from midfold.service import open_sessions
+from midfold.session.sessions import open_sessions
 from midfold.store.database import Database
 
 COUNT, A_TURN = 10_000, 20

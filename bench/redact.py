@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.workload import best, messages, origin, report
-from midfold.fold.redact import redact
+from midfold.compaction.redact import redact
 
 COUNT = 10_000
 SIZE = 250_000

@@ -14,7 +14,7 @@ from typing import Any
 import midfold
 from bench.peers import HERMES, ask
 from bench.workload import messages, origin, report
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 
 COUNT = 3_000
 RUNS = 4

@@ -21,10 +21,10 @@ import msgspec
 from bench.task_work import Fact, Module, Repository
 from midfold.errors import ModelFailed
 from midfold.model.endpoint import Endpoint
-from midfold.tokenizers import Tokenizer
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
 from midfold.transcript.replies import ModelAnswer
+from midfold.transcript.tokenizers import Tokenizer
 
 SIGNATURE = "Checked against the source for release 4711."
 FIRST = (

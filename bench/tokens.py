@@ -8,7 +8,7 @@ from statistics import mean, median
 from bench.peers import HERMES, ask
 from bench.workload import best, messages, origin, report
 from midfold import Message, Meter, Part, Text, Thinking, ToolCall, ToolResult, read
-from midfold.tokenizers import Tokenizer
+from midfold.transcript.tokenizers import Tokenizer
 from midfold.transcript.tokens import estimate_text
 
 COUNT = 10_000

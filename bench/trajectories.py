@@ -22,14 +22,14 @@ from bench.peers import HERMES, HOME, ask
 from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
 from midfold import SummaryAnswer, SummaryAsk
-from midfold.fold.redact import redact
-from midfold.lab.exams import retention_of
+from midfold.compaction.redact import redact
+from midfold.lab.retention_score import retention_of
 from midfold.lab.sharegpt import ShareGPT
 from midfold.lab.trajectory_run import TrajectoryJob, compress_trajectories
 from midfold.lab.trajectory_settings import FIRSTS, TrajectorySettings
 from midfold.model import local_summarizer
-from midfold.tokenizers import Tokenizer
 from midfold.transcript.message import Message, Text, Transcript
+from midfold.transcript.tokenizers import Tokenizer
 
 RUNS = 6
 TARGET, SUMMARY, LAST = 15_250, 750, 4

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import midfold
-from midfold.fold.handoff import recognise
+from midfold.compaction.handoff import recognise
 
 Messages = list[dict[str, Any]]
 RULE = "Never touch legacy/."

@@ -11,7 +11,7 @@ from e2e.server import MODEL, Server
 from e2e.steps import Done, Steps, judged, settings
 from midfold.agent import Agent, ModelClient, Toolbox
 from midfold.agent.events import Answered, Event, Folded, Overflowed
-from midfold.fold.handoff import recognise
+from midfold.compaction.handoff import recognise
 from midfold.model.endpoint import Endpoint
 from midfold.transcript.laws import violations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import Receipt
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import Receipt
 from midfold.transcript.laws import is_empty, violations
 from midfold.transcript.message import Message, Transcript
 

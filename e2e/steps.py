@@ -15,16 +15,16 @@ from e2e import checks
 from e2e.environment import ROOT
 from e2e.server import MODEL, Server, Witnessed
 from midfold.api import request_for
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import FAILURES, Receipt
+from midfold.compaction.request import Flow, Outcome, SummaryAsk
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask
-from midfold.engine import Compressor
+from midfold.engines import Compressor
 from midfold.errors import SummaryFailed
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import FAILURES, Receipt
-from midfold.fold.request import Flow, Outcome, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import failed_answer
-from midfold.model.summaries import ModelSummarizer, summarizer_for
+from midfold.model.run import failed_answer
+from midfold.model.summarizer import ModelSummarizer, summarizer_for
 from midfold.transcript.message import Transcript
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"

@@ -41,11 +41,11 @@ ALLOWED_PARTICIPLES = frozenset(
     {
         # Names of the public face that pages teach.
         "midfold/api.py: changed",
-        "midfold/conversation.py: changed",
-        "midfold/fold/request.py: changed",
+        "midfold/session/conversation.py: changed",
+        "midfold/compaction/request.py: changed",
         "midfold/model/client.py: heard",
         "midfold/models.py: corrected",
-        "midfold/service.py: given",
+        "midfold/session/sessions.py: given",
         "midfold/testing/doubles.py: left",
         "midfold/testing/doubles.py: served",
         # JSON Schema's own word.

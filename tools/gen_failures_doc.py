@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from midfold.fold.receipt import FAILURES
+from midfold.compaction.receipt import FAILURES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "failures.md"
 MARK = "<!-- Below this line: tools/gen_failures_doc.py. Do not edit. -->"

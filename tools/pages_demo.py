@@ -21,8 +21,8 @@ import msgspec
 from midfold.cache import is_claude
 from midfold.cache.prices import prices_for
 from midfold.lab.replay_player import SentView, SimulatedCache
-from midfold.service import Sessions, open_sessions
-from midfold.session import Session
+from midfold.session.session import Session
+from midfold.session.sessions import Sessions, open_sessions
 from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
 from midfold.transcript.tokens import Meter

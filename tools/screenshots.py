@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from midfold.pages.formatting import session_path
 from midfold.pages.lookup import Lookup
 from midfold.pages.web import everything
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -25,7 +25,7 @@ _MODULES = {
         SummaryModelSettings=AuxiliaryTask
     """,
     "config.schema": "AgentSettings GatewaySettings KeySettings=Key StoreSettings UpstreamSettings",
-    "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
+    "session.conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
         AskFailed Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
@@ -33,44 +33,44 @@ _MODULES = {
         StoreError StoreUnavailable SummaryFailed TooMuch ToolRefused TranscriptError UnreadableEncoding
         UpstreamError
     """,
-    "fold.archive": "Archive",
-    "fold.boundary": "Protection select_tail_by_budget",
-    "fold.budget": "Budget Pressure effective_input_window threshold_tokens",
-    "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
-    "fold.digest.digest": "DigestFunction",
-    "engine": "Compressor ContextEngine Noop",
-    "fold.handoff": "Handoff=Generated Keeper bare_summary",
-    "fold.media": "MediaReducer",
-    "fold.omissions": "Omission Omissions",
-    "fold.overview": "artifacts_text asks_text trail_of",
-    "fold.partial": "Preview preview rejoin split_for_partial_compaction",
-    "fold.receipt": "Boundary DigestFacts=Digest OmittedWords RecallCost Receipt SummaryFacts Timing",
-    "fold.redact": "is_sensitive_key redact redact_value",
-    "fold.render": """
+    "compaction.archive": "Archive",
+    "compaction.boundary": "Protection select_tail_by_budget",
+    "compaction.budget": "Budget Pressure effective_input_window threshold_tokens",
+    "compaction.local": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
+    "compaction.local.digest": "DigestFunction",
+    "engines": "Compressor ContextEngine Noop",
+    "compaction.handoff": "Handoff=Generated Keeper bare_summary",
+    "compaction.media": "MediaReducer",
+    "compaction.omissions": "Omission Omissions",
+    "compaction.local.overview": "artifacts_text asks_text trail_of",
+    "compaction.partial": "Preview preview rejoin split_for_partial_compaction",
+    "compaction.receipt": "Boundary DigestFacts=Digest OmittedWords RecallCost Receipt SummaryFacts Timing",
+    "compaction.redact": "is_sensitive_key redact redact_value",
+    "compaction.render": """
         render_content_search render_delegated_task render_file_read render_file_search render_process render_value
     """,
-    "fold.render_results": "render_result",
-    "fold.request": """
+    "compaction.render_results": "render_result",
+    "compaction.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
-    "fold.trail": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
-    "fold.user_record": "RecordText",
-    "host": "EngineHost",
-    "model.drive": "Preparation Summarizer drive local_summarizer",
+    "compaction.tracking": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
+    "compaction.user_record": "RecordText",
+    "session.host": "EngineHost",
+    "model.run": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",
-    "model.summaries": "ModelSummarizer SummaryProgress",
+    "model.summarizer": "ModelSummarizer SummaryProgress",
     "models": "Belief Model ModelOverride ModelSettings=ModelOverride learn_limit look_up_model=look_up",
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
-    "service": "KeptLog Sessions open=open_sessions project_prefix",
-    "session": "Session",
+    "session.sessions": "KeptLog Sessions open=open_sessions project_prefix",
+    "session.session": "Session",
     "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
-    "setup": "Setup",
+    "session.setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held=hold_lease",
     "store.protocol": "Prefix Record=CompactionRecord SessionInfo View",
-    "tokenizers": "Tokenizer",
+    "transcript.tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
     "transcript.breakdown": "ContextBreakdown ContextBucket ContextShare context_breakdown",
     "transcript.dialect": "Dialect",

@@ -5,41 +5,41 @@ from midfold.cache.markers import PromptCacheHint as PromptCacheHint, mark as ma
 from midfold.cache.schedule import break_even as break_even
 from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
-from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
+from midfold.session.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
 from midfold.errors import AskFailed as AskFailed, Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
-from midfold.fold.archive import Archive as Archive
-from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
-from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
-from midfold.fold.digest import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
-from midfold.fold.digest.digest import DigestFunction as DigestFunction
-from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
-from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper, bare_summary as bare_summary
-from midfold.fold.media import MediaReducer as MediaReducer
-from midfold.fold.omissions import Omission as Omission, Omissions as Omissions
-from midfold.fold.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
-from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
-from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, OmittedWords as OmittedWords, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
-from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
-from midfold.fold.render import render_content_search as render_content_search, render_delegated_task as render_delegated_task, render_file_read as render_file_read, render_file_search as render_file_search, render_process as render_process, render_value as render_value
-from midfold.fold.render_results import render_result as render_result
-from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
-from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
-from midfold.fold.user_record import RecordText as RecordText
-from midfold.host import EngineHost as EngineHost
-from midfold.model.drive import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
+from midfold.compaction.archive import Archive as Archive
+from midfold.compaction.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
+from midfold.compaction.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
+from midfold.compaction.local import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
+from midfold.compaction.local.digest import DigestFunction as DigestFunction
+from midfold.engines import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
+from midfold.compaction.handoff import Generated as Handoff, Keeper as Keeper, bare_summary as bare_summary
+from midfold.compaction.media import MediaReducer as MediaReducer
+from midfold.compaction.omissions import Omission as Omission, Omissions as Omissions
+from midfold.compaction.local.overview import artifacts_text as artifacts_text, asks_text as asks_text, trail_of as trail_of
+from midfold.compaction.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
+from midfold.compaction.receipt import Boundary as Boundary, Digest as DigestFacts, OmittedWords as OmittedWords, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
+from midfold.compaction.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
+from midfold.compaction.render import render_content_search as render_content_search, render_delegated_task as render_delegated_task, render_file_read as render_file_read, render_file_search as render_file_search, render_process as render_process, render_value as render_value
+from midfold.compaction.render_results import render_result as render_result
+from midfold.compaction.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
+from midfold.compaction.tracking import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
+from midfold.compaction.user_record import RecordText as RecordText
+from midfold.session.host import EngineHost as EngineHost
+from midfold.model.run import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
-from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
+from midfold.model.summarizer import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
 from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
-from midfold.service import KeptLog as KeptLog, Sessions as Sessions, open_sessions as open, project_prefix as project_prefix
-from midfold.session import Session as Session
+from midfold.session.sessions import KeptLog as KeptLog, Sessions as Sessions, open_sessions as open, project_prefix as project_prefix
+from midfold.session.session import Session as Session
 from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
-from midfold.setup import Setup as Setup
+from midfold.session.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, hold_lease as held
 from midfold.store.protocol import Prefix as Prefix, CompactionRecord as Record, SessionInfo as SessionInfo, View as View
-from midfold.tokenizers import Tokenizer as Tokenizer
+from midfold.transcript.tokenizers import Tokenizer as Tokenizer
 from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
 from midfold.transcript.breakdown import ContextBreakdown as ContextBreakdown, ContextBucket as ContextBucket, ContextShare as ContextShare, context_breakdown as context_breakdown
 from midfold.transcript.dialect import Dialect as Dialect

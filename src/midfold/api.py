@@ -12,20 +12,20 @@ import msgspec
 from midfold.cache import PromptCacheHint
 from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
+from midfold.compaction.archive import Archive
+from midfold.compaction.boundary import Protection
+from midfold.compaction.budget import Budget, plan_budget
+from midfold.compaction.context import with_size
+from midfold.compaction.media import MediaReducer
+from midfold.compaction.receipt import Boundary, Receipt
+from midfold.compaction.redact import redact
+from midfold.compaction.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.decide import Decision, decide, situation_of
-from midfold.engine import ContextEngine
-from midfold.engine.guard import ask_engine, carry_out
-from midfold.engine.job import with_size
+from midfold.engines import ContextEngine
+from midfold.engines.guard import ask_engine, carry_out
 from midfold.errors import ConfigError
-from midfold.fold.archive import Archive
-from midfold.fold.boundary import Protection
-from midfold.fold.budget import Budget, plan_budget
-from midfold.fold.media import MediaReducer
-from midfold.fold.receipt import Boundary, Receipt
-from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.model import Summarizer, drive, local_summarizer
-from midfold.model.drive import CooldownGuard
+from midfold.model.run import CooldownGuard
 from midfold.models import Belief, look_up
 from midfold.plugins import engine_for
 from midfold.transcript.dialect import Dialect
@@ -182,7 +182,7 @@ def _decide(request: CompactionRequest, engine: ContextEngine, now: float) -> De
 def _default_summarizer(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
-    from midfold.model.summaries import summarizer_for
+    from midfold.model.summarizer import summarizer_for
 
     return summarizer_for(config, model)
 

@@ -33,10 +33,10 @@ import msgspec
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule, break_even
+from midfold.compaction.budget import Pressure, pressure_of
+from midfold.compaction.receipt import KEEPS_HISTORY, RecallCost, Timing
+from midfold.compaction.request import CompactionRequest, Outcome
 from midfold.errors import FailureKind
-from midfold.fold.budget import Pressure, pressure_of
-from midfold.fold.receipt import KEEPS_HISTORY, RecallCost, Timing
-from midfold.fold.request import CompactionRequest, Outcome
 
 MOST_STRIKES = 2
 """After so many folds in a row that did not help, automatic ones stop."""

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from midfold.engine import Compressor, ContextEngine, Noop, ToolSpec
+from midfold.compaction.archive import Archive
+from midfold.compaction.budget import Pressure
+from midfold.compaction.redact import redact
+from midfold.compaction.request import CompactionRequest, Flow
+from midfold.engines import Compressor, ContextEngine, Noop, ToolSpec
 from midfold.errors import PluginError
-from midfold.fold.archive import Archive
-from midfold.fold.budget import Pressure
-from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, Flow
 from midfold.lru import LRU
 
 if TYPE_CHECKING:

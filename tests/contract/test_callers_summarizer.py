@@ -14,8 +14,8 @@ import openai
 import pytest
 
 import midfold
+from midfold.compaction.receipt import FAILURES, KEEPS_HISTORY
 from midfold.errors import ModelFailed
-from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
 from midfold.testing import FakeClock
 from midfold.testing.engines import long_conversation
 

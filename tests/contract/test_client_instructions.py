@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midfold
-from midfold.fold.handoff import generated_messages, recognise
-from midfold.fold.standing import MOST_TOKENS, standing_instructions
-from midfold.fold.summary import STANDING, StayingText, instruction, parse_summary
+from midfold.compaction.client_instructions import MOST_TOKENS, standing_instructions
+from midfold.compaction.handoff import generated_messages, recognise
+from midfold.compaction.summary import STANDING, StayingText, instruction, parse_summary
 from midfold.testing.answers import summary
 from midfold.testing.doubles import ScriptedProvider
 from midfold.transcript.message import Message, Text

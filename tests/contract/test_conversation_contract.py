@@ -17,16 +17,16 @@ import pytest
 import midfold
 from midfold.adapters.hermes import HermesEngine
 from midfold.agent.events import ignore
-from midfold.agent.room import Room
+from midfold.agent.window import Room
+from midfold.compaction.budget import Pressure
+from midfold.compaction.context import Job
+from midfold.compaction.finish import leave
+from midfold.compaction.handoff import UNFOLDS
+from midfold.compaction.request import CompactionRequest, Flow, SummaryAsk
 from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
-from midfold.engine import Compressor, ContextEngine
-from midfold.engine.finish import leave
-from midfold.engine.job import Job
+from midfold.engines import Compressor, ContextEngine
 from midfold.errors import SummaryFailed
-from midfold.fold.budget import Pressure
-from midfold.fold.handoff import UNFOLDS
-from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.testing.answers import value

@@ -12,10 +12,10 @@ import pytest
 
 import midfold
 from midfold.agent.events import Event, ignore
-from midfold.agent.room import Room
-from midfold.fold.receipt import FAILURES
+from midfold.agent.window import Room
+from midfold.compaction.receipt import FAILURES
 from midfold.gateway.prepare import REST
-from midfold.session import Session
+from midfold.session.session import Session
 from midfold.testing import FakeClock
 from support.build import assistant, user
 from support.gateways import running

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from midfold.fold.digest.digest import describe, digest, is_digest
-from midfold.fold.digest.look import FAMILIES, Action
+from midfold.compaction.local.digest import describe, digest, is_digest
+from midfold.compaction.local.tool_call import FAMILIES, Action
 from midfold.transcript.message import Text, ToolCall, ToolResult
 from support import data
 from support.convert import to_anthropic

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from midfold.engine import Compressor, ContextEngine, Noop
-from midfold.fold.archive import Archive
-from midfold.fold.budget import Pressure
-from midfold.fold.request import CompactionRequest, Flow
+from midfold.compaction.archive import Archive
+from midfold.compaction.budget import Pressure
+from midfold.compaction.request import CompactionRequest, Flow
+from midfold.engines import Compressor, ContextEngine, Noop
 from midfold.plugins import resolve_engine
 from midfold.testing.engines import EngineContract
 from support.effort import effort

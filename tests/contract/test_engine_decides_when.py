@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 import midfold
-from midfold.engine import Compressor
-from midfold.fold.budget import Pressure
-from midfold.fold.receipt import Receipt
-from midfold.fold.request import CompactionRequest
+from midfold.compaction.budget import Pressure
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.request import CompactionRequest
+from midfold.engines import Compressor
 from support.gateways import running, settings
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider

@@ -11,12 +11,12 @@ import pytest
 
 import midfold
 from midfold import EngineHost, SummaryAnswer, SummaryFailed
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import FAILURES, KEEPS_HISTORY
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask, Compression
 from midfold.errors import FailureKind
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
-from midfold.model.summaries import ModelSummarizer
+from midfold.model.summarizer import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import long_conversation

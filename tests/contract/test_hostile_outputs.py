@@ -12,12 +12,12 @@ import pytest
 
 import midfold
 from midfold import Message, Text, read
-from midfold.fold import hostile
-from midfold.fold.audit import audit_summary, local_audit
-from midfold.fold.handoff import END_MARKER, MARKER, recognise
-from midfold.fold.hostile import QUOTED, harmless, quote_orders
-from midfold.fold.local import local_summary
-from midfold.fold.redact import redact
+from midfold.compaction import injection as hostile
+from midfold.compaction.handoff import END_MARKER, MARKER, recognise
+from midfold.compaction.injection import QUOTED, harmless, quote_orders
+from midfold.compaction.local.local_summary import local_summary
+from midfold.compaction.redact import redact
+from midfold.compaction.summary_check import audit_summary, local_audit
 from midfold.model import local_summarizer
 from support import data
 from support.build import handoff_of, work

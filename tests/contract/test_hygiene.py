@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.request_size import ClientHistory, MeasuredRequest
 from midfold.transcript.document import read
 from midfold.transcript.tokens import Count
 from support.build import assistant, user

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from midfold import compact
-from midfold.fold.hostile import QUOTED, quote_orders
-from midfold.fold.summary import serialize_turns
+from midfold.compaction.injection import QUOTED, quote_orders
+from midfold.compaction.summary import serialize_turns
 from midfold.transcript.message import Message, Text, ToolResult
 from support.fixtures import assistant, call, number_lines, user
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.fold.handoff import END_MARKER
+from midfold.compaction.handoff import END_MARKER
 from midfold.transcript.laws import violations
 from midfold.transcript.repairs import sanitize
 from support import fixtures

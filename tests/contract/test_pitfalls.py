@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.archive import handle_of
+from midfold.compaction.budget import plan_budget
+from midfold.compaction.handoff import recognise
+from midfold.compaction.local.digest import is_digest
+from midfold.compaction.redact import redact
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.archive import handle_of
-from midfold.fold.budget import plan_budget
-from midfold.fold.digest.digest import is_digest
-from midfold.fold.handoff import recognise
-from midfold.fold.redact import redact
-from midfold.tokenizers import Tokenizer
 from midfold.transcript.laws import violations
+from midfold.transcript.tokenizers import Tokenizer
 from support import fixtures
 from support.build import WINDOW, folded, setting, work
 from support.fixtures import assistant, call, number_lines, system, user

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 import midfold
 from midfold.adapters.hermes import create_engine
 from midfold.adapters.mcp_tools import SessionTools
+from midfold.agent.assembly import recall_tools
 from midfold.agent.tools import Toolbox
-from midfold.agent.workshop import recall_tools
 from midfold.cli.main import main
+from midfold.compaction.archive import handle_of
 from midfold.config import Config
-from midfold.fold.archive import handle_of
-from midfold.lab.exams import recall_search
+from midfold.lab.retention_score import recall_search
 from midfold.pages.lookup import Lookup
 from midfold.recall import CONSIDERED, FOUND, NEAREST, NOTHING
-from midfold.service import Sessions
-from midfold.session import Session
+from midfold.session.session import Session
+from midfold.session.sessions import Sessions
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.message import ToolCall

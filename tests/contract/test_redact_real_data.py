@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from midfold.fold.redact import redact
+from midfold.compaction.redact import redact
 from support import data
 
 MARK = re.compile(r"\[REDACTED:([a-z-]+)\]")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from midfold.lab.compactors import bare_list
-from midfold.lab.exams import exam_at, score
 from midfold.lab.recorded_sessions import RecordedSession, all_cuts, load_sessions
 from midfold.lab.retention import evaluate, facts_by_project
 from midfold.lab.retention_facts import shared_facts
+from midfold.lab.retention_score import exam_at, score
 from support.effort import effort
 from tests.support.data import SHARED, need
 

@@ -14,7 +14,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 
 import midfold
-from midfold.model.summaries import ModelSummarizer
+from midfold.model.summarizer import ModelSummarizer
 from midfold.testing import FakeClock, Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, raw, summary, tool_call
 from midfold.testing.engines import long_conversation

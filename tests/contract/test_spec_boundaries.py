@@ -8,9 +8,9 @@ import json
 import pytest
 
 import midfold
-from midfold.fold.boundary import Protection, head_length
-from midfold.fold.digest.digest import PLACEHOLDER
-from midfold.fold.handoff import recognise
+from midfold.compaction.boundary import Protection, head_length
+from midfold.compaction.handoff import recognise
+from midfold.compaction.local.digest import PLACEHOLDER
 from midfold.transcript.laws import legal_cuts, pair, violations
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from support import fixtures

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.budget import plan_budget
+from midfold.compaction.handoff import MARKER, recognise
+from midfold.compaction.local.digest import PLACEHOLDER, is_digest
+from midfold.compaction.summary import template
 from midfold.config import Config, load
 from midfold.config.schema import Compression
-from midfold.engine import Compressor, ContextEngine
-from midfold.fold.budget import plan_budget
-from midfold.fold.digest.digest import PLACEHOLDER, is_digest
-from midfold.fold.handoff import MARKER, recognise
-from midfold.fold.summary import template
+from midfold.engines import Compressor, ContextEngine
 from midfold.plugins import resolve_engine
 from midfold.transcript.laws import violations
 from midfold.transcript.repairs import STUB
@@ -95,7 +95,7 @@ def test_a_registered_engine_is_used_only_by_its_name(tmp_path: Path) -> None:
 
 def test_the_plugin_directory_comes_before_registered_engines_and_never_replaces_the_compressor(tmp_path: Path) -> None:
     source = (
-        "from midfold.engine import Compressor\n"
+        "from midfold.engines import Compressor\n"
         "class FromDirectory(Compressor):\n    name = {name!r}\n"
         "def register(context):\n    context.register_context_engine(FromDirectory)\n"
     )

@@ -8,10 +8,10 @@ import json
 import pytest
 
 import midfold
-from midfold.fold.archive import handle_of
-from midfold.fold.budget import plan_budget
-from midfold.fold.digest.digest import is_digest, shrink_arguments
-from midfold.fold.media import replace_historical_media
+from midfold.compaction.archive import handle_of
+from midfold.compaction.budget import plan_budget
+from midfold.compaction.local.digest import is_digest, shrink_arguments
+from midfold.compaction.media import replace_historical_media
 from midfold.transcript.message import Media
 from midfold.transcript.tokens import media_units
 from support import fixtures

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.engine import Compressor, ContextEngine
-from midfold.engine.contract import ToolSpec
-from midfold.fold.receipt import FAILURES
+from midfold.compaction.receipt import FAILURES
+from midfold.engines import Compressor, ContextEngine
+from midfold.engines.contract import ToolSpec
 from midfold.testing import FakeClock
 from midfold.testing.answers import value
 from midfold.testing.doubles import ScriptedProvider

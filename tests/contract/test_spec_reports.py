@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 import midfold
-from midfold.fold.receipt import receipt_schema
-from midfold.fold.redact import redact
-from midfold.fold.render import failure, fence, render_value
-from midfold.fold.summary import template
+from midfold.compaction.receipt import receipt_schema
+from midfold.compaction.redact import redact
+from midfold.compaction.render import failure, fence, render_value
+from midfold.compaction.summary import template
 from midfold.transcript.breakdown import context_breakdown
 from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message

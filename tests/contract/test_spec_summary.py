@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import midfold
+from midfold.compaction.handoff import END_MARKER, MARKER, handoff, recognise
+from midfold.compaction.summary import SECTIONS, parse_summary
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.fold.handoff import END_MARKER, MARKER, handoff, recognise
-from midfold.fold.summary import SECTIONS, parse_summary
 from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked, failing, handoffs, work

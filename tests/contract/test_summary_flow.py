@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.summary import MOST_CHUNKS
 from midfold.errors import FailureKind
-from midfold.fold.summary import MOST_CHUNKS
-from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
+from midfold.model.summarizer import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
 from midfold.model.summary_call import SummaryCall
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
@@ -287,7 +287,7 @@ def request_body(wire: str) -> dict[str, Any]:
 
 
 def compacted(wire: str, provider: ScriptedProvider, body: Any = None, **more: Any) -> midfold.Compaction:
-    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summarizer import ModelSummarizer
     from midfold.testing import FakeClock
 
     usual = request_body(wire)
@@ -377,7 +377,7 @@ def test_the_ask_of_these_tests_has_something_to_say() -> None:
 
 
 def test_the_cached_prefix_is_used_by_itself_while_it_is_cached_and_costs_less() -> None:
-    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summarizer import ModelSummarizer
     from midfold.testing import FakeClock
 
     talk = long_conversation("openai-chat", 12)

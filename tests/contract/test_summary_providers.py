@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.receipt import FAILURES, LONGEST_WAIT, cooldown, waiting_time
-from midfold.model.refusals import failure_of, retry_after
+from midfold.compaction.receipt import FAILURES, LONGEST_WAIT, cooldown, waiting_time
+from midfold.model.failures import failure_of, retry_after
 from midfold.testing import ScriptedProvider, refusing_url
 from midfold.testing.answers import Answer, error, openai_json, raw, summary
 from support.summaries import ASK, GOOD, KEY, START, WAYS, WIRES, make, troubles

@@ -11,12 +11,12 @@ import pytest
 
 import midfold
 from midfold import read
-from midfold.engine.assemble import clip_tokens
-from midfold.fold.audit import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacking, mark_doubts, rejection
-from midfold.fold.hostile import MARK, Source, ground, identifiers
-from midfold.fold.local import count_names
-from midfold.fold.summary import parse_summary
-from midfold.fold.trail import Trail
+from midfold.compaction.assemble import clip_tokens
+from midfold.compaction.injection import MARK, Source, ground, identifiers
+from midfold.compaction.local.local_summary import count_names
+from midfold.compaction.summary import parse_summary
+from midfold.compaction.summary_check import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacking, mark_doubts, rejection
+from midfold.compaction.tracking import Trail
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
@@ -578,8 +578,8 @@ def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_se
     script = (
         "import sys\n"
         "from midfold import read, redact\n"
-        "from midfold.fold.audit import audit_summary\n"
-        "from midfold.fold.request import SummaryAsk\n"
+        "from midfold.compaction.summary_check import audit_summary\n"
+        "from midfold.compaction.request import SummaryAsk\n"
         "said = ', '.join(f'lib/part_{letter}/core.py' for letter in 'abcdef')\n"
         "turns = [{'role': 'user', 'content': 'Go.'}, *({'role': 'assistant', 'content': said} for _ in range(3))]\n"
         "ask = SummaryAsk(messages=read(turns).messages, budget_tokens=2_000, fold='f' * 12, redact=redact)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.fold.redact import redact
+from midfold.compaction.redact import redact
 from midfold.recall import FOUND, Memory
 
 Turns = list[dict[str, Any]]

@@ -25,8 +25,8 @@ from bench.user_words import (
     vague,
     view_text,
 )
-from midfold.fold.handoff import recognise
-from midfold.fold.user_record import HEADING
+from midfold.compaction.handoff import recognise
+from midfold.compaction.user_record import HEADING
 from support.build import SECRET, handoff_of, handoffs
 from support.fixtures import assistant, system, user
 

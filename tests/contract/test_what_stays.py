@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.engine.assemble import handoff_role
-from midfold.engine.previews import spill_results
-from midfold.fold.digest.digest import duplicates
-from midfold.fold.handoff import MARKER
+from midfold.compaction.assemble import handoff_role
+from midfold.compaction.handoff import MARKER
+from midfold.compaction.local.digest import duplicates
+from midfold.compaction.previews import spill_results
 from support.build import folded, setting, view, work
 from support.fixtures import assistant, call, number_lines, system, user
 

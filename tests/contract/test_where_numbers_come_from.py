@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.engine import Compressor
-from midfold.fold.archive import Archive
-from midfold.fold.request import CompactionRequest, Flow
-from midfold.gateway.measuring import PromptReports
+from midfold.compaction.archive import Archive
+from midfold.compaction.request import CompactionRequest, Flow
+from midfold.engines import Compressor
 from midfold.gateway.prepare import NOTHING, larger
+from midfold.gateway.request_size import PromptReports
 from midfold.transcript.tokens import Count
 from support.build import PORTING, WINDOW, assistant, call, user
 

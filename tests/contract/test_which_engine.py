@@ -14,9 +14,9 @@ import pytest
 import midfold
 from midfold.adapters.hermes import HermesEngine
 from midfold.cli.main import main
+from midfold.compaction.receipt import Receipt
 from midfold.config import Config
-from midfold.engine import Compressor
-from midfold.fold.receipt import Receipt
+from midfold.engines import Compressor
 from midfold.plugins import configured_engine
 from support.engine_plugins import BROKEN, NOTARY, SIGNED, install
 from support.gateways import running, settings

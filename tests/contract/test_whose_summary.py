@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.handoff import END_MARKER, MARKER, generated_messages
+from midfold.compaction.summary import parse_summary
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.fold.handoff import END_MARKER, MARKER, generated_messages
-from midfold.fold.summary import parse_summary
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked, handoffs, work
 from support.build import ported as folded

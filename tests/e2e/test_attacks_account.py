@@ -18,7 +18,7 @@ import midfold
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
 from midfold.gateway.admission import hash_key, new_key
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, value
 from support.attacks import PROVIDERS_KEY, behind_the_door, raw, status_of

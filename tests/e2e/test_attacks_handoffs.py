@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.handoff import check, handoff, recognise
+from midfold.compaction.handoff import check, handoff, recognise
 from midfold.store.protocol import CompactionRecord
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, number_lines, user

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.rounds import RecallRounds
+from midfold.gateway.recall_loop import RecallRounds
 from midfold.recall import FOUND, NOTHING
-from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
+from midfold.store.gateway_turns import HiddenTurnKey, HiddenTurns
 from support.fixtures import assistant, call, number_lines, user
 from support.gateways import call as post
 from support.owners import DOORS, Owners, owners

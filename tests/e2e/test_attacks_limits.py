@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.request import SummaryAsk
 from midfold.errors import SummaryFailed
-from midfold.fold.request import SummaryAsk
 from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_own_refusal, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from midfold.fold.archive import handle_of
-from midfold.gateway.rounds import MAX_CALLS_PER_TURN
+from midfold.compaction.archive import handle_of
+from midfold.gateway.recall_loop import MAX_CALLS_PER_TURN
 from midfold.recall import Recall
 from midfold.transcript import jsonio
 from midfold.transcript.document import read

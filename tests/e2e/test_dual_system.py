@@ -17,9 +17,9 @@ import pytest
 
 from midfold.agent import Agent, ModelClient, Workshop
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, agree
+from midfold.compaction.handoff import recognise
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
-from midfold.fold.handoff import recognise
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.doubles import Request

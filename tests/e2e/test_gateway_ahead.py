@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.handoff import MARKER
+from midfold.compaction.receipt import Receipt
 from midfold.config import Config
 from midfold.config.load import parse
-from midfold.fold.handoff import MARKER
-from midfold.fold.receipt import Receipt
-from midfold.gateway import ahead
+from midfold.gateway import background_folds as ahead
 from midfold.testing.answers import Answer, error, openai_json
 from midfold.testing.doubles import ScriptedProvider
 from support.fixtures import assistant, number_lines, user

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from midfold.fold.handoff import MARKER
-from midfold.gateway.compacting import _pack, expand_compactions
+from midfold.compaction.handoff import MARKER
+from midfold.gateway.compact_endpoint import _pack, expand_compactions
 from midfold.testing.doubles import Request, refusing_url, served
 from support.attacks import behind_the_door
 from support.clients import closing, openai_client

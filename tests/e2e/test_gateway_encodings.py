@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from midfold.errors import GatewayFull, TranscriptError, UnreadableEncoding
-from midfold.gateway.compacting import PACKED
+from midfold.gateway.compact_endpoint import PACKED
 from midfold.gateway.encodings import BodyTooLarge, decode_request
 from midfold.gateway.exchange import HeldBytes
 from midfold.testing.answers import openai_json

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.engine import ContextEngine
+from midfold.compaction.budget import Pressure
+from midfold.compaction.handoff import MARKER, SYSTEM_NOTE
+from midfold.compaction.request import CompactionRequest, Flow, SummaryAsk
+from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.budget import Pressure
-from midfold.fold.handoff import MARKER, SYSTEM_NOTE
-from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
 from midfold.gateway.exchange import Exchange, Owner
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.doubles import Request, ScriptedProvider, refusing_url

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 import midfold
-from midfold.gateway.kept_turns import DAY
-from midfold.service import Sessions
+from midfold.gateway.stored_responses import DAY
+from midfold.session.sessions import Sessions
 from midfold.store.bodies import inflate
 from midfold.testing.answers import value
 from midfold.testing.doubles import ScriptedProvider

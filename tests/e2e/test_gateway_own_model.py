@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from midfold.compaction.receipt import Receipt
 from midfold.config import Config
 from midfold.config.load import parse
-from midfold.fold.receipt import Receipt
-from midfold.gateway.own_model import OwnSummarizer
+from midfold.gateway.client_model_summaries import OwnSummarizer
 from midfold.testing.answers import error
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.fixtures import assistant, number_lines, user

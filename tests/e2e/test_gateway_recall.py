@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.joined import SEPARATOR
+from midfold.gateway.stream_merge import SEPARATOR
 from midfold.recall import FOUND, TOOLS
 from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client

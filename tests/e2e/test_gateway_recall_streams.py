@@ -12,10 +12,10 @@ import openai
 import pytest
 
 import midfold
-from midfold.fold.receipt import RecallCost
+from midfold.compaction.receipt import RecallCost
 from midfold.gateway import create_app
-from midfold.gateway.joined import JoinedChat
-from midfold.gateway.rounds import UNREADABLE
+from midfold.gateway.recall_loop import UNREADABLE
+from midfold.gateway.stream_merge import JoinedChat
 from midfold.testing import answers
 from midfold.testing.doubles import Request, ScriptedProvider, served
 from midfold.transcript import jsonio

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.handoff import MARKER
 from midfold.decide import TIGHT
-from midfold.fold.handoff import MARKER
 from midfold.testing import FakeClock
 from midfold.testing.doubles import Request
 from support.fixtures import number_lines

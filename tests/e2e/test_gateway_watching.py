@@ -17,7 +17,7 @@ from midfold.pages import Recorder
 from midfold.pages.api_types import SessionFacts
 from midfold.pages.lookup import Lookup, Sees, SessionFilter
 from midfold.pages.web import everything
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.usage import LastRequests
 from midfold.testing.answers import Answer, events, raw
 from midfold.testing.doubles import Request, ScriptedProvider

@@ -16,7 +16,7 @@ from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key
 from midfold.gateway.admission import hash_key, new_key
 from midfold.models import ModelOverride
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 from midfold.testing.answers import anthropic_json
 from midfold.testing.doubles import ScriptedProvider
 from midfold.transcript.document import read

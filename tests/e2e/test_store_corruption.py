@@ -16,7 +16,7 @@ import pytest
 
 import midfold
 from midfold.errors import MidfoldError, StoreDamaged, StoreError
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.bodies import chain_of, digest_of
 from midfold.store.rows import split_seals

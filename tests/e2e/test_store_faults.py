@@ -13,7 +13,7 @@ import pytest
 
 import midfold
 from midfold.errors import MissingExtra, StoreError, StoreUnavailable
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.database import Tx
 from midfold.store.writing import extend, lock_session

@@ -15,7 +15,7 @@ import pytest
 
 import midfold
 from midfold.errors import StoreUnavailable
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
 

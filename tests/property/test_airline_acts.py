@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import midfold
-from midfold.fold.handoff import recognise
-from midfold.fold.summary import parse_summary
+from midfold.compaction.handoff import recognise
+from midfold.compaction.summary import parse_summary
 from midfold.transcript.message import ToolCall, ToolResult
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tau_airline_gpt4o" / "conversations.jsonl"

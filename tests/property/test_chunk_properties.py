@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold import read
-from midfold.fold.summary import MOST_CHUNKS, chunks
+from midfold.compaction.summary import MOST_CHUNKS, chunks
 
 sizes = st.integers(0, 9_000) | st.integers(0, 120)
 

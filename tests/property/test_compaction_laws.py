@@ -17,9 +17,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import midfold
+from midfold.compaction.handoff import recognise
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.fold.handoff import recognise
 from midfold.testing import strategies
 from midfold.transcript.jsonio import no_number
 from midfold.transcript.laws import violations

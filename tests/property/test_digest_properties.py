@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.fold.digest.digest import (
+from midfold.compaction.local.digest import (
     LIMIT,
     back_reference,
     describe,
@@ -18,7 +18,7 @@ from midfold.fold.digest.digest import (
     shrink_arguments,
     shrink_json_string_leaves,
 )
-from midfold.fold.digest.look import FAMILIES
+from midfold.compaction.local.tool_call import FAMILIES
 from midfold.testing import strategies
 from midfold.transcript import jsonio
 from midfold.transcript.laws import Place

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold.lab.compactors import bare_list
-from midfold.lab.exams import Exam, demands, exam_at, recall_search, score
 from midfold.lab.message_text import note
 from midfold.lab.recorded_sessions import Cut, RecordedSession
 from midfold.lab.retention_facts import facts_in, places, surroundings
+from midfold.lab.retention_score import Exam, demands, exam_at, recall_search, score
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
 from support.fixtures import assistant, call, user

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midfold import EngineHost, SummaryAnswer, SummaryFailed, read
-from midfold.fold.handoff import END_MARKER, MARKER, recognise
-from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
-from midfold.model.summaries import ModelSummarizer
+from midfold.compaction.handoff import END_MARKER, MARKER, recognise
+from midfold.compaction.receipt import FAILURES, KEEPS_HISTORY
+from midfold.model.summarizer import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, strategies
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import rounds

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import midfold
 from midfold.errors import TranscriptError
-from midfold.gateway.measuring import ClientHistory
 from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek
-from midfold.gateway.rounds import definitions
+from midfold.gateway.recall_loop import definitions
+from midfold.gateway.request_size import ClientHistory
 from midfold.gateway.upstream import UsageTap
 from midfold.recall import TOOLS
 from midfold.store.bodies import chain_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midfold.gateway.joined import JOINED
+from midfold.gateway.stream_merge import JOINED
 from midfold.recall import NAMES
 from midfold.transcript.replies import read_answer
 from midfold.transcript.sse import EventReader, StreamEvent, event_bytes

@@ -12,7 +12,7 @@ from msgspec import Raw
 from midfold.cache import plan, plan_document
 from midfold.cache.breakpoints import LOOKBACK, _best, _planned_places, _Request, measure_for
 from midfold.cache.markers import SYSTEM, TOOLS, mark, splice_array
-from midfold.fold.handoff import handoff
+from midfold.compaction.handoff import handoff
 from midfold.testing.strategies import conversations
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect

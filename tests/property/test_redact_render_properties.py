@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.redact import HOSTILE, hostile
-from midfold.fold.redact import redact, redact_value, with_credentials
-from midfold.fold.render import (
+from midfold.compaction.redact import redact, redact_value, with_credentials
+from midfold.compaction.render import (
     block,
     failure,
     fence,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 import midfold
 from midfold import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
-from midfold.fold.summary import StructuredSummary
-from midfold.fold.trail import GitState, follow, latest_checks, parse, render, without_trail
+from midfold.compaction.summary import StructuredSummary
+from midfold.compaction.tracking import GitState, follow, latest_checks, parse, render, without_trail
 
 LARGE = 1_000_000
 FOLDER = "/home/me/project"

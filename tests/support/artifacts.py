@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import midfold
 from midfold import Trail
-from midfold.fold.trail import follow
+from midfold.compaction.tracking import follow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRUTH = ROOT / "tests" / "data" / "artifacts"

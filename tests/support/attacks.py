@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import midfold
 from midfold.config import Config
 from midfold.gateway import create_app
-from midfold.gateway.operating import Operations
+from midfold.gateway.metrics import Operations
 from midfold.gateway.server import PatientProtocol
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing.doubles import served
 
 PROVIDERS_KEY = "sk-of-the-provider-0123456789"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
+from midfold.compaction.handoff import recognise
 from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.handoff import recognise
 from midfold.transcript.message import Message
 from support.fixtures import assistant, call, system, user
 

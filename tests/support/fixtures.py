@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, number_lines
+from midfold.compaction.request import SummaryAsk
 from midfold.errors import SummaryFailed
-from midfold.fold.request import SummaryAsk
 
 Messages = list[dict[str, Any]]
 

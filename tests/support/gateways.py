@@ -21,7 +21,7 @@ from midfold.config.schema import Compression, GatewaySettings, PromptCaching
 from midfold.gateway import create_app
 from midfold.gateway.exchange import RequestAccount
 from midfold.models import ModelOverride
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing.doubles import served
 
 WINDOW = 32_768

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.fold.handoff import END_MARKER, MARKER
+from midfold.compaction.handoff import END_MARKER, MARKER
 
 
 class Hostile(NamedTuple):

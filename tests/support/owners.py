@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import midfold
 from midfold.gateway import create_app
 from midfold.gateway.admission import Admission, GatewayKeys, hash_key, new_key
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing.doubles import Request, served
 from support.gateways import Running, call, settings
 from support.provider_replies import Turn

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from midfold.pages import Access, app
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 from support.data import ROOT
 from tools.pages_demo import Clock, replay
 

@@ -24,7 +24,7 @@ import midfold
 
 FUNCTIONS = frozenset(("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"))
 ANCHORED = frozenset(("match", "fullmatch"))
-HELD = {"midfold.fold.redact._KINDS": "match"}
+HELD = {"midfold.compaction.redact._KINDS": "match"}
 """How patterns are used that stand in a list: `_kind_at` tries each at one place."""
 OTHERS = "\x01"
 """A character that few patterns mean."""

@@ -21,13 +21,13 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from midfold.compaction.archive import PREFIX, fold_id, handle_of
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.request import CompactionState
 from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
-from midfold.fold.archive import PREFIX, fold_id, handle_of
-from midfold.fold.receipt import Receipt
-from midfold.fold.request import CompactionState
 from midfold.recall.words import parse_query
 from midfold.store.bodies import NewMessage, digest_of
-from midfold.store.hidden_turns import NOTED_EVERY, HiddenTurnKey
+from midfold.store.gateway_turns import NOTED_EVERY, HiddenTurnKey
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, Prompt, SessionInfo, Store
 from midfold.testing.doubles import FakeClock, at_once

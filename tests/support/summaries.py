@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, read
+from midfold.compaction.redact import redact
 from midfold.errors import FailureKind
-from midfold.fold.redact import redact
 from midfold.model.endpoint import Endpoint
-from midfold.model.summaries import ModelSummarizer
+from midfold.model.summarizer import ModelSummarizer
 from midfold.testing import FakeClock
 from midfold.testing.answers import (
     Answer,

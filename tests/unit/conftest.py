@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 
 Open = Callable[..., Sessions]
 

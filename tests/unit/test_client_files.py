@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import midfold
 from midfold.cli.main import main
-from midfold.clients.client_files import CUT_OFF, claude_code_file, codex_file, request_of
+from midfold.client_logs.export import CUT_OFF, claude_code_file, codex_file, request_of
 from midfold.store.protocol import View
 from midfold.transcript.logs import read_log
 from support.client_sessions import FIRST_ASK, RULE, SECOND_ASK, WINDOW, opening, pieces, recorded

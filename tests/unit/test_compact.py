@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 import midfold
+from midfold.compaction.handoff import SYSTEM_NOTE, recognise
+from midfold.compaction.receipt import receipt_schema
+from midfold.compaction.request import CUT_OUT, STAYS_AGAIN
 from midfold.errors import SummaryFailed
-from midfold.fold.handoff import SYSTEM_NOTE, recognise
-from midfold.fold.receipt import receipt_schema
-from midfold.fold.request import CUT_OUT, STAYS_AGAIN
 from midfold.transcript.laws import violations
 from support.convert import to_anthropic, to_responses
 

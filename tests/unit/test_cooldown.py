@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import midfold
+from midfold.compaction.receipt import FAILURES, KEEPS_HISTORY, cooldown, waiting_time
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.receipt import FAILURES, KEEPS_HISTORY, cooldown, waiting_time
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer
 from tests.support.build import WINDOW, assistant, system, user, work
 

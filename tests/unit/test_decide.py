@@ -12,8 +12,8 @@ from midfold.api import compact
 from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule
+from midfold.compaction.budget import Pressure, plan_budget
 from midfold.decide import Decision, Situation, calls_to_replace, decide, is_relieved
-from midfold.fold.budget import Pressure, plan_budget
 from support import data
 
 PRICES = Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0)

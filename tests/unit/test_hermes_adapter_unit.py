@@ -17,10 +17,10 @@ import yaml
 from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
-from midfold.adapters.hermes.shelf import SessionArchives
-from midfold.adapters.hermes.summarizer import PREFIX, memory_lines, notes_of, summarize_with, with_memory
+from midfold.adapters.hermes.model_summary import PREFIX, memory_lines, notes_of, summarize_with, with_memory
+from midfold.adapters.hermes.storage import SessionArchives
+from midfold.compaction.redact import redact
 from midfold.config import Compression, Config
-from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
 
 SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing" + "\n- another thing, with its tests" * 80

@@ -8,7 +8,7 @@ from typing import Any
 
 import midfold
 from midfold import EngineHost, Pressure
-from midfold.fold.handoff import SYSTEM_NOTE, recognise
+from midfold.compaction.handoff import SYSTEM_NOTE, recognise
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
 MESSAGES: list[dict[str, Any]] = json.loads(EXAMPLE.read_text(encoding="utf-8"))["messages"]

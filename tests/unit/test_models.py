@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from midfold.fold.request import CompactionState
+from midfold.compaction.request import CompactionState
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, canonical, look_up
-from midfold.setup import Setup
+from midfold.session.setup import Setup
 from midfold.transcript.document import read
 from support.timing import assert_in_proportion
 

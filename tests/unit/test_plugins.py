@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from midfold.engine import Compressor, ContextEngine, Noop
+from midfold.engines import Compressor, ContextEngine, Noop
 from midfold.errors import PluginError
 from midfold.plugins import (
     EngineOrFactory,
@@ -24,7 +24,7 @@ from midfold.plugins import (
 )
 
 ENGINE = """
-from midfold.engine import Noop
+from midfold.engines import Noop
 
 class Mine(Noop):
     name = {name!r}
@@ -64,7 +64,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
         for name, rest in (("packed", ":Packed"), ("broken", ":nothing"), ("here", ":Here"), ("whole", ""))
     ]
     (info / "entry_points.txt").write_text("[midfold.context_engines]\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    code = "from midfold.engine import Noop\n"
+    code = "from midfold.engines import Noop\n"
     for name in ("packed", "here", "whole"):
         code += f"class {name.title()}(Noop):\n    name = {name!r}\n    origin = 'entry point'\n"
     (site / f"{module}.py").write_text(code + "engine = Whole\n", encoding="utf-8")
@@ -267,12 +267,12 @@ BROKEN = {
     "raises in its factory": ("def engine():\n    raise OSError('out of ink')\n", "OSError: out of ink"),
     "needs arguments": ("def engine(x):\n    return x\n", "TypeError"),
     "is abstract": (
-        "from midfold.engine import ContextEngine\nclass engine(ContextEngine):\n    name = 'bad'\n",
+        "from midfold.engines import ContextEngine\nclass engine(ContextEngine):\n    name = 'bad'\n",
         "TypeError",
     ),
     "has another name": (ENGINE.format(name="other", origin="") + "engine = Mine\n", 'calls itself "other"'),
     "has no name": (
-        "from midfold.engine import ContextEngine, Noop\nclass engine(Noop):\n    name = None\n",
+        "from midfold.engines import ContextEngine, Noop\nclass engine(Noop):\n    name = None\n",
         'calls itself "None"',
     ),
     "registers nothing": ("def register(registrar):\n    pass\n", "registers nothing"),

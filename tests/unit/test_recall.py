@@ -10,8 +10,8 @@ import pytest
 
 import midfold
 from midfold import Message
-from midfold.fold.archive import handle_of, short_handles
-from midfold.fold.redact import redact
+from midfold.compaction.archive import handle_of, short_handles
+from midfold.compaction.redact import redact
 from midfold.recall import (
     FOUND,
     MOST_CHARACTERS,
@@ -28,7 +28,7 @@ from midfold.recall import (
 from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
 from midfold.recall.hits import FIRST_ROOM
 from midfold.recall.words import parse_query
-from midfold.store.stored_past import StoredPast
+from midfold.store.stored_search import StoredPast
 from midfold.transcript.message import Text
 from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user
@@ -274,7 +274,7 @@ def test_filters_with_which_something_is_found_stay() -> None:
 
 
 def test_a_pattern_that_was_not_looked_for_everywhere_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midfold.recall.tool_answers.MOST_MATCHED", 1_000)
+    monkeypatch.setattr("midfold.recall.recall_tools.MOST_MATCHED", 1_000)
     turns = [user("The very first zebra."), *(assistant(f"{number} " + "word " * 100) for number in range(200))]
     answer = recall(turns).run("context_search", {"pattern": "zebr[ae]$"}).text
     assert re.search(r"go on with before=1\d\d\]$", answer)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.handoff import SYSTEM_NOTE, recognise
 from midfold.errors import NotStored, StoreConflict, StoreError, SummaryFailed
-from midfold.fold.handoff import SYSTEM_NOTE, recognise
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.leases import CompactionLease, Lease, Renewal
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer

@@ -10,7 +10,7 @@ from typing import Any
 import midfold
 from midfold.config import load
 from midfold.recall.words import parse_query
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.intake import prompt_of, redact_json
 from support.build import anthropic_work
 from support.fixtures import assistant, call, long_tool_heavy_conversation, user

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from midfold.errors import StoreConflict
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from support.build import work
 from support.fixtures import assistant, long_tool_heavy_conversation, user
 

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from midfold import Meter, MissingExtra, read, tokenizers
-from midfold.tokenizers import VOCABULARIES, Tokenizer
+from midfold import Meter, MissingExtra, read
+from midfold.transcript import tokenizers
+from midfold.transcript.tokenizers import VOCABULARIES, Tokenizer
 
 
 @pytest.mark.parametrize("family", sorted(VOCABULARIES))

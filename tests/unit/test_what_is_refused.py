@@ -11,7 +11,7 @@ import pytest
 
 import midfold
 from midfold.errors import ConfigError, StoreError, TranscriptError
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 
 NAN, ENDLESS = float("nan"), float("inf")
 HALF = "a\ud800b"

@@ -7,10 +7,10 @@
 `loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
 """
 
+from midfold.agent.assembly import Workshop
 from midfold.agent.events import Folded, agree, refuse
 from midfold.agent.loop import Agent
 from midfold.agent.tools import AgentTool, Toolbox
-from midfold.agent.workshop import Workshop
 from midfold.model.client import ModelClient
 from midfold.transcript.tools import arguments
 

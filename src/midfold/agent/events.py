@@ -10,7 +10,7 @@ import msgspec
 
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import Toolbox
-from midfold.fold.receipt import Receipt
+from midfold.compaction.receipt import Receipt
 from midfold.transcript.message import ToolCall
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from midfold.agent import shapes
 from midfold.agent.events import Answered, Consent, Finished, Retrying, Runner, Said, Started, Watch, ignore, refuse
-from midfold.agent.room import Room
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import NAME as PLAN
 from midfold.agent.tools.base import Toolbox
+from midfold.agent.window import Room
 from midfold.errors import ModelFailed
 from midfold.model.client import ChatModel
-from midfold.session import Session, remember_partner
+from midfold.session.session import Session, remember_partner
 from midfold.transcript.document import tool_of
 from midfold.transcript.message import ToolCall, Usage, read_usage
 from midfold.transcript.replies import ModelAnswer

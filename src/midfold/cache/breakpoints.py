@@ -40,7 +40,7 @@ from midfold.cache.markers import (
     tool_markers,
 )
 from midfold.cache.prefix import stable_prefix_cache_key
-from midfold.fold.handoff import HEAD, PINNED, recognise
+from midfold.compaction.handoff import HEAD, PINNED, recognise
 from midfold.models import ModelOverride, canonical, look_up
 from midfold.transcript.document import Document
 from midfold.transcript.message import Message, Tool, Transcript, plain

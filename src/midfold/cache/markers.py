@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Raw
 
+from midfold.compaction.handoff import SYSTEM_NOTE
 from midfold.errors import ConfigError
-from midfold.fold.handoff import SYSTEM_NOTE
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import BOM, Document

@@ -17,8 +17,8 @@ import msgspec
 
 from midfold.cache.markers import MARKERS, strip_markers
 from midfold.cache.prices import Prices
-from midfold.fold.digest.digest import is_digest
-from midfold.fold.handoff import SYSTEM_NOTE, recognise
+from midfold.compaction.handoff import SYSTEM_NOTE, recognise
+from midfold.compaction.local.digest import is_digest
 from midfold.transcript import jsonio
 from midfold.transcript.document import Document, tool_of
 from midfold.transcript.message import Message, Text, Tool, ToolResult, plain

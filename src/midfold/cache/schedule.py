@@ -27,8 +27,8 @@ import msgspec
 
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.fold.budget import SOFT_RATIO, SUMMARY_MINIMUM, Budget, Pressure, pressure_of
-from midfold.fold.receipt import Timing
+from midfold.compaction.budget import SOFT_RATIO, SUMMARY_MINIMUM, Budget, Pressure, pressure_of
+from midfold.compaction.receipt import Timing
 
 # When rewriting a cached prefix pays.
 #

@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from midfold.agent.events import Answered, Called, Event, Finished, Retrying, Said, agree, refuse
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.chat_shared import Screen, Talk, with_talk
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.signals import INTERRUPTED
-from midfold.cli.talk import Screen, Talk, with_talk
 from midfold.cli.terminal import emit_exact, emit_words, harmless_console, notice
 from midfold.errors import ModelFailed
 

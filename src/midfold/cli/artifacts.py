@@ -13,7 +13,7 @@ import msgspec
 from midfold import trail_of
 from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json, with_stored_config
 from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, show_work, visible
-from midfold.fold.trail import CheckRun, TrackedFile, Trail, latest_checks
+from midfold.compaction.tracking import CheckRun, TrackedFile, Trail, latest_checks
 
 LISTS = ("files", "acts", "running", "checks", "reads")
 STATES = {"reverted": "put back", "scratch": "scratch"}

@@ -15,7 +15,7 @@ from midfold.cache.breakpoints import HOSTS, SIGN
 from midfold.cache.health import Health, observe_recording
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import (
     name_of,
     open_existing,

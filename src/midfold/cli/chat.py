@@ -13,8 +13,8 @@ import click
 
 from midfold.agent import Agent, ModelClient
 from midfold.agent.events import Consent, agree
+from midfold.cli.chat_shared import Screen, Talk, with_talk
 from midfold.cli.options import short_id
-from midfold.cli.talk import Screen, Talk, with_talk
 from midfold.cli.terminal import ask, console, make_table
 from midfold.errors import MidfoldError, ModelFailed
 from midfold.model.endpoint import resolve

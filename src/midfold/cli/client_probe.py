@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from midfold.cli.client_setup import ClientLaunch, setup_of
 from midfold.cli.run import check_installed, private_gateways
 from midfold.config import Config
-from midfold.service import open_sessions
+from midfold.session.sessions import open_sessions
 
 if TYPE_CHECKING:
     from midfold.gateway.exchange import Exchange, RequestAccount

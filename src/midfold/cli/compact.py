@@ -16,11 +16,11 @@ from midfold.cli.options import engine_settings, name_of, read_conversation, wit
 from midfold.cli.outputs import STANDARD, check_output, check_picture, with_overwrite, write_output, write_picture
 from midfold.cli.terminal import emit_exact, emit_json, notice, show_work
 from midfold.config import Config
-from midfold.engine.guard import ENGINE_FAILED
+from midfold.engines.guard import ENGINE_FAILED
 from midfold.errors import TranscriptError
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import resolve
-from midfold.model.summaries import ModelSummarizer
+from midfold.model.summarizer import ModelSummarizer
 
 
 @click.command(name="compact")

@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import load_settings, locate_config, with_config_path
 from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.config.fields import field_at, render, split

@@ -107,7 +107,7 @@ def session(
 ) -> DemoRun:
     """The coding session against a provider of its own; `advance` is told how many turns were made."""
     from midfold.gateway import create_app
-    from midfold.service import open_sessions
+    from midfold.session.sessions import open_sessions
 
     doubles, answers = _doubles(), importlib.import_module("midfold.testing.answers")
     accounts: list[Any] = []

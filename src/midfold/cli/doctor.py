@@ -112,7 +112,7 @@ def _settings(path: str | None, model: str | None, *, probe: bool, forget_window
 
 
 def _engine(config: Config) -> list[Check]:
-    from midfold.engine_tools import EngineTools
+    from midfold.engines.engine_tools import EngineTools
     from midfold.plugins import configured_engine
 
     found = configured_engine(config)
@@ -153,7 +153,7 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
 
 def _probe(endpoint: Any) -> Check:
     from midfold.errors import ModelFailed
-    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summarizer import ModelSummarizer
     from midfold.model.summary_call import SummaryCall
 
     question = SummaryCall(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
@@ -181,7 +181,7 @@ def _client(name: str | None, path: str | None) -> Iterator[Check]:
 def _compaction(config: Config | None) -> Check:
     """A fold of a made-up conversation: legal, smaller, and every original can be unfolded. No model is asked."""
     from midfold.api import compact
-    from midfold.engine.guard import ENGINE_FAILED
+    from midfold.engines.guard import ENGINE_FAILED
     from midfold.plugins import engine_for
     from midfold.transcript.laws import violations
 
@@ -226,7 +226,7 @@ def _server(config: Config, *, probe: bool) -> Iterator[Check]:
 def _store(config: Config) -> Iterator[Check]:
     """Checks every invariant of a store that is there; one that is not is not made."""
     from midfold.config.load import store_url
-    from midfold.service import open_sessions
+    from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
 
     try:
@@ -259,7 +259,7 @@ def _new_store(file: Path) -> Check:
 def _windows(config: Config, *, forget: bool) -> list[Check]:
     """What refusals have taught gateways about the windows of models; only of a store that is there already."""
     from midfold.config.load import store_url
-    from midfold.service import open_sessions
+    from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
     from midfold.store.usage import LearnedWindows
 
@@ -315,7 +315,7 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
 
 
 def _door(config: Config) -> Check:
-    from midfold.gateway.operating import check_door
+    from midfold.gateway.metrics import check_door
 
     try:
         check_door(config)

@@ -16,9 +16,9 @@ from midfold.cli.options import files_of, with_plot, with_split, with_stored_con
 from midfold.cli.outputs import check_picture, write_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
-from midfold.lab.exams import recall_search
 from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split, load_sessions
 from midfold.lab.retention import Evaluation, Figure, evaluate, retention_chart
+from midfold.lab.retention_score import recall_search
 
 DETAILS = {"hard": "hard", "far": "far", "action": "action", "searched": "+ search", "demands": "demands"}
 LEGEND = (

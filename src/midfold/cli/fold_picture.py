@@ -12,9 +12,9 @@ from rich.text import Text
 
 from midfold.api import Compaction
 from midfold.cli.terminal import make_table, make_text, visible
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import Receipt
 from midfold.drawing import Markup, document, line, path, rect, text
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import Receipt
 from midfold.transcript.message import Transcript
 
 WIDTH = 72

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
-from midfold.clients.client_logs import FoundLog, LogTitle, find_logs, keep_log, title_log
+from midfold.client_logs.find import FoundLog, LogTitle, find_logs, keep_log, title_log
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, StoreUnavailable
-from midfold.service import KeptLog, Sessions
+from midfold.session.sessions import KeptLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
 MOST_LISTED = 20

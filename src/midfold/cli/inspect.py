@@ -192,7 +192,7 @@ def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
     model = belief.model
     if not exact:
         return Meter(ESTIMATE, factor=model.factor, message_overhead=model.message_overhead)
-    from midfold.tokenizers import Tokenizer
+    from midfold.transcript.tokenizers import Tokenizer
 
     tokenizer = Tokenizer(model.tokenizer)
     factor = 1.0 if tokenizer.exact else model.factor

@@ -23,7 +23,7 @@ import click
 
 from midfold.adapters.claude_code import EVENTS, MODULE, SAFE, TIMEOUT
 from midfold.atomic import replace_file
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.outputs import write_output
 from midfold.cli.terminal import ask, echo, notice, visible
 from midfold.errors import ConfigError

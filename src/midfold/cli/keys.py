@@ -6,7 +6,7 @@ import re
 
 import click
 
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

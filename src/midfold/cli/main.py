@@ -10,7 +10,7 @@ import sys
 import click
 
 from midfold import __version__
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.errors import MidfoldError
 
 COMMANDS = {

@@ -17,7 +17,7 @@ from midfold.cli.listening import listen
 from midfold.cli.options import open_own, with_config, with_url
 from midfold.cli.terminal import notice
 from midfold.errors import ConfigError, MissingExtra
-from midfold.service import Sessions, project_prefix
+from midfold.session.sessions import Sessions, project_prefix
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -22,8 +22,8 @@ from midfold.plugins import configured_engine
 from midfold.transcript.document import Document, read_many, require_messages
 
 if TYPE_CHECKING:
-    from midfold.service import Sessions
-    from midfold.session import Session
+    from midfold.session.session import Session
+    from midfold.session.sessions import Sessions
 
 LAST = "last"
 STORED = "session:"
@@ -151,7 +151,7 @@ def read_conversation(file: str, dialect: str | None, number: int | None, *, con
 
 def read_stored(name: str, config: str | None) -> Document:
     """The whole history of a stored session, with its times and what was reported of it."""
-    from midfold.session import read_history
+    from midfold.session.session import read_history
 
     with open_existing(None, config, option="--config FILE") as sessions:
         return read_history(stored_session(sessions, name))
@@ -189,7 +189,7 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 def open_existing(url: str | None, config: str | None, option: str = "--store URL") -> Iterator[Sessions]:
     """The sessions of a store that is there already; `option` is how the command lets another be named."""
     from midfold.config.load import store_url
-    from midfold.service import open_sessions
+    from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
 
     known = settings(config)
@@ -205,7 +205,7 @@ def open_existing(url: str | None, config: str | None, option: str = "--store UR
 
 def open_own(url: str | None, config: str | None) -> Sessions:
     """The sessions of a store, which is made if it is not there."""
-    from midfold.service import open_sessions
+    from midfold.session.sessions import open_sessions
 
     return open_sessions(url, config=settings(config))
 

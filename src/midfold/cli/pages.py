@@ -9,7 +9,7 @@ from midfold.cli.listening import listen
 from midfold.cli.options import with_store
 from midfold.cli.terminal import notice
 from midfold.errors import MissingExtra
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 
 PORT = 8788
 

@@ -13,7 +13,7 @@ import msgspec
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import load_settings, locate_config, with_config_path, with_json
 from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.errors import ConfigError, PluginError

@@ -27,7 +27,7 @@ from midfold.cli.terminal import notice
 from midfold.cli.trusted_hosts import confirm_hosts
 from midfold.config import Config
 from midfold.errors import MidfoldError, MissingExtra, StoreError
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Admit
@@ -149,9 +149,9 @@ def private_gateways(
     admit: Admit | None = None,
 ) -> Iterator[PrivateAddress]:
     """A gateway for each upstream on a free port of the loopback, behind a key that is made here and kept nowhere."""
+    from midfold.gateway.access import PrivateDoor
     from midfold.gateway.admission import new_key
-    from midfold.gateway.collecting import quiet_collections
-    from midfold.gateway.private_door import PrivateDoor
+    from midfold.gateway.garbage import quiet_collections
     from midfold.pages import Recorder
 
     [listening] = listen(LOOPBACK, 0)

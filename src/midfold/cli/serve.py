@@ -21,13 +21,13 @@ from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.errors import MissingExtra, StoreError
 from midfold.model.endpoint import resolve
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from midfold.gateway.access import GuardedGateway
     from midfold.gateway.exchange import RequestAccount
-    from midfold.gateway.private_door import GuardedGateway
     from midfold.pages import Recorder
 
 FOLDS = frozenset(("compacted", "pruned", "recovered"))
@@ -74,8 +74,8 @@ def command(
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
-        from midfold.gateway.collecting import quiet_collections
-        from midfold.gateway.operating import check_door
+        from midfold.gateway.garbage import quiet_collections
+        from midfold.gateway.metrics import check_door
         from midfold.pages import Recorder
 
         server_of = make_server(known)
@@ -140,8 +140,8 @@ def check_packages(command: str) -> None:
 def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> GuardedGateway:
     """A gateway with its pages, its figures and its record, behind its door."""
     from midfold.gateway import create_app
-    from midfold.gateway.operating import Operations
-    from midfold.gateway.private_door import GuardedGateway
+    from midfold.gateway.access import GuardedGateway
+    from midfold.gateway.metrics import Operations
     from midfold.gateway.server import LateRoutes
 
     operations = Operations(config, sessions)

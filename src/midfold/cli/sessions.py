@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cache.health import Health
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.fold_picture import BASES
-from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import full_name, name_of, read_file, short_id, stored_session, with_json, with_store
 from midfold.cli.outputs import STANDARD, check_output, with_overwrite, write_output
 from midfold.cli.terminal import (
@@ -36,7 +36,7 @@ from midfold.cli.terminal import (
     show_work,
     visible,
 )
-from midfold.clients.client_files import (
+from midfold.client_logs.export import (
     TARGETS,
     Target,
     claude_code_file,
@@ -44,14 +44,14 @@ from midfold.clients.client_files import (
     request_of,
     resume_command,
 )
-from midfold.clients.client_logs import client_folders
+from midfold.client_logs.find import client_folders
+from midfold.compaction.handoff import recognise
+from midfold.compaction.redact import redact
+from midfold.compaction.render_results import brief
 from midfold.errors import StoreError
-from midfold.fold.handoff import recognise
-from midfold.fold.redact import redact
-from midfold.fold.render_results import brief
 from midfold.pages.formatting import client_of
 from midfold.recall import Hit
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
 from midfold.store.usage import LastRequests
 from midfold.transcript import jsonio

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import settings, with_config, with_json, with_store, with_url
 from midfold.cli.outputs import check_output
 from midfold.cli.terminal import echo, emit_json, progress_bar, show_work
 from midfold.config.load import store_url
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store import open_database
 from midfold.store.sqlstore import file_of
 from midfold.store.upkeep import migrate as apply

@@ -14,7 +14,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from midfold.cli.groups import HelpfulGroup
+from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import settings as load_config
 from midfold.cli.signals import INTERRUPTED
 from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible

@@ -23,8 +23,8 @@ import msgspec
 from midfold.config import Config
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import overflows
-from midfold.gateway.answered import Watcher, answered_request
-from midfold.gateway.compacting import answer_compaction, expand_compactions, has_compactions, is_compacted_here
+from midfold.gateway.client_model_summaries import OwnModels
+from midfold.gateway.compact_endpoint import answer_compaction, expand_compactions, has_compactions, is_compacted_here
 from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
 from midfold.gateway.exchange import (
     JSON,
@@ -37,15 +37,14 @@ from midfold.gateway.exchange import (
     Send,
     TooLarge,
 )
-from midfold.gateway.ids import RouteAccess
-from midfold.gateway.kept_turns import KeptTurns
-from midfold.gateway.measuring import MeasuredRequest, PreparedRequest
-from midfold.gateway.own_model import OwnModels
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
-from midfold.gateway.rounds import RecallRounds
+from midfold.gateway.recall_loop import RecallRounds
+from midfold.gateway.request_size import MeasuredRequest, PreparedRequest
+from midfold.gateway.resource_ids import RouteAccess
 from midfold.gateway.routes import UNVERSIONED, encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
+from midfold.gateway.stored_responses import KeptTurns
 from midfold.gateway.upstream import (
     Client,
     Upstream,
@@ -54,13 +53,14 @@ from midfold.gateway.upstream import (
     UpstreamTarget,
     UsageTap,
 )
+from midfold.gateway.usage_events import Watcher, answered_request
 from midfold.transcript.jsonio import NotJSON
 from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from midfold.service import Sessions
+    from midfold.session.sessions import Sessions
 
 
 # Requests the gateway answers itself: token counts nobody else makes, and lists of models.

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from midfold.compaction.omissions import Omission
+from midfold.compaction.receipt import RecallCost
 from midfold.errors import GatewayFull
-from midfold.fold.omissions import Omission
-from midfold.fold.receipt import RecallCost
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import CREDENTIALS, Raw, RequestOptions, Route, error_body, request_options
 from midfold.transcript.document import Document
 from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
-    from midfold.gateway.kept_turns import ContinuedTurn
-    from midfold.gateway.measuring import ClientHistory
+    from midfold.gateway.request_size import ClientHistory
+    from midfold.gateway.stored_responses import ContinuedTurn
     from midfold.gateway.upstream import Upstream
 
 

@@ -23,13 +23,13 @@ import msgspec
 from midfold.api import believe, budget_for
 from midfold.cache.prices import prices_for
 from midfold.cache.schedule import AUTO_FROM, CHEAP_FROM, COLD_FROM
+from midfold.compaction.request import Redactor
 from midfold.config import Config
 from midfold.errors import MidfoldError
-from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.routes import betas, compacts_itself
 from midfold.lru import LRU
-from midfold.model.refusals import overflow_phrases
+from midfold.model.failures import overflow_phrases
 from midfold.models import SMALLEST_LIMIT, Belief, learn_limit, look_up
 from midfold.store import SqlStore
 from midfold.store.usage import MOST_WINDOWS, LearnedWindows, WindowBounds

@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from midfold.fold.archive import handle_of
-from midfold.fold.media import replace_historical_media
+from midfold.compaction.archive import handle_of
+from midfold.compaction.media import replace_historical_media
 from midfold.gateway.encodings import decode_body, inflating
 from midfold.gateway.routes import encoding_of
 from midfold.gateway.upstream import UpstreamAnswer
-from midfold.model.refusals import LONGEST_READ, failure_of
+from midfold.model.failures import LONGEST_READ, failure_of
 from midfold.transcript import jsonio
 from midfold.transcript.message import Transcript
 from midfold.transcript.sse import EventReader, StreamEvent

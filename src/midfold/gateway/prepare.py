@@ -29,13 +29,13 @@ import msgspec
 
 from midfold.config import Config
 from midfold.config.schema import AuxiliaryTask
-from midfold.conversation import PreparedFold
 from midfold.decide import TIGHT, calls_to_replace
-from midfold.engine import Compressor
-from midfold.gateway.ahead import REST, WORTH_ANOTHER_TRY, BackgroundFolds
+from midfold.engines import Compressor
+from midfold.gateway.background_folds import REST, WORTH_ANOTHER_TRY, BackgroundFolds
 from midfold.gateway.caching import Caching
+from midfold.gateway.client_model_summaries import OwnModels, SentPrefix
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.folding import NOTHING, FoldOrder, FoldResult, HistoryFolder, larger, names_of, receipt_id
+from midfold.gateway.fold_request import NOTHING, FoldOrder, FoldResult, HistoryFolder, larger, names_of, receipt_id
 from midfold.gateway.limits import (
     AHEAD_FROM,
     LearnedLimits,
@@ -47,19 +47,19 @@ from midfold.gateway.limits import (
     named_limit,
     whose,
 )
-from midfold.gateway.measuring import (
+from midfold.gateway.overflows import Overflow, without_old_media
+from midfold.gateway.peek import MOST_MESSAGES
+from midfold.gateway.request_size import (
     CacheHealths,
     Checkpoints,
     MeasuredRequest,
     PreparedRequest,
     RequestMeasurer,
 )
-from midfold.gateway.overflows import Overflow, without_old_media
-from midfold.gateway.own_model import OwnModels, SentPrefix
-from midfold.gateway.peek import MOST_MESSAGES
 from midfold.lru import LRU
 from midfold.model import local_summarizer
-from midfold.service import Sessions
+from midfold.session.conversation import PreparedFold
+from midfold.session.sessions import Sessions
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.tokens import Count
 

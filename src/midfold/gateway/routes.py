@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.fold.redact import redact
+from midfold.compaction.redact import redact
 
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
 """Headers with which clients of providers say who they are."""

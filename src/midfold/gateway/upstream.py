@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-    from midfold.gateway.ids import IssuedIds
+    from midfold.gateway.resource_ids import IssuedIds
 
 
 # Where a request goes: by the model it names, to the address that was configured, and nowhere else.

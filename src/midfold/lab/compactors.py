@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midfold.errors import PluginError, TranscriptError
-from midfold.lab.exams import Need
 from midfold.lab.message_text import CHARACTERS_PER_TOKEN, change_results, join_texts, note, piece, size, text_of
 from midfold.lab.recorded_sessions import Cut
 from midfold.lab.retention_facts import facts_in, is_bound, places
+from midfold.lab.retention_score import Need
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, ToolResult, Transcript
 

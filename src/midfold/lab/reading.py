@@ -25,12 +25,12 @@ import msgspec
 
 from midfold.api import compact
 from midfold.atomic import replace_file
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
+from midfold.compaction.summary import SECTIONS
 from midfold.errors import MidfoldError, TranscriptError
-from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
-from midfold.fold.summary import SECTIONS
 from midfold.lab.compactors import mask_results, sliding_window
-from midfold.model.drive import Summarizer
+from midfold.model.run import Summarizer
 from midfold.transcript.document import read
 from midfold.transcript.laws import is_human
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript

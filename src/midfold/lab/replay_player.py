@@ -25,7 +25,6 @@ from midfold.cache.markers import block_count
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
 from midfold.decide import Decision, Situation, decide
-from midfold.lab.exams import Exam, exam_at, score
 from midfold.lab.message_text import size
 from midfold.lab.recorded_sessions import (
     LEAST_FUTURE,
@@ -42,6 +41,7 @@ from midfold.lab.recorded_sessions import (
 from midfold.lab.replay_policies import PaidFold, PolicyFolder, ReplayPolicy, prune_results
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
+from midfold.lab.retention_score import Exam, exam_at, score
 from midfold.models import Model, look_up
 from midfold.transcript.message import Message, Transcript, Usage
 from midfold.transcript.tokens import Meter

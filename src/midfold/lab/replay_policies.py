@@ -10,18 +10,26 @@ from msgspec import Meta
 
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writer
+from midfold.compaction.assemble import assemble
+from midfold.compaction.boundary import Protection
+from midfold.compaction.budget import Budget, plan_budget
+from midfold.compaction.context import Job
+from midfold.compaction.finish import leave
+from midfold.compaction.local.digest import PLACEHOLDER
+from midfold.compaction.planner import plan_whole
+from midfold.compaction.redact import redact
+from midfold.compaction.request import (
+    CompactionRequest,
+    CompactionState,
+    Flow,
+    Options,
+    Outcome,
+    SummaryAnswer,
+    SummaryAsk,
+)
 from midfold.decide import Decision
-from midfold.engine import Compressor
-from midfold.engine.assemble import assemble
-from midfold.engine.finish import leave
-from midfold.engine.job import Job
-from midfold.engine.planner import plan_whole
+from midfold.engines import Compressor
 from midfold.errors import ConfigError
-from midfold.fold.boundary import Protection
-from midfold.fold.budget import Budget, plan_budget
-from midfold.fold.digest.digest import PLACEHOLDER
-from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAnswer, SummaryAsk
 from midfold.lab.message_text import change_results
 from midfold.model import drive, local_summarizer
 from midfold.transcript.message import Transcript

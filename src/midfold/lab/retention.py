@@ -19,7 +19,6 @@ import msgspec
 from midfold.drawing import COLOURS, Frame, Markup, document, line, path, tag, text, ticks
 from midfold.errors import TranscriptError
 from midfold.lab.compactors import DEFAULT_METHODS, Compactor, Method, choose_methods
-from midfold.lab.exams import MEASURES, Score, Search, exam_at, recall_search, score
 from midfold.lab.message_text import text_of
 from midfold.lab.processes import Report, work_through
 from midfold.lab.recorded_sessions import (
@@ -35,6 +34,7 @@ from midfold.lab.recorded_sessions import (
     sessions_of,
 )
 from midfold.lab.retention_facts import facts_in, shared_facts
+from midfold.lab.retention_score import MEASURES, Score, Search, exam_at, recall_search, score
 from midfold.transcript.document import Document, read_many
 
 RESAMPLES = 1_000

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.fold.hostile import is_suspicious
-from midfold.fold.names import binds
+from midfold.compaction.injection import is_suspicious
+from midfold.compaction.local.identifiers import binds
 
 LONGEST_LINE = 150
 GOES_ON = "…"

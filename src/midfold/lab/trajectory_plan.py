@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
-from midfold.fold.names import CHUNK, judge_name
+from midfold.compaction.local.identifiers import CHUNK, judge_name
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.lab.trajectory_settings import TrajectorySettings
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import Raw
 
+from midfold.compaction.local.identifiers import LONGEST_TEXT, readable
 from midfold.errors import TranscriptError
-from midfold.fold.names import LONGEST_TEXT, readable
 from midfold.lab.sharegpt import ShareGPT, is_turn, read_turns
 from midfold.lab.trajectory_settings import TurnKind
 from midfold.transcript import jsonio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from midfold.errors import ConfigError, MissingExtra
-from midfold.tokenizers import VOCABULARIES, Tokenizer
+from midfold.transcript.tokenizers import VOCABULARIES, Tokenizer
 from midfold.transcript.tokens import ESTIMATE, TokenCounter
 
 if TYPE_CHECKING:

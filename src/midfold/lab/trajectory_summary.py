@@ -23,18 +23,18 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from midfold.compaction.handoff import bare_summary
+from midfold.compaction.local.digest import describe_with
+from midfold.compaction.local.identifiers import RESULT, names
+from midfold.compaction.receipt import KEEPS_HISTORY
+from midfold.compaction.redact import redact
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.digest.digest import describe_with
-from midfold.fold.handoff import bare_summary
-from midfold.fold.names import RESULT, names
-from midfold.fold.receipt import KEEPS_HISTORY
-from midfold.fold.redact import redact
-from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.lab.snippets import may_be_order, snippet
 from midfold.lab.trajectory_plan import TrajectoryPlan, TurnTexts
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.model import Summarizer
-from midfold.model.drive import as_answer
+from midfold.model.run import as_answer
 from midfold.transcript import jsonio
 from midfold.transcript.laws import pair
 from midfold.transcript.message import Text, ToolCall, ToolResult

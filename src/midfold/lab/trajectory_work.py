@@ -100,7 +100,7 @@ def _measure(record: TrajectoryRecord, before: int, after: int, settings: Trajec
 
 
 def _retention(record: TrajectoryRecord, made: TrajectoryPlan, added: Message) -> float | None:
-    from midfold.lab.exams import retention_of
+    from midfold.lab.retention_score import retention_of
 
     end = made.spans[-1].stop
     view = record.view(made.spans, added)
@@ -120,7 +120,7 @@ def summarizer_of(settings: TrajectorySettings) -> Summarizer | None:
     found = _resolve(settings)
     if found.endpoint is None:
         raise ConfigError(f"the summarizer {settings.summarizer} cannot be used: {found.why}")
-    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summarizer import ModelSummarizer
 
     return ModelSummarizer(found.endpoint, found.main)
 

@@ -5,6 +5,6 @@ Keys are read here and nowhere shown. Nothing here reads or writes a store; what
 `midfold.transcript.replies`.
 """
 
-from midfold.model.drive import Summarizer, advance, drive, local_summarizer
+from midfold.model.run import Summarizer, advance, drive, local_summarizer
 
 __all__ = ["Summarizer", "advance", "drive", "local_summarizer"]

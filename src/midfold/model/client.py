@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from midfold.compaction.receipt import FAILURES
 from midfold.errors import FailureKind, MissingExtra, ModelFailed
-from midfold.fold.receipt import FAILURES
 from midfold.model.endpoint import Endpoint
-from midfold.model.refusals import LONGEST_READ, failure_in, failure_of
+from midfold.model.failures import LONGEST_READ, failure_in, failure_of
 from midfold.transcript.replies import LARGEST_ANSWER, AnswerReader, ModelAnswer
 
 if TYPE_CHECKING:

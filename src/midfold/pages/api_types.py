@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from midfold.cache.health import Kind
-from midfold.fold.receipt import Receipt
-from midfold.fold.trail import CheckRun, Trail
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.tracking import CheckRun, Trail
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
 """`sampled`: extrapolated from some of the messages, because there are very many."""

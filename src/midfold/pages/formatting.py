@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
-from midfold.gateway.measuring import OURS, space_of
+from midfold.gateway.request_size import OURS, space_of
 from midfold.gateway.routes import SESSION_HEADERS
 from midfold.transcript.wrappers import WRAPPERS
 

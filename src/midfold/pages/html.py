@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from midfold.compaction.budget import pressure_text
 from midfold.drawing import page_style
-from midfold.fold.budget import pressure_text
 from midfold.pages import charts, formatting
 from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE

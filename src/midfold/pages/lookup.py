@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from midfold.compaction.archive import PREFIX, source_bytes
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.tracking import Trail, follow, latest_checks
 from midfold.config import Config
 from midfold.errors import NotStored
-from midfold.fold.archive import PREFIX, source_bytes
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import Receipt
-from midfold.fold.trail import Trail, follow, latest_checks
 from midfold.pages import api_types as api
 from midfold.pages.api_types import Fate, Segment, SegmentName
 from midfold.pages.formatting import client_of, key_of, owner_of
@@ -38,9 +38,9 @@ from midfold.pages.messages import (
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
 from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
 from midfold.recall import Filters, search
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
-from midfold.store.stored_past import StoredPast
+from midfold.store.stored_search import StoredPast
 
 Sees = Callable[[str], bool]
 """Whether a session of this name may be seen."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from midfold.fold.archive import handle_of
-from midfold.fold.digest import Action, is_digest
-from midfold.fold.digest.digest import describe_with
-from midfold.fold.digest.look import look_at_call
-from midfold.fold.digest.outcomes import read_body as read_tool_output
-from midfold.fold.digest.recognise import recognise as recognise_tool
-from midfold.fold.handoff import recognise
-from midfold.fold.render_results import brief, render_result
+from midfold.compaction.archive import handle_of
+from midfold.compaction.handoff import recognise
+from midfold.compaction.local import Action, is_digest
+from midfold.compaction.local.digest import describe_with
+from midfold.compaction.local.outcome import read_body as read_tool_output
+from midfold.compaction.local.tool_call import look_at_call
+from midfold.compaction.local.tool_kinds import recognise as recognise_tool
+from midfold.compaction.render_results import brief, render_result
 from midfold.pages.api_types import (
     Fate,
     HandoffComparison,

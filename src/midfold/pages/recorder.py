@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from midfold.errors import StoreError, StoreUnavailable
-from midfold.gateway.answered import AnsweredRequest, ConversationNames
-from midfold.service import Sessions
+from midfold.gateway.usage_events import AnsweredRequest, ConversationNames
+from midfold.session.sessions import Sessions
 from midfold.store.database import Tx
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_turn, place_conversation, put_last_request
 from midfold.store.writing import LockedSession, lock_session

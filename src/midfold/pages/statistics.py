@@ -46,11 +46,11 @@ from midfold.pages.savings import (
 )
 from midfold.recall import NAMES
 from midfold.recall.words import parse_query
-from midfold.service import OPENING, Sessions
-from midfold.session import memory_of
+from midfold.session.session import memory_of
+from midfold.session.sessions import OPENING, Sessions
 from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
-from midfold.store.stored_past import StoredPast
+from midfold.store.stored_search import StoredPast
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
 from midfold.transcript.breakdown import by_kind, context_breakdown, fit_sizes
 from midfold.transcript.document import tool_of

@@ -36,7 +36,7 @@ from midfold.pages.api_types import ApiAnswer, ErrorAnswer
 from midfold.pages.formatting import name_of
 from midfold.pages.html import ICON, ICON_PATH, STYLE, STYLE_PATH, Templates
 from midfold.pages.lookup import AFTER, FATES, SORTS, Lookup, Sees, SessionFilter
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.bodies import ROLES
 from midfold.transcript import jsonio
 

@@ -6,9 +6,9 @@ Pure: whoever keeps originals brings them as a `Past`.
 """
 
 from midfold.recall.hits import Hit, HitPart
-from midfold.recall.memory_past import Memory
+from midfold.recall.in_memory import Memory
 from midfold.recall.ranking import CONSIDERED, Filters, Past, Positions
-from midfold.recall.tool_answers import (
+from midfold.recall.recall_tools import (
     FOUND,
     MOST_CHARACTERS,
     MOST_HITS,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.fold.archive import DIGITS, PREFIX
+from midfold.compaction.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Redact
 from midfold.recall.ranking import Past, RankedSearch, Scored
 from midfold.recall.units import UnitPiece, original

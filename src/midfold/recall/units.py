@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
-from midfold.fold.digest.digest import describe, is_digest
-from midfold.fold.digest.look import Action, clip, flat, squash
-from midfold.fold.handoff import recognise
-from midfold.fold.names import arguments_text
+from midfold.compaction.handoff import recognise
+from midfold.compaction.local.digest import describe, is_digest
+from midfold.compaction.local.identifiers import arguments_text
+from midfold.compaction.local.tool_call import Action, clip, flat, squash
 from midfold.recall.words import searchable
 from midfold.transcript.message import Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from midfold.transcript.wrappers import read_user_text, without_reminders

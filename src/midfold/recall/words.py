@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from midfold.fold.redact import redact, redact_value
+from midfold.compaction.redact import redact, redact_value
 from midfold.transcript import jsonio
 
 # Rules:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
+from midfold.compaction.redact import redact, redact_value
+from midfold.compaction.request import Redactor
 from midfold.errors import TranscriptError
-from midfold.fold.redact import redact, redact_value
-from midfold.fold.request import Redactor
 from midfold.store.bodies import NewMessage
 from midfold.store.protocol import Prompt
 from midfold.transcript import jsonio

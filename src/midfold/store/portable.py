@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from midfold.compaction.request import Redactor
 from midfold.errors import StoreConflict, StoreDamaged, StoreError
-from midfold.fold.request import Redactor
 from midfold.store import writing
 from midfold.store.bodies import NewMessage, inflate
 from midfold.store.database import Tx

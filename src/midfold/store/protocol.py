@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from midfold.fold.receipt import Receipt
-from midfold.fold.request import CompactionState
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.request import CompactionState
 from midfold.recall.words import Term
 from midfold.store.bodies import NewMessage
-from midfold.store.hidden_turns import HiddenTurns
+from midfold.store.gateway_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from midfold.compaction.receipt import Receipt
+from midfold.compaction.request import CompactionState
 from midfold.errors import StoreDamaged
-from midfold.fold.receipt import Receipt
-from midfold.fold.request import CompactionState
 from midfold.recall import Candidate
 from midfold.store.bodies import ROLES, blob, read_linked
 from midfold.store.database import Tx

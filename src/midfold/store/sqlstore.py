@@ -11,15 +11,15 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Raw
 
+from midfold.compaction.archive import DIGITS, PREFIX
+from midfold.compaction.handoff import Generated
+from midfold.compaction.request import CompactionState
 from midfold.errors import NotStored, StoreDamaged, StoreError
-from midfold.fold.archive import DIGITS, PREFIX
-from midfold.fold.handoff import Generated
-from midfold.fold.request import CompactionState
 from midfold.recall.words import Term
 from midfold.store import sync, upkeep, word_index, writing
 from midfold.store.bodies import ROLES, NewMessage, chain_of, inflate, require_link
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
-from midfold.store.hidden_turns import HiddenTurns
+from midfold.store.gateway_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.protocol import (
     AppendResult,

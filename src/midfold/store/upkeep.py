@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError
 from midfold.recall.words import VERSION
-from midfold.store import hidden_turns, word_index, writing
+from midfold.store import gateway_turns as hidden_turns
+from midfold.store import word_index, writing
 from midfold.store.bodies import blob, inflate, next_chain
 from midfold.store.database import FOREVER, Database, Flavour, Tx
 from midfold.store.rows import read_session, require_compaction

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
 from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.transcript import jsonio

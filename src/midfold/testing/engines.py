@@ -5,7 +5,7 @@ from midfold.testing.engines import EngineContract
 class TestMine(EngineContract):
     engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
 
-Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engine`; what makes a transcript
+Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engines`; what makes a transcript
 legal is in `midfold.transcript.laws`. An engine that never folds keeps the contract, too.
 """
 
@@ -29,15 +29,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from midfold.api import request_for
-from midfold.engine import ContextEngine
-from midfold.engine.job import with_size
+from midfold.compaction.archive import handle_of
+from midfold.compaction.boundary import latest_human, latest_visible_answer
+from midfold.compaction.budget import Pressure
+from midfold.compaction.context import with_size
+from midfold.compaction.handoff import recognise
+from midfold.compaction.receipt import Receipt, receipt_schema
+from midfold.compaction.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
+from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.fold.archive import handle_of
-from midfold.fold.boundary import latest_human, latest_visible_answer
-from midfold.fold.budget import Pressure
-from midfold.fold.handoff import recognise
-from midfold.fold.receipt import Receipt, receipt_schema
-from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
 from midfold.model import drive, local_summarizer
 from midfold.plugins import name_problem
 from midfold.testing import strategies

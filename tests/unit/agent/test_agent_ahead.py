@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
+from midfold.compaction.handoff import recognise
 from midfold.errors import SummaryFailed
-from midfold.fold.handoff import recognise
-from midfold.host import BackgroundFold
-from midfold.session import Session
+from midfold.session.host import BackgroundFold
+from midfold.session.session import Session
 from midfold.testing import ScriptedSummarizer
 from midfold.transcript.laws import violations
 

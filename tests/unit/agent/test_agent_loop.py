@@ -13,10 +13,10 @@ import pytest
 
 from midfold.agent import Agent, Workshop, loop
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said, agree
+from midfold.compaction.handoff import MARKER, UNFOLDS, recognise
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.errors import ConfigError, ModelFailed, NotStored
-from midfold.fold.handoff import MARKER, UNFOLDS, recognise
 from midfold.model import local_summarizer
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.agent.assembly import recall_tools
 from midfold.agent.tools import Toolbox
-from midfold.agent.workshop import recall_tools
 from midfold.recall import FOUND, MOST_HITS, NOTHING
-from midfold.session import Session
+from midfold.session.session import Session
 from midfold.transcript.jsonio import text_of
 from midfold.transcript.message import ToolCall
 

@@ -10,7 +10,7 @@ import midfold
 from midfold import read
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
-from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
 from support.automatic_cache import AutomaticCache, BreakpointCache
 from support.prefix_cache import PrefixCache
 

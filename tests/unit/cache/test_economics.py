@@ -22,10 +22,10 @@ from midfold.cache.schedule import (
     schedule,
     summary_price,
 )
+from midfold.compaction.budget import Pressure
+from midfold.compaction.receipt import RecallCost
 from midfold.config.schema import Compression, Config, PromptCaching
 from midfold.decide import Situation, decide
-from midfold.fold.budget import Pressure
-from midfold.fold.receipt import RecallCost
 from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
@@ -405,8 +405,8 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
-            from midfold.engine.finish import leave
-            from midfold.engine.job import Job
+            from midfold.compaction.context import Job
+            from midfold.compaction.finish import leave
 
             return leave(Job(request), "nothing can be done")
             yield

@@ -154,7 +154,7 @@ def test_a_longer_lifetime_never_stands_after_a_shorter_one(
 
 
 def test_the_note_of_a_first_compaction_stands_after_the_breakpoint() -> None:
-    from midfold.fold.handoff import SYSTEM_NOTE
+    from midfold.compaction.handoff import SYSTEM_NOTE
 
     system = [{"type": "text", "text": "S"}, {"type": "text", "text": SYSTEM_NOTE}]
     out = marked(body(system=system), SYSTEM)

@@ -193,7 +193,7 @@ def test_the_static_key_ignores_order_markers_notes_and_sessions() -> None:
     ]
     assert key == cache.stable_prefix_cache_key("Be careful.", turned)
     assert key == cache.stable_prefix_cache_key("Be careful.", tools[::-1], session_id="2026-11-16")
-    from midfold.fold.handoff import SYSTEM_NOTE
+    from midfold.compaction.handoff import SYSTEM_NOTE
 
     assert key == cache.stable_prefix_cache_key(f"Be careful.\n\n{SYSTEM_NOTE}", tools)
     blocks = [{"type": "text", "text": "Be careful.", "cache_control": {"type": "ephemeral"}}]

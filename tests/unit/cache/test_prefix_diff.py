@@ -10,7 +10,7 @@ import midfold
 from midfold import read
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices
-from midfold.fold.handoff import SYSTEM_NOTE
+from midfold.compaction.handoff import SYSTEM_NOTE
 
 CLAUDE = Prices(read=0.1, write=1.25, base=3.0)
 

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from midfold.agent.events import Called
-from midfold.cli.talk import Screen
+from midfold.cli.chat_shared import Screen
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, turn
 from support.terminal import CTRL_C, CTRL_D, Terminal

@@ -114,8 +114,8 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
 
 def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what_to_do(tmp_path: Path) -> None:
     from midfold.gateway.exchange import Owner
-    from midfold.gateway.measuring import ClientHistory
-    from midfold.gateway.operating import Operations
+    from midfold.gateway.metrics import Operations
+    from midfold.gateway.request_size import ClientHistory
 
     def broken(owner: Owner, conversation: ClientHistory) -> ClientHistory:
         raise KeyError("secret words")

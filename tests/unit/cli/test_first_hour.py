@@ -22,9 +22,9 @@ from midfold.cli.fold_picture import segments
 from midfold.cli.inspect import describe
 from midfold.cli.main import COMMANDS, main
 from midfold.cli.options import short_id
-from midfold.conversation import ChatPartner
 from midfold.errors import MidfoldError, NotStored
-from midfold.session import memory_of
+from midfold.session.conversation import ChatPartner
+from midfold.session.session import memory_of
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import openai_json, turn
 from midfold.transcript.document import read

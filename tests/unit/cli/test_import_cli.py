@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import midfold.service
+import midfold.session.sessions
 from midfold.cli.main import main
-from midfold.clients import client_logs
-from midfold.clients.client_logs import find_logs, keep_log
-from midfold.service import open_sessions
+from midfold.client_logs import find as client_logs
+from midfold.client_logs.find import find_logs, keep_log
+from midfold.session.sessions import open_sessions
 from midfold.store.usage import Turns
 from midfold.transcript import read
 
@@ -256,7 +256,7 @@ def test_the_hooks_of_claude_code_and_an_import_mean_the_same_session(
 
 def test_pieces_of_a_large_log_are_stored_one_after_the_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home, "codex")
-    monkeypatch.setattr(midfold.service, "PIECE_BYTES", 500)
+    monkeypatch.setattr(midfold.session.sessions, "PIECE_BYTES", 500)
     assert run("codex", "--all").exit_code == 0
     assert list(stored(home).values()) == [11]
     assert "nothing new" in run("codex", "--all").stdout
@@ -280,7 +280,7 @@ def test_a_database_that_nobody_can_read_is_one_line(home: Path) -> None:
 
 def test_an_interrupted_import_goes_on_where_it_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home, "codex")
-    monkeypatch.setattr(midfold.service, "PIECE_BYTES", 500)
+    monkeypatch.setattr(midfold.session.sessions, "PIECE_BYTES", 500)
     with open_sessions(f"sqlite:///{home}/s.db") as sessions:
         (log,) = find_logs("codex", None, os.environ)
 

@@ -37,7 +37,7 @@ def plugin(folder: Path, name: str, code: str) -> Path:
 
 
 def good(name: str) -> str:
-    return f"from midfold.engine import Noop\nclass engine(Noop):\n    name = {name!r}\n"
+    return f"from midfold.engines import Noop\nclass engine(Noop):\n    name = {name!r}\n"
 
 
 def test_the_plain_list_marks_the_active_engine_and_says_where_each_comes_from(home: Path) -> None:

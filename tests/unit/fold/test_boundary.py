@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from midfold import Message, Opaque, Text, ToolCall, ToolResult, select_tail_by_budget
-from midfold.fold.boundary import (
+from midfold.compaction.boundary import (
     Layout,
     Plan,
     Protection,
@@ -10,7 +10,7 @@ from midfold.fold.boundary import (
     latest_visible_answer,
     split_for_partial_compaction,
 )
-from midfold.fold.handoff import filler, handoff
+from midfold.compaction.handoff import filler, handoff
 from midfold.transcript.laws import legal_cuts
 
 SYSTEM = Message("system", (Text("rules"),))

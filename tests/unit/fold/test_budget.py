@@ -6,7 +6,7 @@ import pytest
 
 import midfold
 from midfold import Pressure, effective_input_window, threshold_tokens
-from midfold.fold.budget import plan_budget, pressure_text
+from midfold.compaction.budget import plan_budget, pressure_text
 from support.build import Asked, assistant, user, work
 
 WINDOWS = [8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000, 2_000_000]

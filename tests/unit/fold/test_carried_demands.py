@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
-from midfold.fold.handoff import recognise
+from midfold.compaction.handoff import recognise
 from support.fixtures import call, number_lines
 
 STUB = "## Goal\nDo the work.\n\n## Progress\n### Done\n- Some of it.\n"

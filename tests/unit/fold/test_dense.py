@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.engine.planner import ANSWER_FOLDED
-from midfold.engine.previews import LADDER, SHORT_TEXT, TARGET_PER_END, Ends, shorten, spill_results
-from midfold.fold.ends import ends_of_result
-from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
-from midfold.fold.request import CUT_OUT, DENSE_TRAIL_SHARE, SHORTENED_CALL, STAYS_AGAIN, SummaryAsk, longest_whole
-from midfold.fold.summary import FEW_HEADINGS
+from midfold.compaction.handoff import MARKER, TERSE_END, filler, handoff, recognise
+from midfold.compaction.planner import ANSWER_FOLDED
+from midfold.compaction.previews import LADDER, SHORT_TEXT, TARGET_PER_END, Ends, shorten, spill_results
+from midfold.compaction.request import (
+    CUT_OUT,
+    DENSE_TRAIL_SHARE,
+    SHORTENED_CALL,
+    STAYS_AGAIN,
+    SummaryAsk,
+    longest_whole,
+)
+from midfold.compaction.summary import FEW_HEADINGS
+from midfold.compaction.truncate import ends_of_result
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult
 from support.hash_seeds import outputs_under_hash_seeds

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.digest.digest import (
+from midfold.compaction.local.digest import (
     PLACEHOLDER,
     back_reference,
     describe,
@@ -16,7 +16,7 @@ from midfold.fold.digest.digest import (
     is_digest,
     register_digest,
 )
-from midfold.fold.digest.look import FAMILIES, Action
+from midfold.compaction.local.tool_call import FAMILIES, Action
 from midfold.transcript.laws import Place
 from midfold.transcript.message import Media, Message, Text, ToolCall, ToolResult
 from support.timing import assert_in_proportion

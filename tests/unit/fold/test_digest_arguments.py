@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.digest.digest import shrink_arguments, shrink_json_string_leaves
+from midfold.compaction.local.digest import shrink_arguments, shrink_json_string_leaves
 from support.timing import assert_in_proportion
 
 LONG = "line of text, " * 200

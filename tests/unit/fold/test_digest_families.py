@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.digest.digest import describe
-from midfold.fold.digest.look import Action
+from midfold.compaction.local.digest import describe
+from midfold.compaction.local.tool_call import Action
 from midfold.transcript.message import Media, Text, ToolCall, ToolResult
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from midfold import SummaryAsk, Transcript, read
-from midfold.fold.local import NOTICE, local_summary
-from midfold.fold.redact import redact
-from midfold.fold.summary import parse_summary
+from midfold.compaction.local.local_summary import NOTICE, local_summary
+from midfold.compaction.redact import redact
+from midfold.compaction.summary import parse_summary
 from midfold.transcript.tokens import estimate_text
 
 SECRET = "ghp_" + "aB3dE6gH9" * 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from midfold import compact
-from midfold.fold.archive import framed_handles, handles_in, with_own_handles
-from midfold.fold.handoff import filler, handoff, recognise
+from midfold.compaction.archive import framed_handles, handles_in, with_own_handles
+from midfold.compaction.handoff import filler, handoff, recognise
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, number_lines, user
 from support.timing import assert_in_proportion

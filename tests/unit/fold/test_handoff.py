@@ -5,8 +5,8 @@ import json
 import pytest
 
 from midfold import Message, Text, ToolResult, compact, read
-from midfold.fold.archive import UNFOLD_TOOL
-from midfold.fold.handoff import (
+from midfold.compaction.archive import UNFOLD_TOOL
+from midfold.compaction.handoff import (
     END_MARKER,
     MARKER,
     UNFOLDS,
@@ -17,7 +17,7 @@ from midfold.fold.handoff import (
     newest_handoff,
     recognise,
 )
-from midfold.fold.summary import SECTIONS, StructuredSummary, build_prompt, parse_summary, template
+from midfold.compaction.summary import SECTIONS, StructuredSummary, build_prompt, parse_summary, template
 from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.splice import message_value

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from midfold import Media, Message, Text, ToolResult
-from midfold.fold.media import has_images, newest_picture, replace_historical_media
+from midfold.compaction.media import has_images, newest_picture, replace_historical_media
 
 PICTURE = Media("image", "AAAA", "image/png")
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 import midfold
-from midfold.fold.omissions import REDACTION_FAILED
+from midfold.compaction.omissions import REDACTION_FAILED
 from support.build import SECRET
 from support.fixtures import assistant, call, user
 
@@ -35,17 +35,17 @@ def history(size: int = 40) -> list[dict[str, Any]]:
 
 
 SEAMS = {
-    "midfold.engine.job.follow": "file tracking",
-    "midfold.engine.job.render": "file tracking",
-    "midfold.fold.trail.checks.CheckBook.add": "file tracking",
-    "midfold.engine.job.standing_instructions": "client instructions",
-    "midfold.fold.steps.describe_look": "tool headline",
-    "midfold.fold.steps.head_of": "tool headline",
-    "midfold.fold.steps.FoldReading._drop_stale": "tool headline",
-    "midfold.fold.steps.with_credentials": "redaction",
-    "midfold.fold.local.Choice": "local summary",
-    "midfold.fold.local.FoldReading": "local summary",
-    "midfold.engine.assemble.local_audit": "summary check",
+    "midfold.compaction.context.follow": "file tracking",
+    "midfold.compaction.context.render": "file tracking",
+    "midfold.compaction.tracking.checks.CheckBook.add": "file tracking",
+    "midfold.compaction.context.standing_instructions": "client instructions",
+    "midfold.compaction.local.fold_reader.describe_look": "tool headline",
+    "midfold.compaction.local.fold_reader.head_of": "tool headline",
+    "midfold.compaction.local.fold_reader.FoldReading._drop_stale": "tool headline",
+    "midfold.compaction.local.fold_reader.with_credentials": "redaction",
+    "midfold.compaction.local.local_summary.Choice": "local summary",
+    "midfold.compaction.local.local_summary.FoldReading": "local summary",
+    "midfold.compaction.assemble.local_audit": "summary check",
 }
 
 
@@ -62,9 +62,9 @@ def test_failure_while_a_local_summary_is_derived(
 
 
 MODEL_SEAMS = {
-    "midfold.engine.compressor.lacking": "summary check",
-    "midfold.engine.compressor.accept": "summary check",
-    "midfold.engine.assemble.audit_summary": "summary check",
+    "midfold.engines.compressor.lacking": "summary check",
+    "midfold.engines.compressor.accept": "summary check",
+    "midfold.compaction.assemble.audit_summary": "summary check",
 }
 
 
@@ -83,8 +83,8 @@ def test_failure_while_a_models_summary_is_checked(
 
 
 def test_no_summary_can_be_made_at_all(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("midfold.fold.local._local_summary", fail)
-    monkeypatch.setattr("midfold.fold.local.sections_text", fail)
+    monkeypatch.setattr("midfold.compaction.local.local_summary._local_summary", fail)
+    monkeypatch.setattr("midfold.compaction.local.local_summary.sections_text", fail)
     result = midfold.compact(history(), context_length=8_000, force=True)
     assert result.receipt.status == "compacted"
     assert_reported(result, "local summary", caplog)
@@ -94,8 +94,8 @@ def test_no_summary_can_be_made_at_all(monkeypatch: pytest.MonkeyPatch, caplog: 
 @pytest.mark.parametrize(
     ("seam", "what"),
     [
-        ("midfold.engine.compressor.digest", "tool digest"),
-        ("midfold.engine.compressor.shrink_arguments", "tool arguments"),
+        ("midfold.engines.compressor.digest", "tool digest"),
+        ("midfold.engines.compressor.shrink_arguments", "tool arguments"),
     ],
 )
 def test_failure_while_old_results_are_pruned(

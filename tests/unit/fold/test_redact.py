@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.redact import is_sensitive_key, redact, redact_value
+from midfold.compaction.redact import is_sensitive_key, redact, redact_value
 
 BODY = "aB3" * 12
 PEM = "-----BEGIN RSA PRIVATE KEY-----"

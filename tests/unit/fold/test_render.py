@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from midfold.fold.render import (
+from midfold.compaction.render import (
     MAX_CHARS,
     block,
     clip,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from midfold import Text, ToolCall, ToolResult, render_result
-from midfold.fold.render_results import brief, visible_lines
+from midfold.compaction.render_results import brief, visible_lines
 
 
 def result(text: str, *, is_error: bool = False) -> ToolResult:

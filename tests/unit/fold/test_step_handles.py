@@ -9,8 +9,8 @@ import pytest
 
 import midfold
 from midfold import Memory, compact
-from midfold.fold.archive import PREFIX
-from midfold.fold.step_handles import handle_tokens, without_step_handles
+from midfold.compaction.archive import PREFIX
+from midfold.compaction.local.step_handles import handle_tokens, without_step_handles
 from midfold.recall import TOOLS
 from midfold.transcript.tokens import estimate_text
 from support.build import assistant, call, user

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.fold.choice import Choice
-from midfold.fold.handoff import recognise
-from midfold.fold.local import local_summary
-from midfold.fold.names import Shape, binds, judge_name, names, parts
-from midfold.fold.redact import redact
-from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
-from midfold.fold.summary import StructuredSummary, parse_summary
-from midfold.fold.trail import follow
-from midfold.fold.trail.checks import verdict_of
-from midfold.fold.trail.entries import FileRead, Trail
+from midfold.compaction.handoff import recognise
+from midfold.compaction.local.fold_reader import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
+from midfold.compaction.local.identifiers import Shape, binds, judge_name, names, parts
+from midfold.compaction.local.line_selection import Choice
+from midfold.compaction.local.local_summary import local_summary
+from midfold.compaction.redact import redact
+from midfold.compaction.request import SummaryAsk
+from midfold.compaction.summary import StructuredSummary, parse_summary
+from midfold.compaction.tracking import follow
+from midfold.compaction.tracking.checks import verdict_of
+from midfold.compaction.tracking.entries import FileRead, Trail
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from support.timing import assert_in_proportion

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 import midfold
 from midfold import Trail
-from midfold.fold.summary import StructuredSummary
-from midfold.fold.trail import follow, parse, render, without_trail
-from midfold.fold.trail.checks import check_of
-from midfold.fold.trail.commands import steps_of
-from midfold.fold.trail.edits import names_in
-from midfold.fold.trail.entries import CheckRun, RunningTask, WorldAct
+from midfold.compaction.summary import StructuredSummary
+from midfold.compaction.tracking import follow, parse, render, without_trail
+from midfold.compaction.tracking.checks import check_of
+from midfold.compaction.tracking.commands import steps_of
+from midfold.compaction.tracking.edits import names_in
+from midfold.compaction.tracking.entries import CheckRun, RunningTask, WorldAct
 from support.artifacts import SHARED, Score, halves, score_half
 from support.data import need
 from support.hash_seeds import outputs_under_hash_seeds
@@ -63,7 +63,7 @@ def test_a_relative_and_an_absolute_spelling_are_one_file() -> None:
 def test_a_folder_that_is_guessed_is_the_same_under_every_hash_seed() -> None:
     script = (
         "import json, midfold, sys\n"
-        "from midfold.fold.trail import follow\n"
+        "from midfold.compaction.tracking import follow\n"
         "given = [('Read', {'file_path': f'/{name}/one/src/a.py'}, 'a = 2') for name in ('home', 'work', 'srv')]\n"
         "given.append(('Grep', {'pattern': 'a ='}, 'src/a.py:1: a = 2'))\n"
         "turns = [{'role': 'user', 'content': 'go'}]\n"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import midfold
 from midfold import Trail
-from midfold.fold.summary import StructuredSummary
-from midfold.fold.trail import follow, missing_checks, parse, render
-from midfold.fold.trail.edits import replacement, rewrite
-from midfold.fold.trail.entries import CheckRun, FileRead, TrackedFile
+from midfold.compaction.summary import StructuredSummary
+from midfold.compaction.tracking import follow, missing_checks, parse, render
+from midfold.compaction.tracking.edits import replacement, rewrite
+from midfold.compaction.tracking.entries import CheckRun, FileRead, TrackedFile
 from support.timing import assert_in_proportion
 from tests.unit.fold.test_trail import bash, followed, ran, states
 

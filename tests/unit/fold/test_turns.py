@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from midfold import Media, Message, Text, Thinking, ToolCall, ToolResult
-from midfold.fold.ends import clip, trouble
-from midfold.fold.redact import redact
-from midfold.fold.summary import serialize_turns
+from midfold.compaction.redact import redact
+from midfold.compaction.summary import serialize_turns
+from midfold.compaction.truncate import clip, trouble
 
 MESSAGES = (
     Message("user", (Text("look"), Media("image", "AA"))),

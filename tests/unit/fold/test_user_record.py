@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import midfold
-from midfold.fold.user_record import (
+from midfold.compaction.user_record import (
     HEADING,
     LANGUAGES,
     UserRecord,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.fold.digest.digest import describe
-from midfold.fold.local import local_summary
-from midfold.fold.redact import redact
-from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import FoldReading, rows
-from midfold.fold.summary import StructuredSummary, parse_summary
-from midfold.fold.trail import follow
-from midfold.fold.trail.entries import Trail
+from midfold.compaction.local.digest import describe
+from midfold.compaction.local.fold_reader import FoldReading, rows
+from midfold.compaction.local.local_summary import local_summary
+from midfold.compaction.redact import redact
+from midfold.compaction.request import SummaryAsk
+from midfold.compaction.summary import StructuredSummary, parse_summary
+from midfold.compaction.tracking import follow
+from midfold.compaction.tracking.entries import Trail
 from midfold.transcript.message import Text, ToolCall, ToolResult
 from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from midfold.gateway import collecting
-from midfold.gateway.collecting import QUIET_BYTES, quiet_collections
+from midfold.gateway import garbage as collecting
+from midfold.gateway.garbage import QUIET_BYTES, quiet_collections
 
 
 class FullCollections:

@@ -10,13 +10,13 @@ import pytest
 from msgspec import Raw
 
 import midfold
-from midfold.fold.handoff import SYSTEM_NOTE
-from midfold.fold.request import SummaryAsk
+from midfold.compaction.handoff import SYSTEM_NOTE
+from midfold.compaction.request import SummaryAsk
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.folding import NOTHING, FoldOrder
-from midfold.gateway.measuring import ClientHistory, MeasuredRequest
+from midfold.gateway.fold_request import NOTHING, FoldOrder
 from midfold.gateway.peek import peek
 from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.request_size import ClientHistory, MeasuredRequest
 from midfold.gateway.routes import route_of
 from midfold.testing.answers import anthropic_json
 from midfold.testing.doubles import ScriptedProvider

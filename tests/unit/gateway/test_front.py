@@ -14,7 +14,7 @@ from starlette.routing import Route
 import midfold
 from midfold.cli.serve import OWN_PATHS, _pages
 from midfold.gateway import create_app
-from midfold.gateway.operating import Operations
+from midfold.gateway.metrics import Operations
 from midfold.gateway.server import HEALTH, LateRoutes, first_of, path_of
 from midfold.testing.answers import openai_json
 from midfold.testing.doubles import ScriptedProvider, served
@@ -23,13 +23,13 @@ from support.gateways import call, settings
 LISTENING = """
 import sys
 from midfold.config.schema import Config
-from midfold.service import Sessions, open_sessions
+from midfold.session.sessions import Sessions, open_sessions
 from midfold.cli.serve import make_server
 from midfold.config.schema import GatewaySettings
 from midfold.pages import Recorder
 from midfold.gateway import create_app
 from midfold.gateway.server import LateRoutes
-from midfold.gateway.operating import Operations
+from midfold.gateway.metrics import Operations
 config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1"))
 sessions = open_sessions("memory:", config=config)
 operations = Operations(config, sessions)

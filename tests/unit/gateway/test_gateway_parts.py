@@ -18,10 +18,10 @@ from midfold.gateway import create_app
 from midfold.gateway.encodings import decode_body
 from midfold.gateway.exchange import NOBODY
 from midfold.gateway.limits import Policy
-from midfold.gateway.measuring import ClientHistory, PromptReports, ToolOffer
 from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.rounds import TAKEN, definitions
+from midfold.gateway.recall_loop import TAKEN, definitions
+from midfold.gateway.request_size import ClientHistory, PromptReports, ToolOffer
 from midfold.gateway.routes import client_product, request_options, route_of, to_client, to_upstream
 from midfold.gateway.upstream import Upstreams, UsageTap
 from midfold.models import ModelOverride

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import raw_messages, without_hidden
-from midfold.gateway.joined import JOINED, SEPARATOR, JoinedStream, ShownPart
+from midfold.gateway.hidden_turns import raw_messages, without_hidden
+from midfold.gateway.stream_merge import JOINED, SEPARATOR, JoinedStream, ShownPart
 from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.fold import hostile
-from midfold.fold.hostile import harmless
+from midfold.compaction import injection as hostile
+from midfold.compaction.injection import harmless
 from midfold.gateway import peek as peeking
-from midfold.gateway.measuring import without_markers
 from midfold.gateway.peek import (
     MOST_IN_ONE,
     MOST_MESSAGES,
@@ -24,6 +23,7 @@ from midfold.gateway.peek import (
     peek_slowly,
     structural_values,
 )
+from midfold.gateway.request_size import without_markers
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)

@@ -6,10 +6,11 @@ import httpx2
 import pytest
 
 import midfold
-from midfold.fold.receipt import RecallCost
-from midfold.gateway import create_app, operating
+from midfold.compaction.receipt import RecallCost
+from midfold.gateway import create_app
+from midfold.gateway import metrics as operating
 from midfold.gateway.exchange import RequestAccount
-from midfold.gateway.operating import Counter, Histogram, MetricGauge, Metrics, Operations, page
+from midfold.gateway.metrics import Counter, Histogram, MetricGauge, Metrics, Operations, page
 from midfold.testing.doubles import served
 from midfold.transcript.message import Usage
 from support.gateways import settings

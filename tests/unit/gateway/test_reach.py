@@ -12,10 +12,10 @@ import pytest
 
 import midfold
 from midfold.errors import TooMuch, TranscriptError
-from midfold.gateway import ids as belongings
-from midfold.gateway import ids as issued
+from midfold.gateway import resource_ids as belongings
+from midfold.gateway import resource_ids as issued
 from midfold.gateway.exchange import Owner
-from midfold.gateway.ids import (
+from midfold.gateway.resource_ids import (
     IdPlace,
     IssuedIds,
     Made,
@@ -25,7 +25,7 @@ from midfold.gateway.ids import (
     references,
     references_in,
 )
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.testing import FakeClock
 from support.timing import assert_in_proportion
 

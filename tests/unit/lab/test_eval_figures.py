@@ -3,8 +3,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
-from midfold.lab.exams import Score, demands
 from midfold.lab.retention import LABEL_GAP, Row, compute_figures, retention_chart
+from midfold.lab.retention_score import Score, demands
 from midfold.transcript.document import read
 from support.fixtures import user
 

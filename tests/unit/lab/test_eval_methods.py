@@ -7,8 +7,8 @@ import pytest
 
 from midfold.errors import PluginError
 from midfold.lab.compactors import METHODS, choose_methods, load_compactor, plug
-from midfold.lab.exams import needs_at
 from midfold.lab.message_text import join_texts, size, total
+from midfold.lab.retention_score import needs_at
 from midfold.transcript.message import Transcript
 from tests.support.retention import cut, path, port
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.lab.exams import HORIZON, Need, needs_at
+from midfold.lab.retention_score import HORIZON, Need, needs_at
 from midfold.transcript.document import read
 from support.fixtures import assistant, call, user
 

@@ -114,8 +114,12 @@ def test_the_measure_shares_no_code_with_what_selects() -> None:
     ):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
-                assert node.module not in ("midfold.fold.local", "midfold.fold.names", "midfold.fold.choice"), name
-                assert node.module != "midfold.fold", name
+                assert node.module not in (
+                    "midfold.compaction.local.local_summary",
+                    "midfold.compaction.local.identifiers",
+                    "midfold.compaction.local.line_selection",
+                ), name
+                assert node.module != "midfold.compaction", name
 
 
 def test_at_recorded_compactions_the_agents_own_summary_is_one_of_the_methods() -> None:

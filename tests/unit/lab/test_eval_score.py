@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from midfold.lab.exams import query_of, recall_search
+from midfold.lab.retention_score import query_of, recall_search
 from midfold.recall import MOST_CHARACTERS
 from midfold.transcript.document import read
 from support.fixtures import assistant, user

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from midfold.cli.main import main
+from midfold.compaction.request import SummaryAsk
+from midfold.compaction.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
 from midfold.errors import TranscriptError
-from midfold.fold.request import SummaryAsk
-from midfold.fold.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
 from midfold.lab.reading import METHODS, Probe, ProbeQuestion, ReadingRun, _stand_in, load_probes, render, tokens
 from midfold.transcript.document import read
 from midfold.transcript.tokens import estimate_text

@@ -12,7 +12,7 @@ from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask, Provider
 from midfold.model import local_summarizer
 from midfold.model.endpoint import KNOWN, Endpoint, Resolution, provider_of, resolve
-from midfold.model.summaries import ModelSummarizer, summarizer_for
+from midfold.model.summarizer import ModelSummarizer, summarizer_for
 from midfold.models import ModelOverride
 
 KEY = "sk-" + "test" * 4

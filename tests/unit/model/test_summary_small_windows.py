@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.summary import MOST_CHUNKS, chunks
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
-from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import MOST_CHUNKS, chunks
 from midfold.model.endpoint import Endpoint
-from midfold.model.summaries import (
+from midfold.model.summarizer import (
     CONTINUE,
     CUT_NOTE,
     SYSTEM,

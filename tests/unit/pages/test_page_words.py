@@ -16,7 +16,7 @@ from midfold.pages.html import SHOWN, divide, outline
 from midfold.pages.lookup import ALL, LINES_PER_PAGE, MOST_SORTED, SORTS, Lookup, SessionFilter
 from midfold.pages.messages import MessagePlace, compare_handoffs, with_neighbours
 from midfold.pages.web import everything
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
 from support.build import work

@@ -11,7 +11,7 @@ import midfold
 from midfold.pages.html import Templates
 from midfold.pages.lookup import Lookup
 from midfold.pages.web import ENDPOINTS, everything
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
 from support.build import work

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import midfold
+from midfold.compaction.archive import handle_of
 from midfold.errors import NotStored
-from midfold.fold.archive import handle_of
 from midfold.pages import statistics
 from midfold.pages.lookup import Lookup
 from midfold.pages.messages import MessageFates, MessageReader, MessageRuns
 from midfold.pages.messages import MessagePlace as Place
 from midfold.pages.statistics import MOST_COUNTED, SizeMeter, sample
 from midfold.pages.web import everything
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.protocol import ViewPiece
 from midfold.store.usage import Turns
 from midfold.transcript.message import Usage

@@ -14,13 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import midfold
+from midfold.compaction.receipt import RecallCost
 from midfold.errors import StoreUnavailable
-from midfold.fold.receipt import RecallCost
 from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
 from midfold.pages.lookup import MOST_FOLLOWED, Lookup
 from midfold.pages.web import ENDPOINTS, everything
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from support.build import work
 from support.fixtures import call, long_tool_heavy_conversation, user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served

@@ -7,8 +7,8 @@ import pytest
 
 from midfold.cache.health import Health, RequestHashes
 from midfold.cache.prices import Prices
-from midfold.fold.receipt import Receipt, SummaryFacts
-from midfold.fold.request import CompactionState
+from midfold.compaction.receipt import Receipt, SummaryFacts
+from midfold.compaction.request import CompactionState
 from midfold.models import DEFAULT, Model
 from midfold.pages.savings import (
     PriceList,

@@ -10,10 +10,11 @@ import sys
 import pytest
 
 import midfold
-from midfold.fold.redact import redact
-from midfold.recall import Memory, patterns, tool_answers
+from midfold.compaction.redact import redact
+from midfold.recall import Memory, patterns
+from midfold.recall import recall_tools as tool_answers
 from midfold.recall.patterns import OVERLAP_BYTES, WINDOW_BYTES, PatternRefused, compile_pattern
-from midfold.recall.tool_answers import NO_REGEX, TOO_SLOW, Recall
+from midfold.recall.recall_tools import NO_REGEX, TOO_SLOW, Recall
 from tests.support.build import user
 
 HEAVY = "(.?.?.?.?.?.?.?.?.?.?){90}~"
@@ -84,6 +85,6 @@ def test_without_re2_a_pattern_is_plain_text_and_the_answer_says_so(monkeypatch:
 @pytest.mark.parametrize(("has_re2", "said"), [(True, "a regular expression (RE2 syntax)"), (False, "plain text")])
 def test_the_description_of_the_tool_says_what_a_pattern_is(has_re2: bool, said: str) -> None:
     without = "" if has_re2 else "sys.modules['re2'] = None; "
-    code = f"import sys; {without}from midfold.recall.tool_answers import SEARCH; print(SEARCH.definition('anthropic'))"
+    code = f"import sys; {without}from midfold.recall.recall_tools import SEARCH; print(SEARCH.definition('anthropic'))"
     told = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
     assert said in told

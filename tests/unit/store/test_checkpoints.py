@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.bodies import chain_of
 from midfold.store.sync import Checkpoint
 from midfold.transcript.splice import message_value

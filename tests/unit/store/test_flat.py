@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import midfold
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.word_index import FAN
 from support.fixtures import call, user
 

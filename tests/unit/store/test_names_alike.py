@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import midfold
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store.database import FOREVER, Tx
 from midfold.store.sqlstore import LAST_CHARACTER
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 import midfold
+from midfold.compaction.archive import PREFIX, Archive, handle_of
+from midfold.compaction.handoff import Generated
+from midfold.compaction.request import CompactionState
 from midfold.errors import NotStored
-from midfold.fold.archive import PREFIX, Archive, handle_of
-from midfold.fold.handoff import Generated
-from midfold.fold.request import CompactionState
-from midfold.service import Sessions
+from midfold.session.sessions import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.sqlstore import StoredKeeper, StoredOriginals
 from tests.support.store_contract import CHAT, StoreBase, entries

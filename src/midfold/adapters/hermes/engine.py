@@ -30,8 +30,8 @@ from midfold import (
     load_config,
     local_summarizer,
 )
-from midfold.adapters.hermes.shelf import HermesSessions
-from midfold.adapters.hermes.summarizer import Call, hermes_call, memory_lines, notes_of, summarize_with, with_memory
+from midfold.adapters.hermes.model_summary import Call, hermes_call, memory_lines, notes_of, summarize_with, with_memory
+from midfold.adapters.hermes.storage import HermesSessions
 
 NAME = "midfold"
 STORED = "_db_persisted"

@@ -24,8 +24,8 @@ from contextlib import suppress
 
 from midfold.agent.tools.base import AgentTool
 from midfold.agent.tools.files import Folder
+from midfold.compaction.redact import is_sensitive_key, redact
 from midfold.errors import ToolRefused
-from midfold.fold.redact import is_sensitive_key, redact
 from midfold.transcript.tools import ToolSpec, arguments
 
 # What a command of the agent is given of midfold's environment: everything but secrets, unless they are named.

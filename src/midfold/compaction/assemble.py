@@ -1,0 +1,557 @@
+"""Head, what is pinned, handoff, tail: put together so that every law holds.
+
+Rules of this file:
+1. The handoff's role and place avoid neighbours of the same role; its role is `user` where no turn precedes it. Where
+   nothing fits, a short generated message separates the two. It is never merged into a message of the tail.
+2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
+   the view would not fall below the threshold otherwise, and repairs; each is in the receipt.
+3. A result that is not smaller is thrown away: the transcript stays as it was. So is one that is hardly smaller, unless
+   it was asked for or brings the view below the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from midfold.compaction.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
+from midfold.compaction.boundary import Plan, answer_taken_up
+from midfold.compaction.context import Job
+from midfold.compaction.finish import (
+    leave,
+    let_user_open,
+    make_legal,
+    make_outcome,
+    make_receipt,
+    media_digests,
+    missing_originals,
+)
+from midfold.compaction.handoff import SYSTEM_NOTE, filler, handoff, recognise
+from midfold.compaction.local.step_handles import can_unfold, short_handle, with_step_handles
+from midfold.compaction.omissions import REDACTION_FAILED
+from midfold.compaction.planner import LONGEST_SUMMARY, SMALLEST_GAIN
+from midfold.compaction.previews import LONG, SHORT, Ends, newest_batch, shorten, spill_results
+from midfold.compaction.receipt import Digest, OmittedWords, SummaryFacts, account
+from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
+from midfold.compaction.summary_check import Audit, audit_summary, first_words, local_audit, trust_summary
+from midfold.compaction.user_record import without_record
+from midfold.transcript.jsonio import whole
+from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.repairs import Repair
+from midfold.transcript.tokens import estimate_text
+
+# Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
+
+
+UNSEEN_OF_WINDOW = 0.85
+"""How full a window may be once, for results that the model has not seen."""
+
+
+class Spill:
+    """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
+
+    def __init__(self, job: Job, messages: Transcript, view: Transcript) -> None:
+        self.job = job
+        self.messages = messages
+        self.out = list(messages)
+        self.total = job.total(messages)
+        self.digests: dict[int, Digest] = {}
+        self.places = {id(message): place for place, message in enumerate(view)}
+        self.newest = newest_batch(messages)
+        self.answer = answer_taken_up(job.messages, job.ours)
+        self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
+
+    def original(self, index: int) -> Message:
+        place = self.places.get(id(self.messages[index]), -1)
+        return self.job.messages[place] if place >= 0 else self.messages[index]
+
+    def until(self, goal: int, preview: int, *, newest: bool) -> None:
+        for size, index in self.sizes:
+            if self.total <= goal or size <= longest_whole(preview):
+                return
+            if newest == (index >= self.newest):
+                self.spill(index, size, preview)
+
+    def shrink(self, goal: int, preview: int) -> None:
+        """Spills until the view is small enough, the newest batch last: one that the model has not seen yet only where
+        the view is too large to be sent."""
+        for newest, end in ((False, goal), (True, max(goal, self._sendable))):
+            self.until(end, LONG, newest=newest)
+            self.until(end, preview, newest=newest)
+        self.restore(goal)
+
+    @property
+    def _sendable(self) -> int:
+        """The largest view that may be sent so that the model sees what it asked for once."""
+        request, below = self.job.request, self.job.request.trigger_tokens - 1
+        is_seen = any(message.role == "assistant" for message in self.messages[self.newest + 1 :])
+        if request.target_tokens is not None or request.overflowed or is_seen:
+            return below
+        return max(below, int(request.budget.effective_input_window * UNSEEN_OF_WINDOW))
+
+    def restore(self, goal: int) -> None:
+        """Results that fit after all, because a larger one had to go: the smallest first."""
+        for _, index in reversed(self.sizes):
+            grown = self.total + self.job.size(self.messages[index]) - self.job.size(self.out[index])
+            if index in self.digests and grown <= goal:
+                self.out[index], self.total = self.messages[index], grown
+                del self.digests[index]
+
+    def spill(self, index: int, size: int, preview: int) -> None:
+        message, handle = self.messages[index], self.handle(index)
+        short = spill_results(message, handle, preview)
+        self.replace(index, short, _entry(self.place(index), message, size, short, handle))
+
+    def handle(self, index: int) -> str:
+        return handle_of(self.original(index))
+
+    def place(self, index: int) -> int:
+        """Where the message stands in the old transcript; -1 if it is one of ours."""
+        return self.places.get(id(self.messages[index]), -1)
+
+    def replace(self, index: int, short: Message, entry: Digest) -> None:
+        self.total -= self.job.size(self.out[index]) - self.job.size(short)
+        self.out[index] = short
+        self.digests[index] = entry
+
+
+def _sizes(messages: Transcript) -> list[tuple[int, int]]:
+    """The longest result of each message that has any, and the message."""
+    found: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        size = max((len(part.text) for part in message.parts if isinstance(part, ToolResult)), default=0)
+        if size:
+            found.append((size, index))
+    return found
+
+
+def _entry(position: int, message: Message, size: int, short: Message, handle: str) -> Digest:
+    after = sum(len(part.text) for part in short.parts if isinstance(part, ToolResult))
+    names = [part.name for part in message.parts if isinstance(part, ToolResult) and part.name]
+    return Digest(
+        message=position,
+        kind="spill",
+        tool=names[0] if names else "",
+        characters_before=size,
+        characters_after=after,
+        handle=handle,
+    )
+
+
+# The last resort for a size that was asked for: long texts and arguments that must stay are shown by their ends.
+#
+# Only with `target_tokens`, only when everything else was done and the view is still too large, only for long texts,
+# the largest first. Each is behind its handle, and the receipt lists it.
+
+
+NOTICE = "the size asked for is smaller than what must stay: some messages are shown by their beginning and end"
+
+
+def squeeze(work: Spill, goal: int, ends: Ends) -> None:
+    """Shortens what must stay until the view is as small as was asked for, or nothing more can be done."""
+    order = sorted(range(len(work.out)), key=lambda index: (-work.job.size(work.out[index]), index))
+    for index in order:
+        if work.total <= goal:
+            return
+        message = work.out[index]
+        if recognise(message) is not None:
+            continue
+        handle = work.handle(index)
+        short = shorten(message, handle, ends.of_answer if work.place(index) == work.answer else ends)
+        saved = work.job.size(message) - work.job.size(short)
+        if saved > 0:
+            work.replace(index, short, _short_entry(work, index, message, short, handle))
+            work.job.notices.append(NOTICE)
+
+
+def _short_entry(work: Spill, index: int, message: Message, short: Message, handle: str) -> Digest:
+    calls = [part.name for part in message.parts if isinstance(part, ToolCall)]
+    return Digest(
+        message=work.place(index),
+        kind="arguments" if calls else "spill",
+        tool=calls[0] if calls else "",
+        characters_before=_length(message),
+        characters_after=_length(short),
+        handle=handle,
+    )
+
+
+def _length(message: Message) -> int:
+    texts = [len(part.text) for part in message.parts if isinstance(part, Text)]
+    return sum(texts) + sum(len(part.arguments) for part in message.parts if isinstance(part, ToolCall))
+
+
+# Makes a view as small as it must be: large results are spilled, in the order in which that hurts least.
+#
+# Only if the view is too large, and then until it is clearly below the threshold, or the next turn would do it again:
+# the largest old ones go, with a long preview, then with a short one, and last the newest batch. What
+# fits then comes back.
+
+
+def shrink_results(
+    job: Job, plan: Plan, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
+) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
+    """A view that is small enough, what was shortened for it, and what made that impossible."""
+    work = _shrink(job, plan, messages, view)
+    originals |= {digest.handle: (work.original(index),) for index, digest in work.digests.items()}
+    return tuple(work.out), list(work.digests.values()), _impossible(job, tuple(work.out), work.total)
+
+
+def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spill:
+    work = Spill(job, messages, view)
+    if job.request.target_tokens is None:
+        work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
+        return work
+    least, notices = job.ends(plan), list(job.notices)
+    for ends in job.words.ladder:
+        work = Spill(job, messages, view)
+        job.notices = list(notices)
+        work.shrink(job.limit, ends.results)
+        squeeze(work, job.limit, ends)
+        if work.total <= job.limit or ends == least:
+            break
+    return work
+
+
+def without_fold(job: Job, plan: Plan) -> Outcome:
+    """The outcome where nothing stands between what must stay, and that is too large: long parts by their ends.
+
+    Results alone, unless a size was asked for.
+    """
+    reason = "there is nothing between head and tail to fold"
+    messages, repairs = make_legal(job, job.view, job.view)
+    messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
+    originals: dict[str, tuple[Message, ...]] = {}
+    messages, spills, impossible = shrink_results(job, plan, messages, job.view, originals)
+    media = media_digests(job)
+    if not (spills or media) or job.total(messages) >= job.prompt_tokens:
+        return leave(job, reason, plan)
+    originals |= missing_originals(job, messages, ())
+    receipt = make_receipt(
+        job,
+        "pruned",
+        f"{reason}: what is long is shown by its ends",
+        plan,
+        new=messages,
+        digests=(*media, *spills),
+        repairs=repairs,
+        handles=tuple(originals),
+        impossible=impossible,
+        persistence="in_place_archive",
+    )
+    return make_outcome(job, messages, receipt, job.state, Archive(originals))
+
+
+def _impossible(job: Job, messages: Transcript, total: int) -> tuple[str, ...]:
+    if total <= job.limit:
+        return ()
+    largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
+    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > job.limit else []
+    if largest is not None:
+        message = messages[largest]
+        reasons.append(f"messages[{largest}] ({message.role}) alone has {job.size(message):,} tokens and must stay")
+    return tuple(reasons)
+
+
+LEAST_ROOM = 0.1
+"""Of the threshold: a fold that leaves less until the next one hardly helps."""
+MAX_OMITTED = 200
+"""Messages that a receipt lists as omitted."""
+HIGH = 0.75
+"""Of the threshold: from here on the receipt says how soon the next fold comes."""
+
+
+def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
+    """The outcome of a fold."""
+    answer = msgspec.structs.replace(answer, text=without_record(answer.text))
+    audit = _audit(job, ask, answer)
+    summary = without_record(_own(job, ask, clip_tokens(audit.text, ask.room_tokens)))
+    if ask.handle_tokens:
+        summary = _with_handles(job, plan, ask, summary)
+    body = ("\n" if ask.dense else "\n\n").join(filter(None, [whole(ask.words.text), summary]))
+    job.notices += answer.notes
+    originals: dict[str, tuple[Message, ...]] = {}
+    job.new_system, view = _with_note(job)
+    messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
+    messages, joined = _seat_system(job, _seamless(messages, ask), ask)
+    messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
+    messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
+    new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
+    helps = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
+    if new_tokens >= job.prompt_tokens or not (helps or new_tokens < threshold):
+        reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
+        return leave(job, reason, plan, strike=not job.request.is_explicit)
+    if job.request.target_tokens is None and threshold * HIGH < new_tokens < threshold:
+        job.notices.append(f"what stays leaves {threshold - new_tokens:,} tokens until the next fold")
+    places = plan.fold()
+    fold = tuple(job.messages[index] for index in places)
+    originals |= missing_originals(job, messages, fold)
+    originals[PREFIX + ask.fold] = fold
+    receipt = make_receipt(
+        job,
+        "compacted",
+        _why(job),
+        plan,
+        new=messages,
+        summary=_facts(job, answer, audit, summary),
+        omitted_words=_omitted_words(job, ask),
+        fold=PREFIX + ask.fold,
+        digests=(*media_digests(job, frozenset(places)), *spills),
+        repairs=repairs,
+        handles=tuple(originals),
+        impossible=impossible,
+        compaction_count=job.state.count + 1,
+        persistence="in_place_archive",
+        trail=ask.trail,
+    )
+    lasts = job.request.is_explicit or new_tokens <= threshold * (1 - LEAST_ROOM)
+    state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
+    return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
+
+
+def _omitted_words(job: Job, ask: SummaryAsk) -> tuple[OmittedWords, ...]:
+    """Return the user's words that did not fit, and add a notice; carried ones are behind the fold's handle."""
+    omitted = ask.words.omitted
+    if omitted:
+        tokens = sum(words.tokens for words in omitted)
+        job.notices.append(
+            f"{tokens:,} tokens of rules, decisions or tasks in {len(omitted):,} message(s) of the user did not fit; "
+            "see omitted_words for their handles. Ask for a larger size to keep them."
+        )
+    return tuple(
+        msgspec.structs.replace(words, handle=words.handle or PREFIX + ask.fold) for words in omitted[:MAX_OMITTED]
+    )
+
+
+def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+    """Legal messages and the repairs; no result behind the handoff answers a call before it."""
+    known = {id(message) for message in view}
+    end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
+    item_ids: set[str] = set()
+    before, first = make_legal(job, messages[:end], view, item_ids)
+    after, then = make_legal(job, messages[end:], view, item_ids)
+    return (*before, *after), (*first, *then)
+
+
+def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+    """Return the checked summary; where the check fails, the summary as written, redacted, or nothing of it."""
+    attempt = job.omissions.attempt
+    checked = attempt("summary check", _check_of(job, ask, answer), None)
+    return checked or attempt("redaction", lambda: trust_summary(ask, answer.text), Audit(REDACTION_FAILED))
+
+
+def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], Audit]:
+    if answer.source == "local":
+        return lambda: local_audit(ask, answer)
+    if not job.request.options.verify:
+        return lambda: trust_summary(ask, answer.text)
+    return lambda: audit_summary(ask, answer.text, strict=answer.strict)
+
+
+def _own(job: Job, ask: SummaryAsk, body: str) -> str:
+    """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
+    return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
+
+
+def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
+    """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
+    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
+    archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
+    earlier = job.words.previous_summary
+
+    def is_own(handle: str) -> bool:
+        return handle in archived or job.is_handle(handle)
+
+    return job.omissions.attempt("step handles", lambda: with_step_handles(body, ask, folded, earlier, is_own), body)
+
+
+def _why(job: Job) -> str:
+    if job.request.keep_last_exchanges is not None:
+        kept = job.request.keep_last_exchanges
+        last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
+        return f"everything before {last} was folded, as asked"
+    if job.request.is_explicit:
+        return "the provider refused the request as too large" if job.request.overflowed else "folded, as asked"
+    return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
+
+
+def _facts(job: Job, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
+    kind, asked = answer.failure, answer.retry_after
+    told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
+    return SummaryFacts(
+        **told,
+        model=answer.model,
+        calls=answer.calls,
+        retry_after=answer.retry_after,
+        recovered_from=answer.recovered_from,
+        unverified=audit.unverified,
+        removed=audit.removed,
+        quoted=audit.quoted,
+        facts_kept=audit.book.kept,
+        facts_recoverable=audit.book.recoverable,
+        facts_estimate=audit.book.estimate,
+        source=answer.source,
+        confidence="lower" if answer.source == "local" else "normal",
+        tokens=estimate_text(body),
+        failure=answer.failure,
+        updated_previous=bool(job.state.summary),
+    )
+
+
+def _next_state(
+    job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, helps: bool, size: int
+) -> CompactionState:
+    state = job.state
+    return msgspec.structs.replace(
+        state,
+        lineage=state.lineage or ask.fold,
+        count=state.count + 1,
+        summary=body,
+        folds=(*state.folds, ask.fold),
+        trail=ask.folded_trail,
+        ineffective=0 if helps else state.ineffective + 1,
+        ineffective_tokens=0 if helps else size,
+        failure=answer.failure,
+    )
+
+
+def _with_note(job: Job) -> tuple[Message | None, Transcript]:
+    """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
+    view = job.view
+    if job.request.system is not None:
+        return with_note(job.request.system), view
+    if view and view[0].role == "system":
+        return None, (with_note(view[0]), *view[1:])
+    return None, view
+
+
+def with_note(system: Message) -> Message:
+    if SYSTEM_NOTE in system.text:
+        return system
+    only = system.parts[0] if len(system.parts) == 1 else None
+    if isinstance(only, Text) and only.wire is None:
+        return system.with_parts((Text(f"{only.text}\n\n{SYSTEM_NOTE}"),))
+    return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
+
+
+def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
+    """Join head, pinned messages, client instructions, handoff and tail, with as few generated messages as possible.
+
+    The handoff may stand before pinned messages: they come from the fold, too. Of equal places the last one is used.
+    """
+    kept = {group.start: view[group.start : group.stop] for group in plan.pinned}
+    kept |= {place: (job.standing.stays[place],) for place in plan.partial}
+    places = sorted(kept)
+    first = 1 + max((number for number, at in enumerate(places, 1) if at in job.standing.stays), default=0)
+    segments = [view[: plan.head_end], *(kept[place] for place in places), view[plan.tail_start :]]
+    unfolds = can_unfold(job.request)
+
+    def join_at(at: int) -> Transcript:
+        out: list[Message] = []
+        for segment in segments[:at]:
+            _append(out, segment, ask)
+        last = next((message.role for message in reversed(out) if message.role != "system"), None)
+        role = handoff_role(last, next((segment[0].role for segment in segments[at:] if segment), None))
+        _append(out, (handoff(body, ask.fold, role, terse=ask.dense, unfolds=unfolds),), ask)
+        for segment in segments[at:]:
+            _append(out, segment, ask)
+        return tuple(out)
+
+    return min((join_at(at) for at in range(len(segments) - 1, first - 1, -1)), key=len)
+
+
+def _is_handoff(message: Message) -> bool:
+    ours = recognise(message)
+    return ours is not None and ours.kind == "fold"
+
+
+def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:
+    """Adds messages, behind a short one of ours where two neighbours would have the same role, or the assistant would
+    come first."""
+    first = segment[0].role if segment else None
+    last = next((message.role for message in reversed(out) if message.role != "other"), None)
+    if first == last == "user":
+        out.append(filler(ask.fold, "assistant", terse=ask.dense))
+    elif first == "assistant" and (last == first or not any(message.role == "user" for message in out)):
+        out.append(filler(ask.fold, "user", terse=ask.dense))
+    out.extend(segment)
+
+
+def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
+    """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
+    out: list[Message] = []
+    for message in messages:
+        ours = recognise(message)
+        last = recognise(out[-1]) if out else None
+        same = bool(out) and out[-1].role == message.role and message.role in ("user", "assistant")
+        if same and ours is not None and ours.kind != "fold":
+            continue
+        if same and last is not None and last.kind != "fold":
+            out.pop()
+            same = bool(out) and out[-1].role == message.role
+        if same and (ours is not None or last is not None):
+            out.append(filler(ask.fold, "assistant" if message.role == "user" else "user", terse=ask.dense))
+        out.append(message)
+    return tuple(out)
+
+
+def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Transcript, tuple[Repair, ...]]:
+    """What the system says in the middle, where its neighbours are gone.
+
+    Anthropic takes it only directly behind a message of the user's, at the end or before one of the assistant's, and
+    never twice in a row. Several become one, unless one has settings of its own.
+    """
+    begins_so = bool(job.messages) and job.messages[0].role == "system"
+    if job.request.options.result_role != "user" or begins_so:
+        return messages, ()
+    places = {id(message): index for index, message in enumerate(job.view)}
+    out: list[Message] = []
+    joined: list[Message] = []
+    for message in messages:
+        last = out[-1].role if out else None
+        if message.role == last == "system" and not (_has_settings(out[-1]) or _has_settings(message)):
+            joined += [out[-1], message]
+            out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
+            continue
+        if message.role == last == "system":
+            out.append(filler(ask.fold, "assistant", terse=ask.dense))
+        if message.role == "system" and last != "user":
+            out.append(filler(ask.fold, "user", terse=ask.dense))
+        elif message.role == "user" and last == "system":
+            out.append(filler(ask.fold, "assistant", terse=ask.dense))
+        out.append(message)
+    found = (places[id(message)] for message in joined if id(message) in places)
+    return tuple(out), tuple(Repair(place, "joined what the system says in the middle") for place in found)
+
+
+def _has_settings(message: Message) -> bool:
+    """Whether a message says more than its words: how long they are shown, or how the next answer is made."""
+    origin = plain(message.origin)
+    return isinstance(origin, Mapping) and not origin.keys() <= {"role", "content"}
+
+
+def handoff_role(before: Role | None, after: Role | None) -> Role:
+    """The role that differs from both neighbours where there is one; the user's where nobody spoke before."""
+    if before is None:
+        return "user"
+    if before == "user":
+        return "assistant"
+    return "user" if before == "assistant" or after != "user" else "assistant"
+
+
+def clip_tokens(text: str, budget: int) -> str:
+    """A text cut so that it keeps its budget, with the end saying so."""
+    if estimate_text(text) <= budget * LONGEST_SUMMARY:
+        return text
+    kept: list[str] = []
+    left = budget - 12
+    for line in text.split("\n"):
+        size = estimate_text(line) + 1
+        if size > left:
+            kept += filter(None, [first_words(line, left)])
+            break
+        left -= size
+        kept.append(line)
+    cut = "\n".join(kept) or text[: budget * 2]
+    return f"{cut}\n[The rest of this summary did not fit.]"

@@ -1,0 +1,482 @@
+"""One compaction at work: what was measured, what a plan costs, and what is asked of a summarizer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from midfold.compaction.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
+from midfold.compaction.boundary import Layout, Plan, answer_taken_up, head_length
+from midfold.compaction.budget import ROOMY
+from midfold.compaction.client_instructions import MOST_TOKENS, SHARE, Standing, standing_instructions
+from midfold.compaction.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
+from midfold.compaction.local.step_handles import can_unfold, handle_tokens, without_step_handles
+from midfold.compaction.media import MediaReduction, replace_historical_media
+from midfold.compaction.omissions import REDACTION_FAILED, Omissions
+from midfold.compaction.previews import ALL, EXACT, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.compaction.request import (
+    CompactionRequest,
+    CompactionState,
+    PrefixRequest,
+    SummaryAsk,
+    told_tokens,
+    trail_share,
+)
+from midfold.compaction.tracking import Trail, follow, parse, render
+from midfold.compaction.user_record import parse_record
+from midfold.compaction.user_words import WordsOfUser
+from midfold.transcript.laws import legal_cuts
+from midfold.transcript.message import (
+    CALL,
+    OPAQUE,
+    RESULT,
+    TEXT,
+    THINKING,
+    Message,
+    Part,
+    Text,
+    ToolResult,
+    Transcript,
+)
+from midfold.transcript.tokens import Basis, FixedSize, media_units
+
+
+def characters(parts: tuple[Part, ...]) -> int:
+    """The length of what is counted in a message, pictures by their price."""
+    total = 0
+    part: Any
+    for part in parts:
+        bit = part.bit
+        if bit == RESULT:
+            inner = part.parts
+            only = inner[0] if len(inner) == 1 else None
+            total += 24 + (len(only.text) if only is not None and only.bit == TEXT else characters(inner))
+        elif bit in (TEXT, THINKING):
+            total += len(part.text)
+        elif bit == CALL:
+            total += 48 + len(part.arguments)
+        elif bit == OPAQUE:
+            total += len(part.body)
+        else:
+            total += media_units(part) * 4
+    return total
+
+
+SAMPLE_HANDLE = PREFIX + "0" * DIGITS
+LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
+HEAD_OF_TARGET = 0.04
+"""Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
+REDUCED_SHARE = 0.1
+"""Of the size of a view: what reduced pictures may take of it together, the newest first."""
+LEAST_OF_SUMMARY = 4
+"""Share of its usual minimum, as a divisor, that a summary keeps beside many words of the user."""
+MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
+"""Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
+more hardly helps. Tokens of the smallest one."""
+WITH_ADDED = 1.15
+"""Times its budget: what is reckoned with for a summary, as what is added to a model's answer comes on top."""
+FRAME_TOKENS = 140
+"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
+PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
+"""Of the conversation's window: what a summary model may be shown, where its own window is not known."""
+TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
+"""The same where a size was asked for: the frame, the note, and a message between two of the same role."""
+
+
+class Job:
+    """Measurements are made once and kept; the request is never changed."""
+
+    def __init__(self, request: CompactionRequest) -> None:
+        self.omissions = Omissions()
+        self.request = request = msgspec.structs.replace(request, redact=self.omissions.redactor(request.redact))
+        self.messages = request.messages
+        self.new_system = request.system
+        """The separate system prompt of the view: with the note of the first compaction once that is added."""
+        self.notices: list[str] = list(request.budget.notices)
+        self._short_sizes: dict[tuple[int, Ends], int] = {}
+        target = request.target_tokens
+        self.limit = request.budget.threshold_tokens - 1 if target is None else target
+        """The largest size the view should have: the one that was asked for, else just below the threshold."""
+        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
+        """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
+        self.words = WordsOfUser(self, lambda: self._generated_messages[1])
+        self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
+
+    @cached_property
+    def _units(self) -> list[int]:
+        return [self.request.meter.units(message) for message in self.messages]
+
+    @cached_property
+    def _cuts(self) -> list[int]:
+        return legal_cuts(self.messages)
+
+    @cached_property
+    def _fixed_size(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, (*self.request.tools, *self.request.late_tools))
+
+    @cached_property
+    def fixed_tokens(self) -> int:
+        """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
+        return self.request.meter.tokens(*self._fixed_size)
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """What the host or the provider said of this very prompt, else the estimate."""
+        return told_tokens(self.request) or self.estimated_tokens
+
+    @cached_property
+    def estimated_tokens(self) -> int:
+        sent = self.request.meter.fixed_size(self.request.system, self.request.tools)
+        return self.request.meter.request(sum(self._units), len(self.messages), sent)
+
+    @property
+    def basis(self) -> Basis:
+        return self.request.token_basis if told_tokens(self.request) else "estimated"
+
+    @cached_property
+    def scale(self) -> float:
+        """Reported tokens against estimated ones: sizes are corrected by it."""
+        if self.basis == "estimated":
+            return 1.0
+        ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
+        return min(max(ratio, LOWEST_SCALE), HIGHEST_SCALE)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each message as it would stay: without older pictures."""
+        factor, overhead, scale = self.request.meter.factor, self.request.meter.message_overhead, self.scale
+        sizes = [round((round(units * factor) + overhead) * scale) for units in self._units]
+        for index in self.media:
+            sizes[index] = self.size(self.view[index])
+        return sizes
+
+    @cached_property
+    def media(self) -> dict[int, str]:
+        """The messages whose pictures are older than the newest, and their handles."""
+        return self._without_media[1]
+
+    @property
+    def view(self) -> Transcript:
+        """The messages with placeholders for those pictures, or what a reducer made of them."""
+        return self._without_media[0]
+
+    @cached_property
+    def _without_media(self) -> tuple[Transcript, dict[int, str]]:
+        request = self.request
+        if request.media_reducer is None:
+            return replace_historical_media(self.messages, handle_of)
+        reduction = MediaReduction(request.media_reducer, request.redact, int(self.limit * REDUCED_SHARE))
+        found = replace_historical_media(self.messages, handle_of, reduction)
+        self.notices += reduction.notices
+        return found
+
+    def size(self, message: Message) -> int:
+        meter = self.request.meter
+        return round(meter.tokens(meter.units(message), 1) * self.scale)
+
+    @cached_property
+    def _generated_messages(self) -> tuple[dict[int, Generated], dict[int, Generated]]:
+        """The messages we wrote in earlier compactions, and summaries of clients beside the user's words."""
+        protection = self.request.options.protection
+        head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
+        found, beside = find_generated(self.messages, head, known, protection.protect_last_n)
+        if not any(map(self._is_known, found.values())):
+            return found, beside
+        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}, {}
+
+    @property
+    def ours(self) -> dict[int, Generated]:
+        """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
+        return self._generated_messages[0]
+
+    @cached_property
+    def _previous(self) -> tuple[int, Generated] | None:
+        """The summary so far, and its place."""
+        ours, beside = map(newest_handoff, self._generated_messages)
+        return max(filter(None, (ours, beside)), default=None)
+
+    def _is_known(self, ours: Generated) -> bool:
+        """Whether this is of a fold of this conversation, and says what was written then."""
+        state = self.request.state
+        if ours.fold not in state.folds:
+            return False
+        if ours.kind != "fold" or (ours.fold, ours.body) == (state.folds[-1], state.summary.strip()):
+            return True
+        return self._is_believed(ours)
+
+    def _is_believed(self, handoff: Generated) -> bool:
+        """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
+        keeper = self.request.keeper
+        return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
+
+    def is_handle(self, handle: str) -> bool:
+        """Whether a handle leads to originals."""
+        if handle.removeprefix(PREFIX) in self.state.folds:
+            return True
+        keeper = self.request.keeper
+        return handle in self._framed_handles if keeper is None else keeper.has_handle(handle)
+
+    @cached_property
+    def _framed_handles(self) -> set[str]:
+        """Handles that the messages name as we do, and those of the summary so far."""
+        parts = (part for message in self.messages for part in message.parts)
+        texts = (part.text for part in parts if isinstance(part, (Text, ToolResult)) and "unfold" in part.text)
+        return framed_handles(texts) | handles_in(self.state.summary)
+
+    @cached_property
+    def state(self) -> CompactionState:
+        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        given, found, lineage = self.request.state, self._previous, self.request.lineage
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
+        if found is None:
+            if not given.summary or (lineage and lineage == given.lineage):
+                return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
+            self.notices.append("the state of another conversation was not used")
+            return fresh
+        _, handoff = found
+        if self._is_known(handoff):
+            trail = self._parse_trail(handoff.body) if given.trail.is_empty else given.trail
+            return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
+        if not self._is_believed(handoff):
+            self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
+            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
+            brought = self.omissions.attempt("redaction", lambda: redact(text), REDACTION_FAILED)
+            return msgspec.structs.replace(fresh, count=1, summary=brought)
+        if given.folds:
+            self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
+        trail = self._parse_trail(handoff.body)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
+
+    def _parse_trail(self, handoff: str) -> Trail:
+        return self.omissions.attempt("file tracking", lambda: parse(parse_record(handoff)[1]), Trail())
+
+    def _follow(self, trail: Trail, messages: Transcript) -> Trail:
+        """Return the trail with what these messages did; without it where that fails."""
+        passed = msgspec.structs.replace(
+            trail, messages=trail.messages + len(messages), ahead=max(trail.ahead - len(messages), 0)
+        )
+        redact, omissions = self.request.redact, self.omissions
+        return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
+
+    @cached_property
+    def standing(self) -> Standing:
+        """The instructions of the client, as far as they may stay."""
+        share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
+        # A compaction that lands lower than it must, to be followed by another one later, keeps the same instructions.
+        limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
+        bound = min(int(limit * share), MOST_TOKENS)
+        found = self.omissions.attempt(
+            "client instructions", lambda: standing_instructions(self.messages, bound), Standing()
+        )
+        if found.left_out:
+            self.notices.append(
+                f"{found.left_out:,} tokens of the client's instructions do not stay for good: with them it would be "
+                f"more than {bound:,}"
+            )
+        return found
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The plans that these messages allow."""
+        protection, target = self.request.options.protection, self.request.target_tokens
+        if target is not None and not self._head_is_small:
+            protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
+        previous = newest_handoff({index: ours for index, ours in self.ours.items() if not ours.is_foreign})
+        earliest = 0
+        if previous is not None:
+            # There is only ever one live summary: no handoff of ours stays in the tail.
+            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.ours)
+        return Layout(
+            self.messages,
+            self.sizes,
+            protection,
+            self.state.count,
+            tail_tokens=self.budget.tail_tokens,
+            room_for_picture=None if target is None else target // 2,
+            earliest=earliest,
+            cuts=self._cuts,
+            ours=self.ours,
+            standing=self.standing,
+        )
+
+    @property
+    def _head_is_small(self) -> bool:
+        """Whether the first exchange takes no more than its share of a size that was asked for."""
+        fixed = self.standing.whole
+        end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
+        said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
+        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
+
+    def new_turns(self, plan: Plan) -> Transcript:
+        """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
+        turns = self._turns(plan)
+        return tuple(
+            [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
+        )
+
+    def _turns(self, plan: Plan) -> dict[int, Message]:
+        left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
+        return {index: message for index, message in left.items() if message is not None and index not in self.ours}
+
+    def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
+        ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        behind = self._behind(plan)
+        pinned = [index for index in behind if index < plan.tail_start]
+        turns = [*self._turns(plan)] if pinned else []
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
+        folded = self._follow(self.state.trail, tuple(map(self.messages.__getitem__, done)))
+        after = tuple(map(self.messages.__getitem__, behind))
+        budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
+        trail = msgspec.structs.replace(self._follow(folded, after), ahead=len(after))
+        share = int(budget * trail_share(budget, is_dense=is_dense))
+        return SummaryAsk(
+            messages=new,
+            budget_tokens=budget,
+            fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
+            redact=self.request.redact,
+            previous=without_step_handles(self.words.previous_summary),
+            words=self.words.record(plan),
+            focus=self.request.focus,
+            prompt_characters=self._prompt_characters(plan),
+            prefix=self._prefix(plan),
+            before=self._before(plan),
+            after=after,
+            pinned=tuple(bisect_left(turns, index) for index in pinned),
+            trail=trail,
+            trail_lines=self.omissions.attempt("file tracking", lambda: render(trail, share), {}),
+            omissions=self.omissions,
+            folded_trail=folded,
+            dense=is_dense,
+            handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
+            shown_results=ends.results if ends.results < ALL else 0,
+            shown_texts=ends.texts if ends.texts < ALL else 0,
+            shown_asks=ends.asks,
+            shown_answer=ends.answers,
+            taken_up=self._taken_up_among(self._before(plan), len(new), behind),
+        )
+
+    def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
+        """The place of the answer that the newest ask takes up in a `SummaryAsk`; -1 where it does not stay."""
+        if self._answer < 0:
+            return -1
+        answer = self.messages[self._answer]
+        places = [place for place, message in enumerate(before) if message is answer]
+        places += [len(before) + folded + place for place, index in enumerate(behind) if index == self._answer]
+        return places[0] if places else -1
+
+    def _prompt_characters(self, plan: Plan) -> int:
+        """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
+        read = sum(characters(self.messages[index].parts) for index in plan.fold())
+        size = self._folded_tokens(plan)
+        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
+        return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
+
+    def summary_budget(self, plan: Plan, *, spare: bool = False) -> int:
+        """Tokens for the summary: by the size of the fold, with what the view has to spare or without; or what is left
+        of the size that was asked for."""
+        if self.request.target_tokens is None:
+            gone = self._folded_tokens(plan)
+            earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
+            before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
+            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
+            if stays > self.limit - self.budget.summary_tokens(new, before):
+                new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
+            most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
+            has_room = spare and not self.request.trigger_tokens
+            room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
+            return min(self.budget.summary_tokens(new, before, room), most)
+        words, most = self.words.tokens(plan), self.budget.summary_maximum
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
+        least = most - words - round(self.words.ask_tokens * self.scale)
+        return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
+
+    @cached_property
+    def _all_tokens(self) -> int:
+        return sum(self.sizes)
+
+    def _folded_tokens(self, plan: Plan) -> int:
+        between = range(plan.head_end, plan.tail_start)
+        pinned = sum(self.sizes[at] for group in plan.pinned for at in group if at in between)
+        return sum(self.sizes[plan.head_end : plan.tail_start]) - pinned - self._partial_tokens(plan)
+
+    def _partial_tokens(self, plan: Plan) -> int:
+        return sum(self.size(self.standing.stays[place]) for place in plan.partial)
+
+    def _frame_tokens(self, plan: Plan) -> int:
+        """What a handoff costs beside its body where a size was asked for."""
+        has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
+        segments = (
+            len(plan.pinned)
+            + len(plan.partial)
+            + any(message.role != "system" for message in self.messages[: plan.head_end])
+        )
+        return TERSE_FRAME_TOKENS + NOTE_TOKENS * has_system + FILLER_TOKENS * segments
+
+    def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
+        """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
+        fixed = round(self.fixed_tokens * self.scale)
+        if ends is EXACT:
+            return fixed + self._all_tokens - self._folded_tokens(plan)
+        fold = set(plan.fold())
+        stays = (index for index in range(len(self.messages)) if index not in fold)
+        return fixed + self._partial_tokens(plan) + sum(self._short_size(index, ends) for index in stays)
+
+    def ends(self, plan: Plan) -> Ends:
+        """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
+        target = self.request.target_tokens
+        if target is None:
+            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
+            return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
+        room = self.words.staying_tokens if plan.fold() else target
+        ladder = self.words.ladder
+        return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
+
+    def _short_size(self, index: int, ends: Ends) -> int:
+        found = self._short_sizes.get((index, ends))
+        if found is None:
+            message, own = self.view[index], ends.of_answer if index == self._answer else ends
+            short = shorten(spill_results(message, SAMPLE_HANDLE, ends.results), SAMPLE_HANDLE, own)
+            found = self.sizes[index] if short is message else min(self.size(short), self.sizes[index])
+            self._short_sizes[index, ends] = found
+        return found
+
+    @cached_property
+    def _answer(self) -> int:
+        return answer_taken_up(self.messages, self.ours)
+
+    def _behind(self, plan: Plan) -> list[int]:
+        """The places of what stays after the handoff."""
+        pinned = [index for group in plan.pinned for index in group if index not in self.standing.whole]
+        return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
+
+    def _before(self, plan: Plan) -> Transcript:
+        """The head, and instructions of the client that stay on their own."""
+        pinned = (index for group in plan.pinned for index in group if index in self.standing.whole)
+        stays = (self.standing.stays[place] for place in sorted((*pinned, *plan.partial)))
+        return (*self.messages[: plan.head_end], *stays)
+
+    def _prefix(self, plan: Plan) -> PrefixRequest | None:
+        write = self.request.cached_prefix
+        if write is None or self._prefix_price(plan) > self._folded_tokens(plan):
+            return None
+        shown = self.messages[: plan.tail_start]
+        return lambda instruction, wire: write(shown, instruction, wire)
+
+    def _prefix_price(self, plan: Plan) -> float:
+        """What a summary with the cached prefix costs to read, in new tokens."""
+        return self.request.cached_price * (self.fixed_tokens * self.scale + sum(self.sizes[: plan.tail_start]))
+
+    def total(self, messages: Transcript) -> int:
+        """Return the size of a request with these messages and the view's system prompt."""
+        meter, tools = self.request.meter, (*self.request.tools, *self.request.late_tools)
+        return round(meter.count(messages, meter.fixed_size(self.new_system, tools)).tokens * self.scale)
+
+
+def with_size(request: CompactionRequest) -> CompactionRequest:
+    """The request with its size in it: what was reported for it, else the estimate."""
+    job = Job(request)
+    return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)

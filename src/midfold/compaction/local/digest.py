@@ -1,0 +1,321 @@
+"""The line that stands for an old tool result, and how such a line is known again.
+
+Rules of this file:
+1. One line, at most LIMIT characters before the handle, whatever the tool printed.
+2. It says what was done and how it ended; a failure is called one.
+3. Everything from arguments and output goes through the caller's redactor.
+4. What `digest` and `back_reference` write, `is_digest` knows, so that nothing is digested twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Raw
+
+from midfold.compaction.local.tool_call import (
+    REDACTED_AT_ONCE,
+    Action,
+    Look,
+    Redactor,
+    clip,
+    flat,
+    identity,
+    plural,
+    take_a_look,
+)
+from midfold.compaction.local.tool_kinds import recognise
+from midfold.transcript import jsonio
+from midfold.transcript.laws import Place
+from midfold.transcript.message import Media, Opaque, Part, Text, ToolCall, ToolResult, Transcript
+
+# Describing a result: first with what users registered, then with the built-in families.
+
+
+DigestFunction = Callable[[ToolCall | None, ToolResult], Action | None]
+
+_registered: tuple[DigestFunction, ...] = ()
+
+
+def register_digest(function: DigestFunction) -> Callable[[], None]:
+    """Let `function` describe results before the built-in families do; the newest is asked first.
+
+    It returns None for what it does not know. Calling the returned function takes it back.
+    """
+    global _registered  # noqa: PLW0603
+    _registered = (function, *_registered)
+    done = False
+
+    def unregister() -> None:
+        global _registered  # noqa: PLW0603
+        nonlocal done
+        if not done:
+            done = True
+            remaining = list(_registered)
+            remaining.remove(function)
+            _registered = tuple(remaining)
+
+    return unregister
+
+
+def describe(call: ToolCall | None, result: ToolResult) -> Action:
+    """What a tool call did and how it ended. Texts in the answer are not redacted."""
+    return describe_with(call, result, identity)
+
+
+def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -> Action:
+    return describe_look(take_a_look(call, result, redact), call, result)
+
+
+def describe_look(look: Look, call: ToolCall | None, result: ToolResult) -> Action:
+    """The action that a look shows, by what users registered before the built-in families."""
+    for function in _registered:
+        try:
+            action = function(call, result)
+        except Exception:  # noqa: BLE001  a user's function must not stop a compaction; the built-in families answer
+            continue
+        if isinstance(action, Action):
+            return action
+    return recognise(look)(look)
+
+
+LIMIT = 240
+PLACEHOLDER = "[Old tool output cleared to save context space]"
+NOT_KEPT = " | the original was not kept"
+
+_LONGEST = 400
+_SAME = "[Same tool output as in "
+_OURS = re.compile(r"\[[^\]\n]{1,60}\] [^\n]{1,320} \| (?:unfold \S{1,80}|the original was not kept)")
+
+
+def digest(call: ToolCall | None, result: ToolResult, *, handle: str, redact: Redactor = identity) -> str:
+    """One line for one tool result: `[Bash] ran `pytest -q` -> exit 1, 54 lines, ... | unfold mf-1a2b3c4d5e6f`."""
+    return write_line(describe_with(call, result, redact), handle=handle, redact=redact)
+
+
+def write_line(action: Action, *, handle: str, redact: Redactor = identity) -> str:
+    tool = _safe_text(action.tool, redact, 48).replace("[", "(").replace("]", ")") or "tool"
+    detail = _safe_text(action.detail, redact, LIMIT)
+    if action.outcome == "failed" and not detail.startswith(("failed", "exit ")):
+        detail = f"failed: {detail}" if detail else "failed"
+    size = f" ({plural(action.characters, 'character')})"
+    start = f"[{tool}] {_safe_text(action.did, redact, 150) or 'was called'}"
+    room = LIMIT - len(start) - len(size) - len(" -> ")
+    line = f"{start} -> {clip(detail, room)}{size}" if detail else start + size
+    return line + _suffix(handle)
+
+
+def back_reference(handle_of_copy: str, where: str) -> str:
+    """What stays of a result whose text a later result repeats: where the copy is, and its handle."""
+    return f"{_SAME}{clip(flat(where[:REDACTED_AT_ONCE]), 150)}, kept there]" + _suffix(handle_of_copy)
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest, a back-reference or the placeholder."""
+    if len(text) > _LONGEST or text[:1] != "[":
+        return False
+    if text == PLACEHOLDER or _OURS.fullmatch(text):
+        return True
+    return text.startswith(_SAME) and ", kept there] | " in text and "\n" not in text
+
+
+def _suffix(handle: str) -> str:
+    handle = clip("".join(flat(handle[:160]).split()), 80)
+    return f" | unfold {handle}" if handle else NOT_KEPT
+
+
+def _safe_text(text: str, redact: Redactor, limit: int) -> str:
+    return clip(flat(redact(text[:REDACTED_AT_ONCE])), limit)
+
+
+# Identical results: which older ones a newer copy makes needless.
+
+
+SHORTEST = 200
+
+
+def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]:
+    """Each result in `messages[start:end]` that a later result anywhere repeats, with the newest such copy.
+
+    The caller must keep that copy: a reference to something that is digested as well leads nowhere.
+    """
+    newest: dict[bytes, Place] = {}
+    found: dict[Place, Place] = {}
+    for index in range(len(messages) - 1, -1, -1):
+        if index < start:
+            break
+        parts = messages[index].parts
+        for number in range(len(parts) - 1, -1, -1):
+            part = parts[number]
+            if not isinstance(part, ToolResult) or _short(part) or is_digest(part.text):
+                continue
+            copy = newest.setdefault(_fingerprint(part), Place(index, number))
+            if copy != Place(index, number) and index < end:
+                found[Place(index, number)] = copy
+    return dict(sorted(found.items()))
+
+
+def _fingerprint(result: ToolResult) -> bytes:
+    """A hash of what a result says, the same in every process."""
+    found = blake2b(digest_size=16)
+    for part in result.parts:
+        said = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
+        found.update(f"{type(part).__name__} {len(said)} {said}\0".encode("utf-8", "surrogatepass"))
+    return found.digest()
+
+
+def _body(part: Part) -> str:
+    return part.body if isinstance(part, Opaque) else ""
+
+
+def _short(result: ToolResult) -> bool:
+    size = 0
+    for part in result.parts:
+        if isinstance(part, Text):
+            size += len(part.text)
+        elif isinstance(part, Media):
+            size += len(part.data)
+        elif isinstance(part, Opaque):
+            size += len(part.body)
+        if size >= SHORTEST:
+            return False
+    return True
+
+
+# Tool-call arguments made smaller without breaking them.
+#
+# Rules:
+# 1. Only the text inside string leaves is cut. Keys, numbers, booleans, nulls and the shape of arrays stay.
+# 2. Paths and ids stay whole: a later turn needs them to the letter.
+# 3. The result is valid JSON again: a provider refuses every request whose history holds broken arguments.
+# 4. A number is written as it was: literals that Python would round or rename are carried as text.
+
+
+SHORTEST_LIMIT = 40
+"""Room for the marker itself; a smaller limit is taken as this one."""
+SHORT_LIMIT = 100
+"""With no more room, only the beginning of a string is shown: the end would say nothing."""
+_PAIRS = (("old_string", "new_string"), ("old_str", "new_str"))
+"""What an edit takes out and puts there."""
+LONGEST_PATH = 4_096
+LONGEST_BARE_PATH = 1_024
+LONGEST_BARE_ID = 256
+
+_KEPT_KEYS = re.compile(
+    r"(?:.{0,60}[_-])?(?:id|ids|path|paths|file|files|filename|filenames|dir|dirs|directory|folder|cwd|workdir|url|urls|uri|uris"
+    r"|uuid|guid|sha|hash|ref|handle|key|name|glob)"
+    r"|.{0,60}[a-z](?:Id|Ids|ID|IDs|Path|Paths|File|Files|Dir|Url|URL|Uri|URI)|filepath|filepaths",
+)
+_PATH = re.compile(r"(?:[./~]|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]{1,20}://|\w{1,100}[\\/])[^\s\"'<>|*?{}()\[\];,=]*")
+_ID = re.compile(r"[A-Za-z0-9_.:@#/-]+")
+
+
+def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: bool = False) -> str:
+    """Arguments with long string leaves cut; the very same string where that changes or saves nothing."""
+    if len(arguments) <= max(max_string_chars, SHORTEST_LIMIT):
+        return arguments
+    try:
+        value = jsonio.decode(arguments)
+    except jsonio.NotJSON:
+        return _cut(arguments, max_string_chars) if clamp_raw else arguments
+    if shrink_json_string_leaves(value, max_string_chars) is value:
+        return arguments
+    try:
+        exact = json.loads(
+            arguments.removeprefix("\ufeff"), strict=False, parse_float=_raw, parse_int=_raw, parse_constant=_raw
+        )
+    except (ValueError, RecursionError):
+        exact = value
+    shrunk = jsonio.text_of(shrink_json_string_leaves(_by_difference(exact, max_string_chars), max_string_chars))
+    return shrunk if len(shrunk) < len(arguments) else arguments
+
+
+def _by_difference(value: Any, limit: int) -> Any:
+    """The arguments of an edit, the two texts without what they begin and end with alike, where one is too long."""
+    given = value if isinstance(value, dict) else {}
+    for keys in _PAIRS:
+        old, new = map(given.get, keys)
+        if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > limit:
+            start = old.rfind("\n", 0, _alike(old, new)) + 1
+            old, new = old[start:], new[start:]
+            end = _alike(old[::-1], new[::-1])
+            kept = (f"…{text[: len(text) - end]}…" for text in (old, new))
+            return {**given, **dict(zip(keys, kept, strict=True))}
+    return value
+
+
+def _alike(first: str, second: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def shrink_json_string_leaves(value: Any, max_string_chars: int) -> Any:
+    """A copy with long string leaves cut in the middle; the same object where none is long."""
+    if isinstance(value, str):
+        return _leaf(value, "", max_string_chars)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    root = _empty(value)
+    copies: dict[int, Any] = {id(value): root}
+    todo: list[tuple[Any, Any, str]] = [(value, root, "")]
+    changed = False
+    while todo:
+        source, target, under = todo.pop()
+        keyed = isinstance(source, Mapping)
+        for key, item in source.items() if keyed else enumerate(source):
+            name = str(key) if keyed else under
+            if isinstance(item, str):
+                new: Any = _leaf(item, name, max_string_chars)
+                changed = changed or new is not item
+            elif isinstance(item, Mapping | list | tuple):
+                new = copies.get(id(item))
+                if new is None:
+                    new = copies[id(item)] = _empty(item)
+                    todo.append((item, new, name))
+            else:
+                new = item
+            if keyed:
+                target[key] = new
+            else:
+                target.append(new)
+    return root if changed else value
+
+
+def _empty(value: Any) -> Any:
+    return {} if isinstance(value, Mapping) else []
+
+
+def _leaf(text: str, key: str, limit: int) -> str:
+    if len(text) <= max(limit, SHORTEST_LIMIT) or _is_kept(text, key):
+        return text
+    return _cut(text, limit)
+
+
+def _is_kept(text: str, key: str) -> bool:
+    if len(text) > LONGEST_PATH:
+        return False
+    if key and len(key) <= 80 and _KEPT_KEYS.fullmatch(key):
+        return "\n" not in text
+    if len(text) <= LONGEST_BARE_ID and _ID.fullmatch(text):
+        return True
+    return len(text) <= LONGEST_BARE_PATH and bool(_PATH.fullmatch(text))
+
+
+def _cut(text: str, limit: int) -> str:
+    limit = max(limit, SHORTEST_LIMIT)
+    if len(text) <= limit:
+        return text
+    room = limit - len(f"…[{len(text):,} characters left out]…")
+    head = room * 2 // 3 if limit > SHORT_LIMIT else room
+    tail = room - head
+    left_out = len(text) - room
+    return f"{text[:head]}…[{left_out:,} characters left out]…{text[len(text) - tail :]}"
+
+
+def _raw(literal: str) -> Raw:
+    return Raw(literal.encode())

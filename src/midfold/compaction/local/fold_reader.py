@@ -1,0 +1,588 @@
+"""A fold read once, as what happened in it: steps in order, and for each the whole lines that could be told of it.
+
+Rules of this file:
+1. A step is something the user said, something the agent said, or a call with its result. Nothing is rewritten: lines
+   of results, added lines of edits and sentences of what was said stand as they stood, without the space around them.
+2. Every text is redacted before it is cut into lines, and read once. Very long folds are read by the beginning and the
+   end of each text; where that is too much, too, only the newest messages, and of the others those in which nothing
+   is called: what the user asked, and what the agent answered.
+3. Arguments of calls are told by the step's own line, not as facts; of files that were written, the lines are.
+4. A line of a result that may be taken for an order is not told.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, chain, islice
+
+import msgspec
+
+from midfold.compaction.injection import is_suspicious
+from midfold.compaction.local.digest import describe_look
+from midfold.compaction.local.headlines import FileNames, head_of, is_told_by_its_head
+from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
+from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, telling_part, write
+from midfold.compaction.local.tool_call import Action, Look, identity, take_a_look
+from midfold.compaction.local.tool_kinds import recognise
+from midfold.compaction.redact import redact as our_rules
+from midfold.compaction.redact import with_credentials
+from midfold.compaction.request import SummaryAsk
+from midfold.compaction.truncate import ends_with, from_a_boundary, without_long_code
+from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import RESULT as RESULT_PART
+from midfold.transcript.task_reports import task_reports
+from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
+
+SCANNED = 300_000
+"""Characters that are read at most, more or less."""
+ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
+PER_TEXT = 80
+"""What a text costs beside its characters, in such."""
+MARGIN = 256
+"""Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
+MOST_DESCRIBED = 300
+"""Newest calls whose outcome is told; older ones are told by what was called."""
+MOST_REDACTED = 1_000
+"""Pieces of calls that are remembered as they were redacted: a call is told more than once."""
+LONGEST_LINE, LONGEST_SENTENCE = 240, 600
+LOOKS = ("read", "search", "list")
+SHORT_RESULT = 4
+"""Lines; of a result that has no more, every line can be told, whether it has names or not."""
+RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
+GAP = "[… "
+"""Before what was left out of a result: a mark of the view, nothing that was printed."""
+
+_SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
+_STOP = re.compile(r"[.!?。][ \t]")
+_HIT, _AROUND = re.compile(r"(?:\S{1,200}:)?[0-9]{1,7}:"), re.compile(r"(?:\S{1,200}-)?[0-9]{1,7}-")
+"""Lines that `grep` found, and lines around them."""
+MOST_OF_SEARCH = 0.6
+"""Of a result: with so many of both it is that of a search."""
+_NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
+_SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
+_FRAME = re.compile(
+    r"\+ (?:[\])}>,;]|(?:else|try|pass|continue|break)\b|print\b|console\.|(?:import|from)\s|return;?$|#|//|/?\*|"
+    r"if err != nil|\w+,$|expect\(|assert|</?[\w.]{1,60}[^>]{0,80}>?$|"
+    r"[\w-]{1,40}=(?:\"[^\"]{0,240}\"|\{[^}]{0,240}\})/?>?$)"
+)
+"""An added line that stands around what was changed."""
+_IDLE = re.compile(
+    r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
+    r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information|"
+    r"(?:Get|Hit|Ign):[0-9]|Successfully (?:un)?installed|Using cached |Requirement already|WARNING: Running pip|"
+    r"Shell cwd was reset|[0-7]{6} (?:blob|tree) |(?:Author|Date): |Found [0-9]{1,9} files|diff --git |"
+    r"index [0-9a-f]{6,40}\.\.|[0-9a-f]{7,12} Merge |File \"[^\"]{1,300}\", line [0-9]{1,9}(?:, in .{0,200})?$|"
+    r"\"\w{0,40}(?:Id|At|By)\":|new file mode|@@ |--- a/|\+\+\+ b/|Traceback \(most recent|"
+    r"(?:Collecting|Downloading|Obtaining|Installing|Building) \S|Preparing metadata|total [0-9]{1,9}$"
+)
+_IDLE_MARKS = (
+    "=== ", "--- ", "ok ", "[no test", "PASS", "│", '_url":', "For more", "Get:", "Hit:", "Ign:", "installed",
+    "cached ", "already", " pip", "Shell cwd", " blob ", " tree ", "Author: ", "Date: ", "Found ", "diff --git",
+    "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ", "Traceback ", "Collecting ",
+    "Downloading ", "Obtaining ", "Installing ", "Building ", "Preparing ", "total ",
+)  # fmt: skip
+"""A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
+while something is installed, the frames of a traceback with their code, the times and ids of a record."""
+FRAME = 'File "'
+MOST_TELLING = 2
+_LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
+
+
+class Kind:
+    """Whose step it is. Numbers: to look up the members of an enumeration takes ten times as long."""
+
+    USER, SAID, CALL, NOTE = range(4)
+
+
+class Line(msgspec.Struct, eq=False):
+    """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
+
+    step: StoryStep
+    first: int
+    last: int
+    """The places of the first and the last line among those of the step; -1: the step's own line."""
+    names: tuple[NameCounts, ...]
+    base: float = 0.0
+    """What it is worth beside its names; until it is judged, at most."""
+    binds: bool = True
+    """Whether it says what its names are."""
+    cost: float = 0.0
+    is_intent: bool = False
+    is_weighed: bool = False
+    is_judged: bool = False
+    words: frozenset[str] = frozenset()
+    """Those of a sentence of the agent's, where it may be told."""
+
+    @property
+    def text(self) -> str:
+        rows, first = self.step.rows, self.first
+        if first == self.last:
+            return rows[first] if first >= 0 else self.step.head
+        return "\n".join(rows[first : self.last + 1])
+
+
+class StoryStep(msgspec.Struct, eq=False):
+    """Something that happened: a line on it, and the lines that could stand below."""
+
+    kind: int
+    at: int
+    call: ToolCall | None = None
+    texts: tuple[str, ...] = ()
+    is_end: bool = True
+    """Whether the text it was found in ends with it."""
+    age: float = 1.0
+    """What its age makes of its worth."""
+    length: int = 0
+    """Characters of what the user said."""
+    head: str = ""
+    file: str = ""
+    again: str = ""
+    """The file that the head names, and the head as it is told where that file was told before."""
+    head_base: float = 0.0
+    names_count: float = 1.0
+    """What the names in its lines count."""
+    is_stale: bool = False
+    """Whether it shows what a file had before one was changed, or stands behind the fold."""
+    head_cost: float = 0.0
+    again_cost: float = 0.0
+    head_names: tuple[NameCounts, ...] = ()
+    rows: list[str] = []
+    """Everything that can be told of it, in order."""
+    lines: list[Line] = []
+    """What of that is worth considering."""
+    telling: frozenset[int] = frozenset()
+    """The places of the lines that say most of an edit."""
+    gone: list[str] = []
+    """The lines that an edit took out."""
+    result: ToolResult | None = None
+    action: Action | None = None
+    look: Look | None = None
+    is_answer: bool = False
+    """Whether the agent ended its turn with it."""
+    is_rule: bool = False
+    """Whether a note is an instruction: what a local command printed, or where the client runs, is none."""
+    is_unseen: bool = False
+    """Whether it did something in a message behind the handoff: lines of its result may be shown nowhere."""
+    has_reply: bool = False
+    is_reply: bool = False
+    """Whether its result is what the user said, and whether it is that."""
+
+    @property
+    def is_bare_look(self) -> bool:
+        """Whether its line says of a look at something only that it was taken."""
+        return self.action is not None and self.action.family in LOOKS and " → " not in self.head
+
+
+class FoldReading:
+    """The steps of a fold, and the census of its names."""
+
+    def __init__(self, ask: SummaryAsk, scanned: int = SCANNED, *, only_names: bool = False) -> None:
+        self.ask = ask
+        self._only_names = only_names
+        """Whether nothing is to be told of it: no lines are made."""
+        self._redact = lru_cache(MOST_REDACTED)(ask.redact)
+        messages = (*ask.before, *ask.messages, *ask.after)
+        self.length = len(messages)
+        self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
+        self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
+        """The folder in which the work is done; paths are told from there."""
+        places = places_to_read(messages, scanned)
+        self.room = room_for(places.values(), scanned)
+        self.longest = self.room + 2 * MARGIN
+        """Characters of a text that is read whole."""
+        self.census = Census()
+        self._names: dict[str, tuple[NameCounts, ...]] = {}
+        """The names of every line that was read: many stand in more than one place."""
+        self.inside: set[NameCounts] = set()
+        """Names of the fold."""
+        self.seen: set[NameCounts] = set()
+        """Names that a reader has anyway, in messages that stay."""
+        self.staying: set[str] = set()
+        """Sentences and lines of texts that stay whole."""
+        self.recent: set[str] = set()
+        self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
+        attempt = ask.omissions.attempt
+        self._dirty = attempt("redaction", self._with_credentials, set(self.steps))
+        described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
+        for step in described:
+            attempt("tool headline", partial(self._describe, step), None)
+        acted = (path for step in described if step.action is not None for path in step.action.paths)
+        known = (*(file.path for file in ask.trail.files), *(read.path for read in ask.trail.reads))
+        self.files = FileNames(self.root, (*known, *acted))
+        for step in self.steps:
+            attempt("tool headline", partial(self._read, step), None)
+        if not only_names:
+            attempt("tool headline", self._drop_stale, None)
+            for step in described:
+                if step.action is not None and (step.action.family == "search" or "grep " in step.head):
+                    step.lines = _without_context(step)
+
+    def close(self) -> None:
+        """Drop the lines of all steps: they refer to each other, and only a full garbage collection would free them."""
+        for step in self.steps:
+            step.lines = []
+
+    def _drop_stale(self) -> None:
+        """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
+        well printed. What was looked at before the last change of a file is stale, and what stands behind the fold."""
+        gone_of: dict[str, set[str]] = {}
+        is_changed = False
+        for step in reversed(self.steps):
+            action, look = step.action, step.look
+            if look is None or action is None:
+                continue
+            path = action.paths[0] if action.paths else ""
+            gone = gone_of.setdefault(path, set())
+            if step.lines and is_told_by_its_head(action, look):
+                step.lines = []
+            if action.family in LOOKS or (not action.wrote and shows_content(telling_part(look.command))):
+                step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
+                step.is_stale = is_changed or step.at >= self.fold.stop
+            is_changed = is_changed or (step.at in self.fold and self._is_change(action, look))
+            if action.wrote:
+                lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
+                step.lines = lines if path not in self._scratch else [line for line in lines if not _is_added(line)]
+                gone.update(map(str.strip, step.gone))
+                places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
+                step.telling = frozenset(islice(places, MOST_TELLING))
+
+    def _is_change(self, action: Action, look: Look) -> bool:
+        """Whether a call changes a file of the work, be it by a script."""
+        path = action.paths[0] if action.paths else ""
+        is_written = action.wrote and path and action.family != "other" and path not in self._scratch
+        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
+
+    @cached_property
+    def _scratch(self) -> set[str]:
+        files = [file.path for file in self.ask.trail.files if file.state == "scratch"]
+        return {*files, *(f"{self.root}{path}" for path in files)}
+
+    @cached_property
+    def _scripts(self) -> set[str]:
+        return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
+
+    def is_below(self, at: int) -> bool:
+        """Whether a message stands behind the handoff."""
+        return at >= self.fold.stop + len(self.ask.pinned)
+
+    def may_be_cut(self, at: int) -> bool:
+        """Whether a message stands behind the handoff in a size that was asked for: there, results are cut for it."""
+        return self.ask.dense and self.is_below(at)
+
+    def _when(self, at: int) -> float:
+        """The place of a message in the order in which all were written."""
+        behind, pinned = at - self.fold.stop, self.ask.pinned
+        return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
+
+    def _with_credentials(self) -> set[StoryStep]:
+        """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
+
+        None where names are only counted: nothing of the texts is told.
+        """
+        if self._only_names:
+            return set()
+        if self.ask.redact is not our_rules:
+            return set(self.steps)
+        pieces: list[str] = []
+        owners: list[StoryStep] = []
+        for step in self.steps:
+            for text in _texts(step):
+                if len(text) <= self.longest:
+                    pieces.append(text)
+                    owners.append(step)
+                else:
+                    pieces += self._ends(text)
+                    owners += (step, step)
+        return {owners[place] for place in with_credentials(pieces)}
+
+    def _ends(self, text: str) -> tuple[str, str]:
+        """The beginning and the end of a long text, each with a margin."""
+        return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
+
+    def safe(self, step: StoryStep, text: str) -> str:
+        """What is read of a text: redacted first, cut at a line after that."""
+        redact = self.ask.redact if step in self._dirty else identity
+        if len(text) <= self.longest:
+            return redact(text)
+        first, last = map(redact, self._ends(text))
+        first, last = first[:-MARGIN], last[MARGIN:]
+        return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
+
+    def _describe(self, step: StoryStep) -> None:
+        call, result = step.call, step.result or ToolResult("", (), False, None)
+        longest = max(len(call.arguments) if call is not None else 0, len(result.text))
+        is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
+        look = take_a_look(call, result, identity if is_safe else self._redact)
+        step.look = look
+        if not self._only_names or recognise(look) in (editor, patch, write):
+            step.action = describe_look(look, call, result)
+
+    def _read(self, step: StoryStep) -> None:
+        """Counts the names of a step's texts, and cuts them into lines."""
+        if not self._only_names:
+            step.head = self._head(step)
+            step.file, step.again = self.files.again(step.action, step.head)
+            step.head_names = self.names(step.head)
+        for who, text in self._texts(step):
+            shown = text if step.at in self.fold else self._visible(step, text)
+            entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
+            self.census.count(entries, step.at, who)
+            if step.at in self.fold:
+                self.inside |= entries
+            else:
+                self.seen.update(entries if shown is text else self.names(shown))
+            if step.at >= self.length - RECENT:
+                self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
+        if step.look is not None and step.action is not None and not self._only_names:
+            added, step.gone = changes(step.look) if step.action.outcome != "failed" else ([], [])
+            lines = rows(self.files.inside(self.safe(step, "\n".join(added)))) if step.at in self.fold else ()
+            for line in list(lines):
+                if line not in self._names:
+                    is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
+                    self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+                elif step.rows and step.rows[-1]:
+                    step.rows.append("")
+
+    def _head(self, step: StoryStep) -> str:
+        if step.action is not None and step.look is not None:
+            return head_of(step.action, step.look, self.files)
+        return ""
+
+    def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
+        """Cuts a text into lines, and tells the names in it."""
+        if self._only_names and not _is_cut_into_pieces(text, who):
+            return set(self.names(text))
+        entries: set[NameCounts] = set()
+        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= SHORT_RESULT
+        is_whole = shown is text and step.at not in self.fold
+        is_told = not is_whole and not self._only_names
+        may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
+        is_frame = False
+        seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
+        spoken = without_long_code(text) if who == SAID and is_told else text
+        for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
+            found = self.names(unit)
+            entries.update(found)
+            if is_whole:
+                self.staying.add(unit.lstrip("-*# "))
+            is_new = is_told and unit not in seen and unit not in step.head
+            if is_new and "  " in unit and " ".join(unit.split()) in step.head:
+                continue
+            is_idle = may_idle and (is_frame or _IDLE.match(unit))
+            is_frame = may_idle and unit.startswith(FRAME) and not is_frame
+            if is_new and not is_idle and not (step.kind == Kind.CALL and step.look is None):
+                self.add(step, unit, found, keep=keeps_all)
+        return entries
+
+    def add(self, step: StoryStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
+        """Adds a line to a step; without names it only goes along with its neighbours."""
+        place = len(step.rows)
+        step.rows.append(text)
+        if found or keep:
+            step.lines.append(Line(step, place, place, found))
+
+    def names(self, text: str) -> tuple[NameCounts, ...]:
+        entries = self._names.get(text)
+        if entries is None:
+            entries = self._names[text] = self.census.find(text)
+        return entries
+
+    def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
+        """The texts of a step, and who speaks in each."""
+        for text in step.texts:
+            safe = self.safe(step, text)
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
+        if step.call is not None:
+            given = step.look.given if step.look is not None else {}
+            told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
+            yield CALLED, self.files.inside(self.safe(step, told))
+        if step.result is not None and not step.has_reply and not _is_echo(step):
+            text = step.look.body.text if step.look is not None else step.result.text
+            yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
+
+    def _visible(self, step: StoryStep, text: str) -> str:
+        """What a reader sees of a text that stays."""
+        ask = self.ask
+        if step.kind == Kind.CALL:
+            return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
+        if ask.shows_text(text, step.at):
+            return text
+        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
+        if step.kind == Kind.NOTE and ask.shown_asks:
+            head = ""
+        return f"{head}\n{tail}" if step.is_end else head
+
+
+def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
+    """What happened in the messages at these places, in order; a result belongs to its call."""
+    steps: list[StoryStep] = []
+    calls: dict[str, StoryStep] = {}
+    for at in places:
+        message = messages[at]
+        for part in message.parts:
+            if type(part) is ToolCall:
+                steps.append(StoryStep(Kind.CALL, at, part))
+                calls[part.id] = steps[-1]
+            elif type(part) is ToolResult:
+                asked = calls.pop(part.call_id, None)
+                if asked is None:
+                    steps.append(asked := StoryStep(Kind.CALL, at))
+                asked.result = part
+                tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
+                if reply := reply_in_result(tool, part, arguments):
+                    steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
+                    asked.has_reply = steps[-1].is_reply = True
+            elif type(part) is Text and part.text.strip():
+                steps += _speech_steps(part.text, message.role, at)
+        if steps and steps[-1].at == at and steps[-1].kind == Kind.SAID:
+            steps[-1].is_answer = True
+    return steps
+
+
+def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
+    """What somebody said; of a user's message the words, and what a client put around them as a note."""
+    if role != "user":
+        yield StoryStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
+        return
+    read = read_user_text(text)
+    for block in read.all_of("instructions", "environment", "output", "summary"):
+        is_rule = block.wrapper.meaning == "instructions"
+        yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
+    for block in read.all_of("report"):
+        for report in task_reports(block.text):
+            yield StoryStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
+    for block in read.all_of("observation"):
+        yield StoryStep(Kind.CALL, at, result=ToolResult("", (Text(block.inside),), is_error=False, name=None))
+    if read.words:
+        yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
+
+
+def _texts(step: StoryStep) -> Iterator[str]:
+    yield from step.texts
+    if step.call is not None:
+        yield step.call.arguments
+    if step.result is not None:
+        yield step.result.text
+
+
+def _is_added(line: Line) -> bool:
+    return line.step.rows[line.first].startswith("+ ")
+
+
+def _without_context(step: StoryStep) -> list[Line]:
+    """The lines of a step; of a search those that it hit, not those around them."""
+    around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
+    hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
+    is_search = hits and len(around) + hits > MOST_OF_SEARCH * len(step.rows)
+    return [line for line in step.lines if line.first not in around] if is_search else step.lines
+
+
+def _is_echo(step: StoryStep) -> bool:
+    """Whether a result only says that a file was written, or shows what was written into it."""
+    action = step.action
+    return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield lines of lists and code, and sentences of prose."""
+    is_code = False
+    for raw in text.split("\n"):
+        line = raw.strip()
+        if line.startswith("```"):
+            is_code = not is_code
+        elif not line or line.strip("|-=_* :") == "":
+            continue
+        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
+            yield line
+        elif _STOP.search(line):
+            pieces = map(str.strip, _SENTENCE.split(line))
+            yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
+        elif len(line) <= LONGEST_SENTENCE:
+            yield line
+
+
+def is_statement(line: str) -> bool:
+    """Whether a line is an item of a list or a sentence, and no code or piece of one."""
+    return bool(_LISTED.match(line)) or line[-1:] in (".", "!", "?")
+
+
+def rows(text: str) -> Iterator[str]:
+    """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
+    for raw in text.split("\n"):
+        line = raw.strip().rstrip("━─═ ")
+        length = len(line)
+        if length <= 2 or line.startswith(GAP):
+            continue
+        if length <= LONGEST_LINE:
+            yield line
+        elif not _holds_order(line):
+            for part in line.replace("\\t", " ").replace('\\"', '"').split("\\n") if "\\n" in line else (line,):
+                pieces = map(str.strip, (part,) if len(part) <= LONGEST_LINE else _SEAM.split(part))
+                yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+
+
+def _is_cut_into_pieces(text: str, who: int) -> bool:
+    """Whether not all of a text is told, cut into lines or sentences: it may have more names than they."""
+    mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
+    return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
+
+
+def _holds_order(line: str) -> bool:
+    """Whether a line that is told by its pieces may give an order: a piece would not show it."""
+    return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+
+
+def _without_numbers(step: StoryStep, text: str) -> str:
+    """What was read of a file without the numbers of its lines: the step says which were read."""
+    is_file = step.action is not None and step.action.family == "read"
+    return _NUMBERED.sub("", text) if is_file else text
+
+
+def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
+    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called.
+
+    With each place, the lengths of its texts.
+    """
+    left, least = scanned, ROOMS[-1]
+    found: dict[int, list[int]] = {}
+    for at, message in enumerate(messages):
+        lengths = found[at] = _text_lengths(message)
+        for length in lengths:
+            left -= (length if length < least else least) + PER_TEXT
+        if left < 0:
+            break
+    else:
+        return found
+    found = {}
+    for at in range(len(messages) - 1, -1, -1):
+        if scanned <= 0 and messages[at].kinds & (CALL | RESULT_PART):
+            continue
+        lengths = found[at] = _text_lengths(messages[at])
+        for length in lengths:
+            scanned -= (length if length <= least + 2 * MARGIN else least) + PER_TEXT
+    return dict(reversed(found.items()))
+
+
+def room_for(texts: Iterable[list[int]], scanned: int) -> int:
+    """How much of each text is read, so that all of them together are not too much."""
+    lengths = sorted(chain.from_iterable(texts))
+    scanned -= PER_TEXT * len(lengths)
+    before = list(accumulate(lengths, initial=0))
+    for room in ROOMS:
+        short = bisect_right(lengths, room)
+        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
+            return room
+    return ROOMS[-1]
+
+
+def _text_lengths(message: Message) -> list[int]:
+    found: list[int] = []
+    for part in message.parts:
+        if type(part) is ToolCall:
+            found.append(len(part.arguments))
+        elif type(part) is Text or type(part) is ToolResult:
+            found.append(len(part.text))
+    return found

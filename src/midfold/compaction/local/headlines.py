@@ -1,0 +1,221 @@
+"""A call in a few words, with its outcome, and how the files of a fold are named."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from midfold.compaction.local.tool_actions import few_hits, shows_content, telling_part
+from midfold.compaction.local.tool_call import Action, Look
+from midfold.compaction.tracking.checks import check_of, verdict_of
+from midfold.compaction.tracking.commands import steps_of as commands_of
+from midfold.transcript.message import CALL, Message, ToolCall
+from midfold.transcript.tokens import estimate_text
+
+TOOLS_USED = "- Tools used: "
+IDS_SHARE = 0.04
+"""Share of the budget that call ids may take; the newest id of each tool is always named."""
+TOKENS_PER_TOOL, MAX_TOOLS = 500, 8
+"""Budget tokens for each tool that is listed, and the most tools."""
+STATED = "- The assistant said: "
+MAX_STATED = 2
+MAX_STATED_CHARS = 300
+_BLOCKED = re.compile(
+    r"\b(?:(?:i|we|it|this|work|task|everything)(?:['’]m| am|['’]re| are|['’]s| is|['’]ve been| (?:have|has) been)"
+    r"(?: still| now| currently)? (?:blocked|stuck)\b"
+    r"|blocked (?:by|on|until|because)\b"
+    r"|(?:can(?:not|['’]t| not)|unable to) (?:proceed|continue|go on|finish|move on)\b"
+    r"|(?:waiting|wait) (?:for|on) (?:\w+ ){0,3}(?:approval|permission|access|credentials|sign-off|confirmation|review)"
+    r"|(?:missing|without|lack(?:s|ing)?|no) (?:the |an? |your )?(?:approval|permissions?|credentials)\b)",
+    re.I,
+)
+_UNBLOCKED = re.compile(
+    r"\b(?:unblocked|no longer blocked|(?:approval|permission|access|credentials)[^.\n]{0,30} "
+    r"(?:arrived|granted|given|is there|are there))\b",
+    re.I,
+)
+
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
+ABOUT_FILES = ("read", "write", "patch", "search")
+"""Families whose calls name a file."""
+WRITES = ("patch", "write")
+CLOSINGS = ("search", "list", "other", "web", "process")
+"""Families whose whole outcome is told."""
+NO_OUTPUT = "no output"
+
+_RUN = re.compile(
+    r"\b(?=[bcfgjlptuv])(?:tests?|pytest|unittest|jest|vitest|lint\w*|fmt|format|check|build|typecheck|tsc|vet|git)\b"
+)
+_RECORDS = (["git", "commit"], ["git", "push"])
+_FILE = re.compile(r"[^/.]\.\w{1,10}\Z")
+_SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[\"']|<<-? ?['\"]?\w{1,40}['\"]?)$")
+_CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
+_PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
+_HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
+"""Commands that run a script of several lines, and that write a file."""
+
+
+def head_of(action: Action, look: Look, files: FileNames) -> str:
+    """A call in a few words, with its outcome."""
+    if action.outcome == "failed":
+        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
+    closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
+    if action.family == "shell" and shows_content(telling_part(look.command)):
+        closing = _short_output(look)
+    elif action.family == "shell":
+        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
+    elif action.family == "search":
+        closing = few_hits(look) or closing
+    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
+    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
+
+
+def _short_output(look: Look) -> str:
+    """All that a command printed, if it is little."""
+    text = look.body.text.strip()
+    if not text:
+        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
+    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+
+
+def _last(look: Look) -> str:
+    """Return the last line that a command printed: what came of it."""
+    last = look.body.text.rstrip().rpartition("\n")[2].strip()
+    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
+
+
+def _counts(look: Look) -> str:
+    """What a check that passed counts, where its last line is that of one of its parts."""
+    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
+    kind = next(filter(None, kinds), None)
+    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
+    return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
+
+
+def _did(action: Action, look: Look, files: FileNames) -> str:
+    if action.family == "shell":
+        command = telling_part(look.command).strip()
+        first, _, rest = command.partition("\n")
+        if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
+            first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
+        elif _SCRIPT.search(first):
+            first = f"{first} {_telling_line(rest)}".rstrip()
+        if here := _HERE.match(first):
+            wrote = f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
+            return "; $ ".join([wrote, *(look.say(files.inside(line), LONGEST_COMMAND) for line in _run_after(look))])
+        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
+    if action.family == "other":
+        return f"{action.tool}: {action.did.removeprefix('called it with ')}"
+    did = action.did
+    for path in action.paths:
+        did = did.replace(look.path(path), files.first(path))
+    return did
+
+
+def _run_after(look: Look) -> list[str]:
+    """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
+    others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
+    return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
+
+
+def _telling_line(script: str) -> str:
+    """The line of a script that changes something; where none does, the first that is no preparation."""
+    lines = [line.strip() for line in script.split("\n")]
+    changing = (line for line in lines if _CHANGING.search(line))
+    return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
+
+
+class FileNames:
+    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
+
+    def __init__(self, root: str, paths: Iterable[str]) -> None:
+        self.root = root
+        inside = dict.fromkeys(path.removeprefix(root) for path in paths)
+        counts = Counter(end for path in inside for end in _ends_of_path(path))
+        self._ends = {
+            path: next((end for end in _ends_of_path(path) if counts[end] == 1), path)
+            for path in inside
+            if _FILE.search(path)
+        }
+
+    def inside(self, text: str) -> str:
+        """A text of the agent's or of its tools with paths told from the root."""
+        return text.replace(self.root, "") if self.root else text
+
+    def first(self, path: str) -> str:
+        """The path from the root, or the telling end of a long one."""
+        inside = path.removeprefix(self.root)
+        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
+
+    def again(self, action: Action | None, head: str) -> tuple[str, str]:
+        """The file that a head names, and the head where that file was told before."""
+        path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
+        inside, first = path.removeprefix(self.root), self.first(path)
+        if not path or first not in head:
+            return "", head
+        end = self._ends.get(inside, inside)
+        end = end if len(end) < len(first) else first
+        return inside, head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
+
+
+def _ends_of_path(path: str) -> Iterator[str]:
+    """What a path ends in, the shortest first."""
+    place = len(path)
+    while (place := path.rfind("/", 0, place)) > 0:
+        yield path[place + 1 :]
+    yield path
+
+
+def is_told_by_its_head(action: Action, look: Look) -> bool:
+    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
+    if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
+        return True
+    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
+        return False
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
+
+
+# Anchors of the summary without a model: call ids and stated blockers.
+
+
+def tools_used(messages: Iterable[Message], budget: int) -> str:
+    """Return one line with the tools that were called, how often, and the ids of their calls, the newest first."""
+    parts = [part for message in messages if message.kinds & CALL for part in message.parts]
+    ids: dict[str, list[str]] = {}
+    for part in parts:
+        if type(part) is ToolCall:
+            ids.setdefault(part.name, []).append(part.id)
+    most = max(min(budget // TOKENS_PER_TOOL, MAX_TOOLS), 1)
+    used = sorted(ids, key=lambda name: -len(ids[name]))[:most]
+    share = budget * IDS_SHARE / max(len(used), 1)
+    listed = (f"{name} x{len(ids[name])}{_ids_text(ids[name], share)}" for name in used)
+    return f"{TOOLS_USED}{', '.join(listed)}" if used else ""
+
+
+def _ids_text(ids: Sequence[str], left: float) -> str:
+    shown: list[str] = []
+    known = [one for one in reversed(ids) if one]
+    for one in known:
+        left -= estimate_text(one) + 1
+        if shown and left < 0:
+            break
+        shown.append(one)
+    if not shown:
+        return ""
+    return f" ({', '.join(shown)}{' and older ones' if len(shown) < len(known) else ''})"
+
+
+def stated_blockers(sentences: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
+    """Return the newest sentences in which the assistant says what blocks it, quoted, unless it said later that nothing
+    does.
+
+    `earlier` are such lines of an earlier summary.
+    """
+    found = [line for line in earlier if line.startswith(STATED)]
+    for sentence in sentences:
+        if _UNBLOCKED.search(sentence):
+            found = []
+        elif _BLOCKED.search(sentence) and len(sentence) <= MAX_STATED_CHARS:
+            found.append(f"{STATED}{sentence.lstrip('-*# ')}")
+    return list(dict.fromkeys(found))[-MAX_STATED:]

@@ -1,0 +1,63 @@
+"""What a whole transcript tells without a model: what the user asked for, in the user's words, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from midfold.compaction.handoff import generated_messages
+from midfold.compaction.local.fold_reader import sentences
+from midfold.compaction.local.line_selection import DEMAND, SHORT_ASK
+from midfold.compaction.redact import redact
+from midfold.compaction.tracking import Trail, follow, parse, render
+from midfold.transcript.message import Transcript
+from midfold.transcript.wrappers import user_words
+
+
+def trail_of(messages: Transcript) -> Trail:
+    """What these messages did, and what a handoff of ours among them says was done before."""
+    ours = generated_messages(messages)
+    start = next((at for at in reversed(ours) if ours[at].kind == "fold" and not ours[at].is_foreign), None)
+    if start is None:
+        return follow(Trail(), messages, redact)
+    before = parse(ours[start].body)
+    ahead = before.ahead + sum(start < at <= start + before.ahead for at in ours)
+    return follow(msgspec.structs.replace(before, messages=start + 1, ahead=ahead), messages[start + 1 :], redact)
+
+
+def artifacts_text(messages: Transcript, tokens: int = 3_000) -> str:
+    """What an agent made, did, ran and read, by its calls and their results, in at most so many tokens; no secrets."""
+    trail = trail_of(messages)
+    sections = render(trail, tokens).items()
+    text = "\n\n".join("\n".join([f"## {name}", *lines]) for name, lines in sections if lines)
+    return text or f"{trail.messages:,} messages, and no call in them made, did, checked or read anything that is known"
+
+
+def asks_text(messages: Transcript, characters: int = 4_000) -> str:
+    """What a person typed, a line for each message, in about so many characters: the first ask, and the newest ones.
+
+    A long message is told by its beginning and by what it demands. Secrets are redacted.
+    """
+    asks = list(_asks(messages))
+    room, start = characters - sum(map(len, asks[:1])), len(asks)
+    while start > 1 and room >= len(asks[start - 1]):
+        start -= 1
+        room -= len(asks[start])
+    between = [f"[{start - 1} earlier asks: search finds them]"] if start > 1 else []
+    return "\n".join(f"- {ask}" for ask in (*asks[:1], *between, *asks[max(start, 1) :]))
+
+
+def _asks(messages: Transcript) -> Iterator[str]:
+    known: set[str] = set()
+    for message in messages:
+        words = redact(user_words(message)).strip()
+        if not words or words in known:
+            continue
+        known.add(words)
+        if len(words) <= SHORT_ASK:
+            yield " ".join(words.split())
+            continue
+        first = " ".join(words[: SHORT_ASK // 2].split())
+        demands = [one for one in sentences(words[SHORT_ASK // 2 :]) if DEMAND.search(one)]
+        yield " ".join([f"{first} […]", *demands])[:SHORT_ASK]

@@ -1,0 +1,400 @@
+"""Files read: which, which lines, how much, and whether it worked."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import Any
+
+from midfold.compaction.local import outcome as failure
+from midfold.compaction.local.identifiers import constants
+from midfold.compaction.local.outcome import count_lines, last_line
+from midfold.compaction.local.tool_call import Action, Look, Outcome, act, judge_action, plural, scalar
+
+COUNTED_AT_MOST, MOST_VALUES = 65_536, 3
+"""Characters of a result that are looked through, and constants of a file that are told."""
+
+
+def read(look: Look) -> Action:
+    paths = look.paths()
+    what = look.path(paths[0]) if paths else "a file"
+    if len(paths) > 1:
+        what += f" and {len(paths) - 1} more"
+    did = f"read {what}{_range(look)}"
+    detail = look.size()
+    if look.body.media:
+        detail = plural(look.body.media, "media part")
+    return judge_action(look, "read", did, "; ".join([detail, *_values(look)]), paths=paths)
+
+
+def _values(look: Look) -> list[str]:
+    """Constants of a file with their values, if these are words or numbers."""
+    found = constants(look.body.text[:COUNTED_AT_MOST])
+    return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MOST_VALUES]
+
+
+def _range(look: Look) -> str:
+    """Lines as the arguments ask for them: offset and limit, start and end, or a view range."""
+    both = look.get("viewrange", "linerange", "range", "lines")
+    if isinstance(both, list) and len(both) == 2:
+        return _span(_number(both[0]), _number(both[1]))
+    first = _number(look.get("startline", "startlineoneindexed", "offset", "linestart", "start", "linenumber", "from"))
+    last = _number(look.get("endline", "endlineoneindexedinclusive", "lineend", "end", "to"))
+    limit = _number(look.get("limit", "maxlines", "numlines", "lines"))
+    if last is None and limit is not None:
+        last = (first or 1) + limit - 1
+    return _span(first, last)
+
+
+def _span(first: int | None, last: int | None) -> str:
+    if first is None and last is None:
+        return ""
+    if last is None or last < 0:
+        return f" from line {first}"
+    return f" lines {first or 1}-{last}"
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
+    return value if type(value) is int and abs(value) < 10**12 else None
+
+
+# Files written, moved and deleted: which, how much was written, and whether it worked.
+
+
+CONTENT_KEYS = ("content", "contents", "filetext", "text", "data", "codecontent", "filecontent")
+
+_VERBS = {
+    "delete": "deleted",
+    "remove": "deleted",
+    "move": "moved",
+    "rename": "renamed",
+    "copy": "copied",
+    "mkdir": "created folder",
+    "directory": "created folder",
+}
+
+
+def write(look: Look) -> Action:
+    paths = look.paths() or tuple(path for path in (look.text("source"), look.text("destination")) if path)
+    verb = next((done for word, done in _VERBS.items() if look.has_word(word)), "wrote")
+    did = f"{verb} {look.path(paths[0]) if paths else 'a file'}"
+    content = look.text(*CONTENT_KEYS)
+    if content:
+        did += f" ({plural(count_lines(content), 'line')}, {plural(len(content), 'character')})"
+    detail = "created" if "created" in look.body.head[:200] else "done"
+    return judge_action(look, "write", did, detail, content=False, paths=paths, wrote=True)
+
+
+# Commands: what ran, its exit code, how many lines it printed, and the line that tells what went wrong.
+
+
+_INTO_FOLDER = re.compile(r"\s{0,9}cd [^\s;&|]{1,300}\s{0,9}(?:&&|;)\s{0,9}")
+_SHOWS = re.compile(
+    r"(?:cat|grep|egrep|rg|ag|sed -n|head|tail|less|more|awk|ls|tree|find|fd|echo|printf|jq|wc|nl|diff|strings|od|xxd"
+    r"|git (?:log|show|diff|status|blame|grep|branch)|gh (?:api|pr|issue|run))\b"
+)
+_LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
+"""What exits with 1 where it finds nothing."""
+_QUOTED = re.compile(r"'[^']*'")
+LONGEST_PIPE = 1_000
+"""Characters of a command whose quotes are looked at: many that do not close take the square of that."""
+_ANY_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+_REDIRECTED = re.compile(
+    r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
+)
+_CHANGING = (
+    r"(?:sudo )?(?:rm|mv|cp|mkdir|touch|chmod|ln|patch|unlink|truncate|rmdir|sed -i|perl -p?i"
+    r"|git (?:-C \S{1,200} )?(?:add|commit|apply|checkout|switch|push|merge|rebase|stash|reset|restore|rm|mv|tag"
+    r"|cherry-pick|revert)"
+    r"|(?:npm|pnpm|yarn|bun|pip|uv|cargo|go|apt|apt-get|brew) "
+    r"(?:install|add|remove|uninstall|get|mod|update|upgrade))\b"
+)
+_CHANGES, _CHANGES_LATER = re.compile(_CHANGING), re.compile(rf"[;&|(\n]\s{{0,9}}{_CHANGING}")
+_IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,300})(?:$|[\n;&|])")
+
+
+def shell(look: Look) -> Action:
+    command, body = telling_part(look.command), look.body
+    did = f"ran {look.code(command)}" if look.command else "ran a command"
+    shows = shows_content(command)
+    told = failure.stated_outcome(body, content=True, opening=not shows)
+    if told.failed is None:
+        told = failure.own_error(body, command) if shows else failure.ending(body)
+    elif told.failed is False and not shows:
+        end = failure.ending(body)
+        told = end if end.failed else told
+    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(_last_of_pipe(command)):
+        return act(look, "shell", did, "no matches")
+    changed = file_changes(look.command)
+    if told.failed and told.aside:
+        error = look.say(told.reason, 160)
+        return act(look, "shell", did, error, outcome="failed", error=error, paths=changed[1])
+    if told.failed:
+        reason = told.reason if body.exit_code is not None else failure.error_line(body) or told.reason
+        error = look.say(reason, 160)
+        detail = [f"exit {body.exit_code}" if body.exit_code is not None else "failed", look.size()]
+        detail.append(f"last error: {error}" if error else f"ends with: {look.say(failure.last_line(body.text), 120)}")
+        if not body.text.strip():
+            detail.pop()
+        shown = ", ".join(detail)
+        return act(look, "shell", did, shown, outcome="failed", error=error, paths=changed[1], wrote=changed[0])
+    if body.running:
+        detail = [f"still running as session {look.say(body.running, 40)}", look.size()]
+        return act(look, "shell", did, ", ".join(detail), outcome="unknown", paths=changed[1], wrote=changed[0])
+    detail = ([] if body.exit_code is None else [f"exit {body.exit_code}"]) + [look.size()]
+    error = look.say(failure.traceback_end(body), 160)
+    closing = error or look.say(failure.verdict(body), 120)
+    if closing:
+        detail.append(f"ends with: {closing}")
+    outcome: Outcome = "ok" if told.failed is False else "unknown"
+    return act(look, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0])
+
+
+def _last_of_pipe(command: str) -> str:
+    is_plain = "|" not in command or len(command) > LONGEST_PIPE
+    bare = command if is_plain else _ANY_QUOTED.sub("", command)
+    return bare.rpartition("|")[2].lstrip()
+
+
+def shows_content(command: str) -> bool:
+    """Whether a command, without a change of folder before it, shows what is there."""
+    return _SHOWS.match(command) is not None
+
+
+def telling_part(command: str) -> str:
+    """Without the change of folder that opens so many commands."""
+    found = _INTO_FOLDER.match(command[:400])
+    return command[found.end() :] if found else command
+
+
+def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether a command changes files, and which it names. A here-document's text is no command."""
+    start = command[:4_000]
+    here = start.find("<<")
+    if here >= 0:
+        end = start.find("\n", here)
+        start = start[:end] if end >= 0 else start
+    bare = _QUOTED.sub("''", start)
+    paths = [first or second for first, second in _REDIRECTED.findall(bare)] if ">" in bare or "tee " in bare else []
+    paths += _IN_PLACE.findall(bare) if "sed -i" in bare else []
+    kept = tuple(dict.fromkeys(path for path in paths if not path.startswith(("/dev/", "&")) and not path.isdigit()))
+    return bool(kept) or bool(_CHANGES.match(bare) or _CHANGES_LATER.search(bare)), kept
+
+
+# Files edited: which, how many places, and whether the edit was applied.
+
+
+PATCH_KEYS = ("patch", "diff", "input", "patchtext", "unifieddiff", "changes")
+OLD_KEYS = ("oldstring", "oldstr", "oldtext", "search", "target", "original")
+NEW_KEYS = ("newstring", "newstr", "newtext", "replace", "replacement", "newsource", "insert", "inserttext", "codeedit")
+_EDITS_KEYS = ("edits", "operations", "blocks")
+_EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
+"""Arguments of calls that write: one of these is there."""
+
+_NAMED = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\n\t]{1,1000})", re.MULTILINE)
+_READ_BY_PATCH = 200_000
+
+
+def patch(look: Look) -> Action:
+    text = patch_text(look)
+    if text:
+        return _patch_action(look, text)
+    paths = look.paths()
+    what = look.path(paths[0]) if paths else "a file"
+    edits = look.get("edits", "operations", "blocks")
+    places = len(edits) if isinstance(edits, list) else 1
+    did = f"edited {what}" + (f" in {plural(places, 'place')}" if places > 1 else "")
+    if look.get("replaceall") is True:
+        did += " (all occurrences)"
+    detail = f"{plural(places, 'edit')} applied"
+    return judge_action(look, "patch", did, detail, content=False, paths=paths, wrote=True)
+
+
+def editor(look: Look) -> Action:
+    """One tool for all: `command` says whether it views, creates or edits (Anthropic's editor, OpenHands)."""
+    command = look.text("command", "action", "operation", "mode")
+    if command in ("view", "read", "open"):
+        return read(look)
+    if command in ("create", "write", "overwrite"):
+        return write(look)
+    return patch(look)
+
+
+def patch_text(look: Look) -> str:
+    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments] if look.has(*PATCH_KEYS) else []
+    return next(filter(is_patch, (*named, look.command, look.raw)), "")
+
+
+def changes(look: Look) -> tuple[list[str], list[str]]:
+    """The lines that a call added to files, and those that it took out."""
+    patch = patch_text(look)
+    if patch:
+        lines = patch.split("\n")
+        added = [line[1:] for line in lines if line[:1] == "+" and not line.startswith("+++")]
+        return added, [line[1:] for line in lines if line[:1] == "-" and not line.startswith("---")]
+    command = look.text("command", "cmd")
+    if "<<" in command.partition("\n")[0]:
+        return command.split("\n")[1:-1], []
+    if look.arguments.keys().isdisjoint(_EDITING):
+        return [], []
+    edits = look.get(*_EDITS_KEYS)
+    pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
+    pairs = pairs or [
+        (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
+    ]
+    added, removed = [], []
+    for old, new in pairs:
+        before, after = old.split("\n"), new.split("\n")
+        was, stays = set(before), set(after)
+        added += [line for line in after if line not in was]
+        removed += [line for line in before if line not in stays]
+    return added, removed
+
+
+def _pair(edit: dict[str, Any]) -> tuple[str, str]:
+    squashed = {key.lower().replace("_", ""): value for key, value in edit.items() if isinstance(value, str)}
+    old = next((squashed[key] for key in OLD_KEYS if key in squashed), "")
+    return old, next((squashed[key] for key in NEW_KEYS if key in squashed), "")
+
+
+def is_patch(value: Any) -> bool:
+    return isinstance(value, str) and (
+        value.find("*** Begin Patch", 0, 300) >= 0 or value.startswith(("--- ", "diff --git ", "@@ "))
+    )
+
+
+def _patch_action(look: Look, text: str) -> Action:
+    text = text[:_READ_BY_PATCH]
+    named = (path.strip() for path in _NAMED.findall(text) if path.strip() != "/dev/null")
+    paths = tuple(dict.fromkeys((*look.paths(), *named)))
+    hunks = text.count("\n@@") + text.startswith("@@")
+    what = look.path(paths[0]) if paths else "files"
+    if len(paths) > 1:
+        what += f" and {len(paths) - 1} more"
+    files = plural(len(paths) or 1, "file")
+    detail = f"{plural(hunks, 'hunk')} in {files} applied" if hunks else f"{files} changed"
+    return judge_action(look, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
+
+
+# Folders listed and files found by name: where, which pattern, how many.
+
+
+_NOTHING = ("No files found", "No files matching", "No matches", "No such", "(empty", "No entries", "No results")
+_NOTES = ("(Results are truncated", "NOTE:", "- NOTE:", "There are more files")
+
+
+def listing(look: Look) -> Action:
+    pattern = look.text("pattern", "globpattern", "query", "glob", "name")
+    where = look.paths()
+    place = f" in {look.path(where[0])}" if where else ""
+    did = (
+        f"looked for files {look.quote(pattern, 70)}{place}"
+        if pattern
+        else f"listed{place or ' files'}".replace("listed in", "listed")
+    )
+    return judge_action(look, "list", did, _entries(look), paths=where)
+
+
+def _entries(look: Look) -> str:
+    body = look.body
+    if isinstance(body.value, list):
+        return plural(len(body.value), "entry").replace("entrys", "entries")
+    for key in ("files", "entries", "items", "matches"):
+        if isinstance(body.fields.get(key), list):
+            return plural(len(body.fields[key]), "entry").replace("entrys", "entries")
+    text = body.text.strip()
+    if not text or text.startswith(_NOTHING):
+        return "nothing found"
+    last = text.rpartition("\n")[2]
+    noted = last.startswith(_NOTES)
+    return plural(body.lines - noted, "entry").replace("entrys", "entries") + (" (more left out)" if noted else "")
+
+
+# Searches: the pattern, where, and how many matches in how many files.
+
+
+PATTERN_KEYS = ("pattern", "regex", "query", "searchterm", "searchpattern", "keyword", "q", "term", "text", "search")
+
+_FOUND = re.compile(
+    r"Found (\d{1,9}) (?:total )?(matches|match|files|file|occurrences|occurrence|results|result)\b"
+    r"(?:.{0,40}? (?:across|in) (\d{1,9}) files?)?"
+)
+MOST_HITS, LONGEST_HIT = 2, 120
+_NO_HITS = re.compile(r"(?:No (?:matches|files|results|occurrences|match|entries)\b|Found 0 |0 (?:matches|results))")
+_LINE_NUMBER, _NUMBER_FIRST, LONGEST_HIT_PATH = re.compile(r":\d{1,9}:"), re.compile(r"\d{1,9}:"), 500
+_PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
+
+
+def search(look: Look) -> Action:
+    pattern = look.text(*PATTERN_KEYS)
+    where = look.paths()
+    did = f"searched for {look.quote(pattern, 70)}" if pattern else "searched"
+    glob = look.text("glob", "include", "includepattern", "fileglob", "type")
+    if where:
+        did += f" in {look.path(where[0])}"
+    if glob:
+        did += f" ({look.say(glob, 30)})"
+    return judge_action(look, "search", did, _matches(look), paths=where)
+
+
+def _matches(look: Look) -> str:
+    body = look.body
+    if body.value is not None:
+        return _match_count(look)
+    head = body.head.lstrip()
+    if not head or _NO_HITS.match(head):
+        return "no matches"
+    if found := _FOUND.match(head) or _FOUND.match(last_line(body.text)):
+        noun = found[2] if int(found[1]) != 1 else found[2].removesuffix("s").replace("matche", "match")
+        files = f" in {plural(int(found[3]), 'file')}" if found[3] else ""
+        return f"{int(found[1]):,} {noun}{files}"
+    if len(body.text) > COUNTED_AT_MOST:
+        return look.size()
+    return _count_hits(look)
+
+
+def _count_hits(look: Look) -> str:
+    """Hits of `path:line:text` output; with context lines around them, only those that carry the colon."""
+    lines = [line for line in look.body.text.splitlines() if line.strip() and line != "--"]
+    context = look.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
+    found = [path for line in lines if (path := _hit_path(line)) is not None]
+    if found:
+        files = set(filter(None, found))
+        count = len(found)
+    elif context:
+        return look.size()
+    else:
+        count = len(lines)
+        files = {hit[1] for line in lines if (hit := _PLAIN_HIT.match(line))}
+    return plural(count, "match") + (f" in {plural(len(files), 'file')}" if files else "")
+
+
+def _hit_path(line: str) -> str | None:
+    """The path before the number of a hit, empty where there is none; None where a line is no hit."""
+    number = _LINE_NUMBER.search(line, 1)
+    if number is not None and number.start() <= LONGEST_HIT_PATH:
+        return line[: number.start()]
+    return "" if _NUMBER_FIRST.match(line) else None
+
+
+def few_hits(look: Look) -> str:
+    """The hits of a search, where they are few."""
+    lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
+    hits = list(islice((line for line in lines if _hit_path(line) is not None), MOST_HITS + 1))
+    return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
+
+
+def _match_count(look: Look) -> str:
+    """A JSON answer: its own count, or the length of its list."""
+    value = look.body.value
+    if isinstance(value, list):
+        return plural(len(value), "result") if value else "no matches"
+    for key in ("total_count", "totalCount", "total", "count", "num_matches", "match_count"):
+        if type(value.get(key)) is int:
+            return f"{scalar(value[key])} matches"
+    for key in ("matches", "results", "files", "items", "hits"):
+        if isinstance(value.get(key), list):
+            return plural(len(value[key]), "match")
+    return look.size()

@@ -1,0 +1,535 @@
+"""Follows messages call by call: what each did, judged by its result.
+
+Rules of this file:
+1. A call whose result says that it failed did nothing. Of a chain of commands, what stands before the one that failed
+   was done, what stands behind it was not.
+2. What the output shows is believed before what the command says: a commit is the hash that was printed.
+3. One pass, linear in the messages; a call that cannot matter is not looked at further than its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from midfold.compaction.local.digest import is_digest
+from midfold.compaction.local.outcome import Body, read_body, stated_outcome
+from midfold.compaction.local.tool_actions import NEW_KEYS, OLD_KEYS, patch_text
+from midfold.compaction.local.tool_call import Look, identity, look_at_call
+from midfold.compaction.local.tool_kinds import recognise
+from midfold.compaction.omissions import Omissions
+from midfold.compaction.tracking.checks import CheckBook
+from midfold.compaction.tracking.commands import Step, steps_of
+from midfold.compaction.tracking.edits import (
+    SCRIPTS,
+    FileEdit,
+    changes_in_patch,
+    is_path,
+    names_in,
+    replacement,
+    rewrite,
+    telling_line,
+)
+from midfold.compaction.tracking.entries import (
+    MOST_ACTS,
+    MOST_CHECKS,
+    MOST_RUNNING,
+    CheckKind,
+    CheckRun,
+    EntryCleaner,
+    GitState,
+    Redactor,
+    TrackedFile,
+    Trail,
+    WorldAct,
+    newest_files,
+)
+from midfold.compaction.tracking.file_tracker import RecordBook, is_aside_file
+from midfold.compaction.tracking.shell_effects import (
+    Effect,
+    Fate,
+    digest_failed,
+    effects_in,
+    fates,
+    handles_files,
+    left_behind,
+    script_changes,
+    script_of,
+)
+from midfold.compaction.tracking.side_effects import (
+    NO_HASH,
+    branch_of,
+    came_of,
+    fields_of,
+    mark_replaced,
+    told_ids,
+    tool_act,
+)
+from midfold.compaction.tracking.tasks import TaskBook, goal_of
+from midfold.transcript.laws import Place, pair
+from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
+
+LONGEST_MESSAGE = 1_500
+"""Longer than any error that a reading tool returns."""
+CHANGED = ("created", "changed", "deleted", "moved")
+_REFUSED = "doesn't want to proceed with this tool use"
+
+_FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]{1,300})")
+
+
+class CallAnswer:
+    """A result, read when somebody asks."""
+
+    __slots__ = ("_body", "result")
+
+    def __init__(self, result: ToolResult) -> None:
+        self.result = result
+        self._body: Body | None = None
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = read_body(self.result)
+        return self._body
+
+    def has_failed(self, *, content: bool = False) -> bool:
+        """Whether a tool that is no shell says that it failed."""
+        body = self.body
+        if body.text[:1] == "[" and is_digest(body.text):
+            return digest_failed(body.text)
+        return bool(stated_outcome(body, content=content).failed)
+
+    def has_ended_well(self) -> bool:
+        """Whether a command says that it ended with 0."""
+        body = self.body
+        is_told = body.text[:1] == "[" and is_digest(body.text)
+        return not digest_failed(body.text) if is_told else body.exit_code == 0
+
+
+def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omissions | None = None) -> Trail:
+    """Return the trail with what these messages did; a call that cannot be read is added to `omissions`."""
+    if not messages:
+        return trail
+    walk, omissions = _Walk(trail), omissions or Omissions()
+    answers = pair(messages).answers
+    told = min(trail.ahead, len(messages))
+    for index in range(told, len(messages)):
+        message = messages[index]
+        if message.kinds & CALL:
+            for number, part in enumerate(message.parts):
+                if type(part) is ToolCall:
+                    place = answers.get(Place(index, number))
+                    result = messages[place.message].parts[place.part] if place is not None else None
+                    answer = result if isinstance(result, ToolResult) else None
+                    omissions.attempt("file tracking", partial(walk.call, trail.messages + index, part, answer), None)
+        elif message.role in ("user", "system"):
+            walk.listen(trail.messages + index, message)
+    return walk.finish(len(messages), redact)
+
+
+class _Walk:
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
+        self.book = RecordBook(trail)
+        self.acts = list(trail.acts)
+        self.tasks = TaskBook(trail.running, self.acts)
+        self.checks = CheckBook(trail.checks)
+        self.branch, self.branch_folder = trail.git.branch, ""
+        self.commit = trail.git.commit
+        self.scripts: dict[str, str] = {}
+        self.whole: dict[str, str | CallAnswer] = {}
+        """What was last seen of a file that was shown or written as a whole."""
+        self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
+        self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
+            "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
+            "editor": self._editor, "agent": self._agent, "process": self._process, "other": self._other,
+            "search": self._search, "listing": self._search,
+        }  # fmt: skip
+
+    # What is said beside calls.
+
+    def listen(self, at: int, message: Message) -> None:
+        if not self.book.places.root or message.role == "user":
+            for text in message.texts():
+                if not self.book.places.root and (found := _FOLDER.search(text, 0, 20_000)):
+                    self.book.places.learn_root(found[1] or found[2])
+                self.tasks.hear(text, at)
+
+    # Calls, by family.
+
+    def call(self, at: int, call: ToolCall, result: ToolResult | None) -> None:
+        look = look_at_call(call, identity)
+        family = recognise(look).__name__
+        if result is None:
+            if family == "agent":
+                self.tasks.start(call.id or look.tool, goal_of(look), at)
+            return
+        act = self.tools.get(family)
+        if act is not None:
+            act(at, look, CallAnswer(result))
+
+    def _read(self, at: int, look: Look, answer: CallAnswer) -> None:
+        paths = look.paths()
+        is_content = len(answer.result.text) > LONGEST_MESSAGE and not answer.result.is_error
+        if paths and (is_content or not answer.has_failed(content=True)):
+            for path in paths[:20]:
+                if is_path(path):
+                    self._see(self.book.places.key(path), _lines(look), at, answer if len(paths) == 1 else None)
+
+    def _see(self, key: str, looked: str, at: int, answer: CallAnswer | None) -> None:
+        """A file is shown; `answer` where nothing else is."""
+        self.book.read(key, looked, at)
+        if answer is not None and not looked:
+            self.whole[key] = answer
+
+    def _search(self, at: int, look: Look, answer: CallAnswer) -> None:
+        """What searches find is told relative to where the agent works."""
+        if not self.book.places.root:
+            lines = answer.result.text[:2_000].split("\n")[:12]
+            self.book.places.learn_root_from(line.partition(":")[0] for line in lines)
+
+    def _editor(self, at: int, look: Look, answer: CallAnswer) -> None:
+        command = look.text("command", "action", "operation", "mode")
+        if command in ("view", "read", "open"):
+            self._read(at, look, answer)
+        elif command in ("create", "write", "overwrite"):
+            self._write(at, look, answer)
+        else:
+            self._patch(at, look, answer)
+
+    def _write(self, at: int, look: Look, answer: CallAnswer) -> None:
+        source, target = look.text("source", "sourcepath", "oldpath", "from"), look.text("destination", "newpath", "to")
+        if answer.has_failed():
+            return
+        key = self.book.places.key
+        if source and target and look.has_word("move", "rename", "copy"):
+            (self.book.copy if look.has_word("copy") else self.book.move)(key(source), key(target), at)
+            return
+        for path in look.paths()[:20]:
+            if look.has_word("delete", "remove"):
+                self.book.delete(key(path), at)
+            elif not look.has_word("directory", "mkdir"):
+                self._write_text(path, look.text("content", "contents", "filetext", "text", "data"), at, answer)
+
+    def _write_text(self, path: str, content: str, at: int, answer: CallAnswer) -> None:
+        head = answer.body.text[:300].lower()
+        is_new = True if "created" in head else False if "updated" in head or "overw" in head else None
+        self._put(self.book.places.key(path), content, at, is_new=is_new)
+
+    def _put(self, key: str, content: str, at: int, *, is_new: bool | None = None) -> None:
+        if key.endswith((*SCRIPTS, ".diff", ".patch")):
+            self.scripts[key] = content
+        seen = self.whole.get(key, "")
+        before = seen if isinstance(seen, str) else seen.body.text
+        self.whole[key] = content
+        is_aside = is_aside_file(key)
+        if before and content and not is_aside:
+            self.book.write(key, at, rewrite(key, before, content), is_new=is_new)
+            return
+        is_unknown = self.book.is_there(key)
+        lines = 0 if is_unknown else content.count("\n") + (not content.endswith("\n") and content != "")
+        names = () if is_aside else names_in(content, key)
+        self.book.write(key, at, FileEdit(key, "add", lines, 0, names), is_new=is_new)
+
+    def _patch(self, at: int, look: Look, answer: CallAnswer) -> None:
+        if answer.has_failed():
+            return
+        text = patch_text(look)
+        if text:
+            self._apply(changes_in_patch(text), "", at)
+            return
+        paths = look.paths()
+        if not paths:
+            return
+        key = self.book.places.key(paths[0])
+        edits = look.get("edits", "operations", "blocks")
+        found = [_edit(paths[0], item) for item in edits if isinstance(item, dict)] if isinstance(edits, list) else []
+        self.whole.pop(key, None)
+        for change in found or [_edit(paths[0], look.arguments)]:
+            is_new = change.deed == "add" and "created" in answer.body.text[:300].lower()
+            self.book.write(key, at, change, is_new=is_new)
+
+    def _apply(self, changes: list[FileEdit], folder: str, at: int) -> None:
+        for change in changes:
+            key = self.book.places.key(change.path, folder)
+            self.whole.pop(key, None)
+            if change.deed == "delete":
+                self.book.delete(key, at)
+            elif change.deed == "move":
+                self.book.move(self.book.places.key(change.source, folder), key, at)
+                if change.added or change.removed:
+                    self.book.write(key, at, change)
+            else:
+                self.book.write(key, at, change, is_new=change.deed == "add")
+
+    def _other(self, at: int, look: Look, answer: CallAnswer) -> None:
+        what = tool_act(look.words, look.tool)
+        if not what:
+            return
+        told = stated_outcome(answer.body, content=False)
+        if told.failed and told.aside:
+            return
+        given = [(key, _short(value)) for key, value in list(look.given.items())[:12]]
+        shown = ", ".join(f"{key}={value}" for key, value in given if value)
+        came = told.reason if told.failed else fields_of(answer.body.value) or told_ids(answer.body.text[:2_000])
+        self.acts.append(WorldAct(what=what, text=f"{look.tool} {shown}", ok=not told.failed, outcome=came, at=at))
+
+    # What runs.
+
+    def _agent(self, at: int, look: Look, answer: CallAnswer) -> None:
+        self.tasks.agent(at, look, answer.body)
+
+    def _process(self, at: int, look: Look, answer: CallAnswer) -> None:
+        self.tasks.process(at, look, answer.body, failed=answer.has_failed())
+
+    # Commands.
+
+    def _shell(self, at: int, look: Look, answer: CallAnswer) -> None:
+        command = look.command
+        folder = look.text("workdir", "cwd", "workingdirectory", "directory")
+        self.tasks.shell_in_background(at, command, answer.result.text[:400], answer.body.running)
+        if "*** Begin Patch" in command:
+            self._patch(at, look, answer)
+            return
+        steps, effects = self._effects(command, folder)
+        self._learn_root(steps, folder)
+        if any(effects):
+            self._take_all(at, steps, effects, answer)
+        if self.book.untried:
+            self._try_out(steps, effects)
+
+    def _take_all(self, at: int, steps: list[Step], effects: list[list[Effect]], answer: CallAnswer) -> None:
+        if all(effect.kind in ("read", "see") for items in effects for effect in items):
+            found: list[Fate] | None = [Fate(not _misses(answer.result))] * len(steps)
+        else:
+            found = fates(steps, effects, answer.body)
+        if found is None:
+            return
+        aside = _needless(effects, found)
+        for step, items, fate in zip(steps, effects, found, strict=True):
+            for effect in items:
+                if effect not in aside:
+                    self._take(at, step, effect, fate, answer, is_only=len(steps) == len(items) == 1)
+
+    def _try_out(self, steps: list[Step], effects: list[list[Effect]]) -> None:
+        """Files that were made to try something, given to a program that does more than handle or check files."""
+        for step, items in zip(steps, effects, strict=True):
+            if handles_files(step) or any(effect.kind == "check" for effect in items):
+                continue
+            for word in (*step.words[1:], *step.reads):
+                if word.rpartition("/")[2] in self.book.untried:
+                    self.book.run(self.book.places.key(word, step.folder), ())
+
+    def _effects(self, command: str, folder: str) -> tuple[list[Step], list[list[Effect]]]:
+        """The programs of a command and what each does; many are given more than once."""
+        found = self.commands.get((command, folder))
+        if found is None:
+            steps = steps_of(command, folder)
+            found = self.commands[command, folder] = steps, effects_in(steps)
+        return found
+
+    def _learn_root(self, steps: list[Step], folder: str) -> None:
+        places = self.book.places
+        if not places.root:
+            places.learn_root_from(word for step in steps for word in step.words[1:12])
+            places.learn_root(folder or (steps[0].folder if steps else ""))
+
+    def _text(self, effect: Effect, folder: str) -> str:
+        """A script or patch as it stands in the command, or as it was written before."""
+        return effect.text or self.scripts.get(self.book.places.key(effect.path, folder), "")
+
+    def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer, *, is_only: bool) -> None:
+        """One effect of a program, if it took place."""
+        kind = effect.kind
+        if kind == "act":
+            self._act(at, step, effect, fate, answer)
+        elif kind == "check":
+            self._check(at, step, effect, fate, answer)
+        elif kind == "script":
+            if fate.done or fate.reason:
+                self._run(at, step, effect, fate, answer)
+        elif not fate.done:
+            return
+        elif kind == "read":
+            key = self.book.places.key(effect.path, step.folder)
+            self._see(key, effect.target, at, answer if is_only else None)
+        elif kind == "see":
+            self.book.places.add(self.book.places.key(effect.path, step.folder))
+        elif kind == "start":
+            self.tasks.start_process(at, effect, answer.body.text[:2_000])
+        elif kind == "stop":
+            self.tasks.stop_process(effect.path)
+        elif kind == "branch":
+            self._learn_branch(step.folder, branch_of(answer.body.text))
+        else:
+            self._change(at, step.folder, effect)
+
+    def _run(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        """A script: what it does to files if it ends well, that it is one, and what it tried out."""
+        folder, book = step.folder, self.book
+        script = self._text(effect, folder)
+        changes = script_changes(script) if fate.done else []
+        key = book.places.key(effect.path, folder) if effect.path else ""
+        changed = [book.places.key(inner.path, folder) for inner in changes if inner.kind != "delete"]
+        tries = book.is_trial(key, script) and not any(map(book.is_work, changed))
+        for inner in changes:
+            self._change(at, folder, inner)
+        if key:
+            book.run(key, changed)
+        for path in left_behind(script, answer.body, is_ended=fate.done):
+            book.write(path, at, FileEdit(path, "add"))
+        if tries:
+            document = " <<EOF" if step.document is not None else ""
+            self._check(at, step, Effect("check", "test", " ".join(step.words) + document), fate, answer)
+
+    def _learn_branch(self, folder: str, branch: str) -> None:
+        """Where the repository of a folder stands."""
+        if branch:
+            self.branch, self.branch_folder = branch, folder.rstrip("/.")
+
+    def _change(self, at: int, folder: str, effect: Effect) -> None:
+        """What one effect does to files."""
+        book, kind = self.book, effect.kind
+        key = book.places.key(effect.path, folder) if effect.path else ""
+        if kind not in ("write", "make", "copy"):
+            self.whole.pop(key, None)
+        if kind == "write":
+            self._put(key, effect.text, at)
+        elif kind == "append":
+            lines = effect.text.count("\n") + 1
+            book.write(
+                key, at, FileEdit(key, "update", lines, 0, names_in(effect.text, key), telling_line([effect.text]))
+            )
+        elif kind == "change":
+            book.write(key, at, FileEdit(key, "update", last=effect.target), is_new=False)
+        elif kind == "delete":
+            book.delete(key, at)
+        elif kind == "make":
+            book.make_folder(key, at)
+        elif kind in ("move", "copy"):
+            (book.move if kind == "move" else book.copy)(key, book.places.key(effect.target, folder), at)
+        elif kind == "revert":
+            book.revert([key] if key else None, at)
+        elif kind == "stash":
+            book.stash(at)
+        elif kind == "unstash":
+            book.unstash()
+        elif kind == "patch":
+            self._apply(changes_in_patch(self._text(effect, folder)), folder, at)
+
+    def _act(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        if not fate.done and not fate.reason and effect.path != "commit":
+            return
+        came = came_of(
+            effect.path,
+            answer.body.text,
+            failed=not fate.done,
+            reason=fate.reason,
+            is_sure=step.joiner != "|" and (answer.has_ended_well() or bool({"-q", "--quiet"} & set(step.words))),
+        )
+        if not came.ok and not fate.done and not fate.reason:
+            return
+        if came.ok and effect.path == "commit":
+            self.book.commit()
+            self.commit, _, told = came.outcome.partition(" on ") if " on " in came.outcome else (NO_HASH, "", "")
+            self.branch, self.branch_folder = told.partition(": ")[0], step.folder.rstrip("/.")
+        elif came.ok and effect.path == "push":
+            self.branch = self.branch.partition("...")[0].partition(", ")[0]
+        self.acts.append(WorldAct(what=effect.path, text=effect.target, ok=came.ok, outcome=came.outcome, at=at))
+
+    def _check(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        if not fate.done and not fate.reason:
+            return
+        is_refused = step.wrapper and f"Usage: {step.wrapper} " in answer.body.head
+        command = f"{step.wrapper} {effect.target}" if is_refused else effect.target
+        kind: CheckKind = effect.path  # type: ignore[assignment]
+        run = CheckRun(kind=kind, command=command, ok=fate.done, fails=(fate.reason,) if fate.reason else (), at=at)
+        is_piped, is_early = step.joiner == "|", not self.book.has_work
+        self.checks.add(run, lambda: answer.body, effect.text, is_piped=is_piped, is_early=is_early)
+
+    def _is_own_script(self, command: str) -> bool:
+        """Whether what ran is a file that was made to try something."""
+        path = script_of(command.split(" "))
+        record = self.book.files.get(self.book.places.key(path)) if path else None
+        return path == "" or (record is not None and record.state in ("created", "scratch"))
+
+    # The end.
+
+    def finish(self, messages: int, redact: Redactor) -> Trail:
+        self.book.places.settle_root()
+        clean = EntryCleaner(self.trail, redact)
+        files = list(map(clean.file, self.book.list_files()))
+        checks = self.checks.newest(MOST_CHECKS, self._is_own_script, files)
+        return Trail(
+            files=newest_files(files),
+            acts=mark_replaced(map(clean.act, self.acts[-MOST_ACTS:])),
+            running=tuple(map(clean.task, self.tasks.running[-MOST_RUNNING:])),
+            checks=tuple(map(clean.check, checks)),
+            git=self._git_state(files, clean),
+            reads=tuple(map(clean.read, self.book.list_reads())),
+            root=self.book.places.root,
+            messages=self.trail.messages + messages,
+            ahead=max(self.trail.ahead - messages, 0),
+        )
+
+    def _git_state(self, files: list[TrackedFile], clean: EntryCleaner) -> GitState:
+        last = max((act.at for act in self.acts if act.what == "commit" and act.ok), default=-1)
+        changed = max((file.at for file in files if file.state in CHANGED), default=-1)
+        is_dirty = changed > last or (last < 0 and self.trail.git.is_dirty)
+        is_ours = self.branch_folder in ("", self.book.places.root)
+        branch = clean.name(self.branch) if is_ours else ""
+        return GitState(branch=branch, commit=self.commit, is_dirty=is_dirty)
+
+
+def _misses(result: ToolResult) -> bool:
+    """Whether a command that shows files found none."""
+    head = result.text[:600]
+    return "No such file" in head or "tool_use_error" in head or _REFUSED in head
+
+
+def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
+    """Steps towards something that the same command did: staging for a commit, a folder for a file."""
+    acts = [effect for items in effects for effect in items if effect.kind == "act"]
+    small = [effect for effect in acts if effect.path in ("stage", "mkdir")]
+    if not small:
+        return []
+    commits = any(
+        fate.done and effect.path == "commit" for items, fate in zip(effects, found, strict=True) for effect in items
+    )
+    others = sum(effect.kind != "make" for items in effects for effect in items)
+    alone = others == sum(effect.path == "mkdir" for effect in acts)
+    return [effect for effect in small if (commits if effect.path == "stage" else not alone)]
+
+
+def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
+    """One edit of any editor: a text replaced, put in, or written anew."""
+    fields = {key.lower().replace("_", ""): value for key, value in arguments.items()}
+    old = next((fields[key] for key in OLD_KEYS if isinstance(fields.get(key), str)), "")
+    new = next((fields[key] for key in NEW_KEYS if isinstance(fields.get(key), str)), "")
+    change = replacement(path, old, new)
+    return change if old else change._replace(deed="add")
+
+
+def _lines(look: Look) -> str:
+    """The lines that a call asks for."""
+    both = look.get("viewrange", "linerange")
+    if isinstance(both, list) and len(both) == 2:
+        return f"{both[0]}-{both[1]}"
+    first, limit = look.get("offset", "startline", "linestart", "start"), look.get("limit", "maxlines")
+    last = look.get("endline", "lineend", "end")
+    if type(first) is not int and type(limit) is not int:
+        return ""
+    start = first if type(first) is int else 1
+    stop = last if type(last) is int else start + limit - 1 if type(limit) is int else ""
+    return f"{start}-{stop}"
+
+
+def _short(value: Any) -> str:
+    """An argument in a few words; of a list, what its items hold."""
+    if isinstance(value, list):
+        return " + ".join(filter(None, map(_short, value[:4])))
+    if isinstance(value, dict):
+        return " ".join(str(item)[:40] for item in list(value.values())[:4] if isinstance(item, str | int | float))
+    return str(value)[:60] if isinstance(value, str | int | float) and value != "" else ""

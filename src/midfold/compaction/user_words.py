@@ -1,0 +1,164 @@
+"""The user's own words in one compaction: which of them stay in messages, and which the handoff quotes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from midfold.compaction.archive import handle_of
+from midfold.compaction.boundary import Plan
+from midfold.compaction.handoff import without_summary
+from midfold.compaction.previews import Ends, ladder_for
+from midfold.compaction.receipt import OmittedWords
+from midfold.compaction.summary import CHARACTERS_PER_TOKEN
+from midfold.compaction.truncate import shown_words
+from midfold.compaction.user_record import (
+    MAX_OTHER_SHARE,
+    MAX_WORDS_SHARE,
+    RecordText,
+    UserRecord,
+    Words,
+    missing_words,
+    parse_record,
+    reports_finished,
+    words_of,
+)
+from midfold.transcript.message import Transcript
+from midfold.transcript.tokens import estimate_text
+
+if TYPE_CHECKING:
+    from midfold.compaction.context import Job
+
+STAYING_OF_TARGET = 0.1
+"""Share of a size that was asked for, for verbatim messages: where they take more, they are shortened."""
+
+
+class WordsOfUser:
+    """The user's words in the messages of a job and in the handoff before it, read once."""
+
+    def __init__(self, job: Job, beside: Callable[[], Container[int]]) -> None:
+        self.job = job
+        self._find_beside = beside
+        """Returns the places of messages that also hold a client's summary."""
+        self._records: dict[Plan, RecordText] = {}
+
+    @cached_property
+    def view_tokens(self) -> int:
+        """Size of the view without system prompt and tools, at most."""
+        job = self.job
+        return max(int((job.limit - job.fixed_tokens * job.scale) / max(job.scale, 0.01)), 0)
+
+    @cached_property
+    def _previous(self) -> tuple[list[Words], str]:
+        """The record and the summary of the previous handoff; no record where the handoff is not ours."""
+        state = self.job.state
+        return parse_record(state.summary) if state.folds else ([], state.summary)
+
+    @property
+    def previous_summary(self) -> str:
+        """The summary of the previous handoff, without the user's words."""
+        return self._previous[1]
+
+    @property
+    def previous_tokens(self) -> int:
+        """Size of the user's words in the previous handoff."""
+        return estimate_text(self.job.state.summary) - estimate_text(self.previous_summary)
+
+    @cached_property
+    def _speech(self) -> dict[int, tuple[list[Words], str]]:
+        """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
+        job, tools, beside = self.job, dict[str, str](), self._find_beside()
+        found: dict[int, tuple[list[Words], str]] = {}
+        for index, message in enumerate(job.messages):
+            if index in job.ours:
+                continue
+            said = words_of(without_summary(message) if index in beside else message, tools)
+            report = reports_finished(message)
+            if said or report:
+                handle, redact = handle_of(message), job.request.redact
+                words = [Words(redact(text), handle, is_reply=is_reply) for text, is_reply in said]
+                found[index] = (words, report)
+        return found
+
+    @cached_property
+    def _newest_ask(self) -> int:
+        """The place of the newest message in which the user says something of their own; -1 if there is none."""
+        asked = (index for index, (words, _) in self._speech.items() if any(not said.is_reply for said in words))
+        return max(asked, default=-1)
+
+    @cached_property
+    def _ask_text(self) -> str:
+        return self._speech[self._newest_ask][0][-1].text if self._newest_ask >= 0 else ""
+
+    @property
+    def _max_tokens(self) -> int:
+        return int(self.view_tokens * MAX_WORDS_SHARE)
+
+    @cached_property
+    def ask_tokens(self) -> int:
+        """Tokens that the newest ask may take as a message of its own: all of it up to half of a view."""
+        size = estimate_text(self._ask_text)
+        return size if size <= self._max_tokens else self._max_tokens // 2
+
+    @cached_property
+    def shown_of_ask(self) -> int:
+        """Characters of the newest ask that stay in its message, however small the view is."""
+        is_whole = estimate_text(self._ask_text) <= self._max_tokens
+        return len(self._ask_text) if is_whole else int(self.ask_tokens * CHARACTERS_PER_TOKEN)
+
+    @cached_property
+    def ladder(self) -> tuple[Ends, ...]:
+        """How much of long messages can stay where a size was asked for, from all of it down to the least."""
+        return ladder_for(self.job.limit, self.shown_of_ask)
+
+    @property
+    def staying_tokens(self) -> int:
+        """Tokens that verbatim messages may take of a size that was asked for: their share, and the newest ask."""
+        return int(self.job.limit * STAYING_OF_TARGET + self.ask_tokens * self.job.scale)
+
+    def tokens(self, plan: Plan) -> int:
+        """Return the size of the user's words in the handoff of a plan."""
+        return round(self.record(plan).tokens * self.job.scale)
+
+    def record(self, plan: Plan) -> RecordText:
+        """Return the words that a handoff quotes: those of the previous one, and those that this plan folds."""
+        if plan not in self._records:
+            attempt = self.job.omissions.attempt
+            self._records[plan] = attempt("user words", lambda: self._build(plan), self._previous_record)
+        return self._records[plan]
+
+    def missing_from(self, view: Transcript) -> tuple[OmittedWords, ...]:
+        """Return the rules, decisions and tasks in the messages that a view does not hold verbatim."""
+        record = UserRecord(self._previous[0])
+        for words, _ in self._speech.values():
+            for spoken in words:
+                record.add(spoken)
+        redact = self.job.request.redact
+        return missing_words(record, "\n".join(redact(message.text) for message in view))
+
+    @property
+    def _previous_record(self) -> RecordText:
+        """The record of the previous handoff, unchanged."""
+        text = self.job.state.summary.removesuffix(self.previous_summary).strip() if self._previous[0] else ""
+        return RecordText(text, estimate_text(text))
+
+    def _build(self, plan: Plan) -> RecordText:
+        fold, terse = set(plan.fold()), self.job.request.target_tokens is not None
+        record = UserRecord(self._previous[0])
+        for index, (words, report) in self._speech.items():
+            if index in fold:
+                for spoken in words:
+                    record.add(spoken)
+                if report:
+                    record.finish(report)
+        shown = 0
+        if self._newest_ask >= 0 and self._newest_ask not in fold:
+            shown = self.ask_tokens
+            if terse and len(self._ask_text) > self.shown_of_ask:
+                head = shown_words(self._ask_text, 0, self.shown_of_ask)[0]
+                handle = handle_of(self.job.messages[self._newest_ask])
+                fence = "```\n" if head.count("```") % 2 else ""
+                record.add(Words(fence + self._ask_text[len(head) :].strip(), handle, is_whole=False))
+        most = max(self._max_tokens - shown, self._max_tokens // 2)
+        return record.build(most, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)

@@ -1,0 +1,64 @@
+"""The tools of a context engine: which of them a model is offered, and what a call of one gives.
+
+Rules of this file:
+1. A name that somebody else's tool has, or that providers do not take, is left out, with a notice.
+2. Whatever a plugin raises becomes a PluginError, so that the model is told and the conversation goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from midfold.compaction.archive import Archive
+from midfold.compaction.redact import redact
+from midfold.engines import ContextEngine, ToolSpec
+from midfold.errors import PluginError
+from midfold.transcript import jsonio
+
+LONGEST_ANSWER = 20_000
+"""Characters a model is given of one answer."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class EngineTools:
+    """The tools that one engine has beside those named in `taken`."""
+
+    def __init__(self, engine: ContextEngine, taken: Collection[str]) -> None:
+        self._engine = engine
+        self.specs: dict[str, ToolSpec] = {}
+        self.notices: tuple[str, ...] = ()
+        try:
+            offered: Iterable[ToolSpec] = tuple(engine.tools())
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
+            self._leave_out("its tools", f"asking for them failed: {type(error).__name__}")
+            return
+        for spec in offered:
+            if problem := _problem(spec, {*taken, *self.specs}):
+                self._leave_out(f'its tool "{getattr(spec, "name", "")!s:.64}"', problem)
+            else:
+                self.specs[spec.name] = spec
+
+    def _leave_out(self, what: str, why: str) -> None:
+        self.notices = (*self.notices, f'context engine "{self._engine.name}": {what} cannot be offered: {why}')
+
+    def call(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
+        """What a tool says, as far as it is not too long. Raises PluginError where it fails."""
+        try:
+            told = self._engine.call_tool(name, arguments, archive)
+        except Exception as error:  # a plugin may raise anything; the model is told what
+            raise PluginError(f"{name} failed: {type(error).__name__}: {redact(str(error))[:500]}") from error
+        if not isinstance(told, str):
+            raise PluginError(f"{name} failed: it gave a value of type {type(told).__name__}, expected text")
+        left = len(told) - LONGEST_ANSWER
+        return told if left <= 0 else f"{told[:LONGEST_ANSWER]}\n[... {left:,} characters left out ...]"
+
+
+def _problem(spec: object, taken: Collection[str]) -> str:
+    if not isinstance(spec, ToolSpec):
+        return f"found a value of type {type(spec).__name__}, expected a ToolSpec"
+    if not _NAME.fullmatch(str(spec.name)):
+        return "a name has 1 to 64 letters, digits, dashes and underscores"
+    if spec.name in taken:
+        return "another tool has that name"
+    return "" if jsonio.encode(spec.parameters).startswith(b"{") else "its parameters are no JSON Schema of an object"

@@ -1,0 +1,133 @@
+"""How an engine is asked: when to fold, and to fold. Whatever a plugin does, the conversation stays whole.
+
+Rules of this file:
+1. An engine that says nothing of use about when to fold leaves that to the size of the prompt.
+2. One that raises while it folds, or gives back what is no legal conversation, has folded nothing: every message stays.
+3. What another engine makes of the user's words is checked and reported, never rewritten.
+4. All of this is in the receipt, failures in the words of `ENGINE_FAILED`. Faults of the built-in engines raise.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from midfold.compaction.budget import Pressure
+from midfold.compaction.context import Job
+from midfold.compaction.finish import fail, leave, make_outcome, make_receipt
+from midfold.compaction.receipt import SummaryFacts, account
+from midfold.compaction.redact import redact
+from midfold.compaction.request import CompactionRequest, Flow, Outcome, SummaryAnswer, SummaryAsk
+from midfold.decide import Decision, Situation, paused_words
+from midfold.engines.compressor import Compressor, Noop
+from midfold.engines.contract import ContextEngine
+from midfold.errors import MidfoldError, PluginError
+from midfold.transcript.laws import violations
+from midfold.transcript.message import Message
+
+ENGINE_FAILED = "CONTEXT ENGINE FAILED"
+BUILT_IN = (Compressor, Noop)
+LONGEST_REASON = 300
+
+
+def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Situation) -> Situation:
+    """The situation with what the engine says of it."""
+    if type(engine) in BUILT_IN:
+        return msgspec.structs.replace(situation, pressure=engine.should_compress(request))
+    try:
+        pressure = engine.should_compress(request)
+        if not isinstance(pressure, Pressure):
+            raise PluginError(_type_problem("should_compress", pressure, "a Pressure"))
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the size decides instead
+        told = f"{_words(engine, error)}. When to fold is decided by the size of the prompt"
+        return msgspec.structs.replace(situation, fault=told)
+    return msgspec.structs.replace(situation, pressure=pressure)
+
+
+def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
+    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
+    if not decision.fold:
+        return _decline(Job(request), decision)
+    asked = decision.apply(request)
+    if type(engine) in BUILT_IN:
+        outcome = yield from engine.compress(asked)
+        return decision.settle(outcome.with_recovery(request.messages))
+    try:
+        outcome = _report_words(engine, request, (yield from _compress(engine, asked)))
+        return decision.settle(outcome.with_recovery(request.messages))
+    except PluginError as error:
+        reason = _words(engine, error)
+    except MidfoldError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
+        reason = _words(engine, error)
+    return decision.settle(fail(Job(request), f"{reason}. Nothing was folded, every message is as it was"))
+
+
+def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
+    """Return the outcome of another engine; its receipt lists the user's rules and tasks that the view lacks.
+
+    A subclass of the built-in engine has listed them already.
+    """
+    if isinstance(engine, Compressor) or not outcome.changed:
+        return outcome
+    missing = Job(request).words.missing_from(outcome.messages)
+    if not missing:
+        return outcome
+    notice = (
+        f'The engine "{engine.name}" left out rules, decisions or tasks in {len(missing):,} message(s) of the user; '
+        "see omitted_words for their handles."
+    )
+    receipt = msgspec.structs.replace(
+        outcome.receipt, omitted_words=missing, notices=(*outcome.receipt.notices, notice)
+    )
+    return msgspec.structs.replace(outcome, receipt=receipt)
+
+
+def _decline(job: Job, decision: Decision) -> Outcome:
+    """Return the outcome of a decision not to fold; a cooldown reports the failure that started it."""
+    if not decision.pause:
+        return decision.settle(leave(job, decision.reason))
+    kind = decision.failure
+    told = account(kind, kept=True, left=decision.pause)._asdict()
+    job.notices.append(paused_words(kind, decision.pause))
+    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
+    return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
+
+
+def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:
+    flow = engine.compress(request)
+    answer: SummaryAnswer | None = None
+    if not hasattr(flow, "send"):
+        raise PluginError(_type_problem("compress", flow, "a generator"))
+    while True:
+        try:
+            ask = next(flow) if answer is None else flow.send(answer)
+        except StopIteration as stop:
+            return _legal(stop.value, request)
+        if not isinstance(ask, SummaryAsk):
+            raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryAsk")
+        answer = yield ask
+
+
+def _legal(outcome: object, request: CompactionRequest) -> Outcome:
+    if not isinstance(outcome, Outcome):
+        raise PluginError(_type_problem("compress", outcome, "an Outcome"))
+    messages, given = outcome.messages, cast("object", outcome.messages)
+    if not isinstance(given, tuple) or not all(isinstance(message, Message) for message in given):
+        raise PluginError("compress gave back messages that are no tuple of Message")
+    if request.messages and not messages:
+        raise PluginError("compress gave back no messages")
+    if outcome.changed and (found := violations(messages)) and not violations(request.messages):
+        raise PluginError(f"compress gave back messages that no provider takes: {found[0]}")
+    return outcome
+
+
+def _type_problem(method: str, value: object, what: str) -> str:
+    return f"{method} gave a value of type {type(value).__name__}, expected {what}"
+
+
+def _words(engine: ContextEngine, error: Exception) -> str:
+    reason = redact(str(error))[:LONGEST_REASON] if isinstance(error, PluginError) else type(error).__name__
+    return f'{ENGINE_FAILED}: "{engine.name}": {reason}'

@@ -1,0 +1,209 @@
+"""Summaries by the conversation's own model, with the credential of one of its requests.
+
+Rules of this file:
+1. Nothing here happens unless `auxiliary.compression.provider` is `main`.
+2. A request goes where the client's went: to the same upstream and path, with the same headers.
+3. The headers are held by one object, for one summary. They leave it when the summary is there or its time is over, and
+   no text, record or error is made of them.
+4. A subscription is its owner's to spend: its tokens are used only if the settings say so.
+5. What the provider has cached is sent again as it was, less its end, where that is cheaper than sending the turns.
+   Only the upstream, model and credential that have had these bytes get them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from midfold.api import believe
+from midfold.cache import plan_document
+from midfold.cache.markers import mark
+from midfold.cache.prices import prices_for
+from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.config import Config
+from midfold.errors import ModelFailed, SummaryFailed, UpstreamError
+from midfold.gateway.encodings import BodyTooLarge, decode_body
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.request_size import MeasuredRequest, bare_of_markers
+from midfold.gateway.routes import CREDENTIALS, Raw, betas, encoding_of, to_upstream
+from midfold.gateway.upstream import Client, Upstream, UpstreamTarget
+from midfold.model.endpoint import Endpoint, Wire
+from midfold.model.failures import failure_in, failure_of
+from midfold.model.summarizer import ModelSummarizer
+from midfold.model.summary_call import SummaryCall
+from midfold.transcript import jsonio
+from midfold.transcript.document import read, with_instruction
+from midfold.transcript.message import Transcript, Usage
+from midfold.transcript.replies import ModelAnswer, read_answer
+
+LARGEST = 8_000_000
+"""Bytes of an answer."""
+WIRES: Mapping[str, Wire] = {"openai-chat": "openai", "openai-responses": "responses", "anthropic": "anthropic"}
+NOT_AGAIN = frozenset(
+    (
+        b"accept",
+        b"accept-encoding",
+        b"content-type",
+        b"idempotency-key",
+        b"x-client-request-id",
+        b"x-codex-turn-metadata",
+    )
+)
+"""Headers of a request that are about that one alone."""
+_SUBSCRIPTION = re.compile(rb"sk-ant-oat|eyJ[A-Za-z0-9_-]{8}|ya29\.|gh[ou]_")
+"""What tokens of accounts begin with: Claude's, ChatGPT's and other JSON web tokens, Google's, GitHub's."""
+OWN_HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"))
+MOSTLY = 0.5
+"""Of a prompt: where so much is cached, its beginning is."""
+
+
+def is_subscription(headers: list[Raw]) -> bool:
+    """Whether a client shows the token of somebody's subscription, and no API key."""
+    if any(name == b"chatgpt-account-id" for name, _ in headers) or any(
+        beta.startswith("oauth-") for beta in betas(headers)
+    ):
+        return True
+    shown = [value for name, value in headers if name in CREDENTIALS]
+    return any(_SUBSCRIPTION.match(value[7:] if value[:7].lower() == b"bearer " else value) for value in shown)
+
+
+class OwnModels:
+    """Whoever a conversation is held with, as its summary model."""
+
+    def __init__(self, config: Config, client: Client, clock: Callable[[], float] = time.time) -> None:
+        self.config, self._client, self._clock = config, client, clock
+        self.task = config.auxiliary.compression
+        self.is_on = self.task.provider == "main"
+
+    def may_ask(self, exchange: Exchange) -> bool:
+        """Whether the credential of a request may be used for a summary."""
+        upstream = exchange.upstream
+        if upstream is None or exchange.route.dialect is None:
+            return False
+        return upstream.key is not None or self.task.subscriptions or not is_subscription(exchange.headers)
+
+    def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> OwnSummarizer:
+        """For one summary, with the credential of this request."""
+        upstream, dialect = exchange.upstream, exchange.route.dialect
+        assert upstream is not None
+        model = measured.conversation.document.model or ""
+        endpoint = self._endpoint(upstream, WIRES[dialect or ""], model, measured.limits.window)
+        sent = (pair for pair in exchange.headers if pair[0] not in NOT_AGAIN)
+        headers = [*to_upstream(sent, upstream.credential(exchange.route.wire)), *OWN_HEADERS]
+        path = exchange.raw_path.removesuffix("/compact") if exchange.route.kind == "compact" else exchange.raw_path
+        target = upstream.target(path, exchange.scope.get("query_string", b""))
+        return OwnSummarizer(endpoint, self._client, upstream, target, headers, self._clock)
+
+    def _endpoint(self, upstream: Upstream, wire: Wire, model: str, window: int) -> Endpoint:
+        task, name = self.task, self.task.model or model
+        belief = believe(name, self.config)
+        return Endpoint(
+            name="main",
+            wire=wire,
+            base_url=upstream.base,
+            model=name,
+            context_length=task.context_length or (window if name == model else belief.model.context_window),
+            max_output=belief.model.max_output if belief.known else None,
+            timeout=task.timeout,
+            extra_body=jsonio.decode(task.extra_body) if task.extra_body else {},
+            reasoning_effort=task.reasoning_effort,
+            reuse_prefix=task.reuse_prefix is not False and name == model,
+        )
+
+    def price_of_cached(self, measured: MeasuredRequest, usage: Usage | None) -> float:
+        """What a token of a request that was just answered costs again, as a share of a new one's price."""
+        model = measured.conversation.document.model
+        prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
+        known = 0 if usage is None else usage.cache_read_tokens + usage.cache_write_tokens
+        is_cached = usage is not None and known >= MOSTLY * usage.prompt_tokens
+        return prices.read if is_cached else max(prices.write, 1.0)
+
+
+class OwnSummarizer(ModelSummarizer):
+    """The calls of one summary, on the gateway's event loop. `forget` ends what it can do."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        client: Client,
+        upstream: Upstream,
+        target: UpstreamTarget,
+        headers: list[tuple[str, str]],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(endpoint, clock=clock)
+        self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
+
+    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+        raise SummaryFailed("no_provider", "this model is asked on the event loop only")
+
+    def forget(self) -> None:
+        self._headers = []
+
+    async def _send_async(self, call: SummaryCall) -> ModelAnswer:
+        place, data = self._upstream.place, await asyncio.to_thread(call.request)
+        try:
+            async with asyncio.timeout(call.endpoint.timeout):
+                answer = await self._client.send("POST", self._upstream, self._target, self._headers, data)
+                data = await answer.read(LARGEST)
+            data = await asyncio.to_thread(decode_body, data, encoding_of(answer.headers), LARGEST)
+        except TimeoutError:
+            raise ModelFailed("timeout", f"{place} did not finish in time") from None
+        except UpstreamError as error:
+            raise ModelFailed("timeout" if error.timed_out else "network", f"{place} did not answer") from None
+        except BodyTooLarge:
+            raise ModelFailed("malformed", "the answer is too large") from None
+        if answer.status != 200:
+            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+            raise failure_of(answer.status, told, data, place, self._clock())
+        return await asyncio.to_thread(_read, call.endpoint.dialect, data)
+
+
+def _read(dialect: str, data: bytes) -> ModelAnswer:
+    answer = read_answer(dialect, data)
+    if answer.error:
+        raise failure_in(answer.error)
+    if answer.problem:
+        raise ModelFailed("malformed", answer.problem)
+    return answer
+
+
+class SentPrefix:
+    """The request that a provider has just had, less its end, with an instruction behind it."""
+
+    def __init__(self, measured: MeasuredRequest, config: Config) -> None:
+        self._measured, self._config = measured, config
+
+    def __call__(self, messages: Transcript, instruction: str, wire: str) -> Mapping[str, Any] | None:
+        measured = self._measured
+        conversation, view = measured.conversation, measured.view[: len(messages)]
+        if WIRES[conversation.dialect.name] != wire:
+            return None
+        if wire == "anthropic":
+            view = tuple(bare_of_markers(message, conversation.dialect) for message in view)
+        noted = measured.checkpoint is not None and measured.checkpoint.noted
+        body = conversation.body_with(view, noted=noted, offered=measured.tools)
+        value: dict[str, Any] = jsonio.decode(self._mark(body) if wire == "anthropic" else body)
+        field = "input" if wire == "responses" else "messages"
+        value[field] = with_instruction(value[field], instruction, conversation.dialect.name)
+        return {**value, **_free_choice(value, wire)}
+
+    def _mark(self, body: bytes) -> bytes:
+        """With markers where this request ends: the client's stood where its own did."""
+        document, caching = read(body, dialect="anthropic"), self._config.prompt_caching
+        hints = plan_document(
+            document, provider="anthropic", ttl=caching.cache_ttl, strategy="system_and_3", setting="on"
+        )
+        return bytes(mark(document, hints)) if hints else body
+
+
+def _free_choice(body: Mapping[str, Any], wire: str) -> dict[str, Any]:
+    """A request that must call a tool would get no summary."""
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if choice is None or kind in ("auto", "none"):
+        return {}
+    return {"tool_choice": {"type": "none"} if wire == "anthropic" else "none"}

@@ -1,0 +1,585 @@
+"""Tools with which a model looks into what was folded, run by the gateway and hidden from the client.
+
+Rules of this file:
+1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), behind the
+   client's own. What it was offered once it keeps, byte for byte: the definitions stand in the store, found by the
+   messages that were folded first, so that an undo, a restart or another version changes nothing. A client that has a
+   tool of such a name keeps it, and one without tools is offered none.
+2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
+   the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
+   apart. What a stream says before a call is relayed as it comes (see `joined`).
+3. A turn that calls our tools and the client's at once is the client's turn. Our calls are removed from it and run;
+   the client's next request gets them back, with their results, in the place they had.
+4. Rounds, what they may bring and the time they take are bounded, and so are calls that were cut off. Then the model
+   must answer without tools; a call of ours that it makes all the same is taken out of its answer.
+5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
+   another conversation that began with the same messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import Raw
+
+from midfold.compaction.archive import Archive
+from midfold.compaction.receipt import RecallCost
+from midfold.engines.engine_tools import EngineTools
+from midfold.errors import MidfoldError, PluginError, UpstreamError
+from midfold.gateway.client_compactions import (
+    ClientSummaries,
+    LinkedPast,
+    LinkedSession,
+    SummaryLink,
+    asks_for_summary,
+    may_continue,
+    summary_in,
+)
+from midfold.gateway.encodings import decode_body
+from midfold.gateway.exchange import Exchange, Owner
+from midfold.gateway.fold_request import names_of
+from midfold.gateway.hidden_turns import (
+    BesideCalls,
+    Continuation,
+    ContinuationMemory,
+    HiddenRun,
+    HiddenTurnMemory,
+    OfferMemory,
+    raw_messages,
+)
+from midfold.gateway.overflows import MOST_OF_ERRORS
+from midfold.gateway.peek import MOST_VALUES, structural_values
+from midfold.gateway.prepare import LARGE
+from midfold.gateway.request_size import ClientHistory, MeasuredRequest, ToolOffer
+from midfold.gateway.routes import encoding_of, to_client
+from midfold.gateway.stream_merge import JOINED, JoinedStream
+from midfold.gateway.upstream import MOST_READ
+from midfold.plugins import engine_for
+from midfold.recall import NAMES, NOTHING_FOLDED, AnswerBounds, Recall
+from midfold.store.sqlstore import StoredOriginals
+from midfold.store.stored_search import StoredPast
+from midfold.store.sync import Checkpoint
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS, read, write
+from midfold.transcript.jsonio import entries
+from midfold.transcript.message import ToolCall, Transcript, read_usage
+from midfold.transcript.replies import BLANK, FIRST_OF_STREAM, ModelAnswer, read_answer, result_messages
+from midfold.transcript.splice import Piece, replace_values
+from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
+from midfold.transcript.tokens import estimate_text
+from midfold.transcript.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from midfold.gateway.app import Gateway
+    from midfold.gateway.request_size import PreparedRequest
+    from midfold.gateway.upstream import UpstreamAnswer
+
+MOST_ROUNDS, MOST_CUT_OFF = 8, 2
+"""Rounds, and those one after the other whose calls were cut off: the same request would cut off the next, too."""
+MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
+"""What the tools may bring in one request of a client: no more than this, nor than most of what is left of the window,
+and at least so much."""
+SHARE = 0.8
+MOST_SECONDS = 120.0
+"""After so long no other round is begun."""
+MAX_CALLS_PER_TURN = 20
+MAX_SECONDS_PER_TURN = 5.0
+"""Calls of our tools that are run in one turn of the model, and seconds after which no other one is run."""
+THREADS, THREADS_PER_OWNER = 8, 2
+"""Searches that run at the same time, in threads of their own: they delay no fold, and one owner's delay no other's."""
+CHARACTERS_PER_TOKEN = 2
+AT_ONCE = 4_096
+"""Bytes of a stream that are read before others have their turn."""
+TOO_MANY = (
+    f"Not run: a turn may take {MAX_CALLS_PER_TURN} calls and {MAX_SECONDS_PER_TURN:g} s. Call it again if needed."
+)
+UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
+NO_ROOM = "[no more fits into this turn]"
+TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
+
+
+_SearchedPast = tuple[Recall, Checkpoint | None]
+"""What the tools search, and the checkpoint of the request."""
+
+
+def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
+    """Tools as a dialect writes them, without the brackets."""
+    return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
+
+
+def _is_among(name: str, tools: bytes) -> bool:
+    return f'"{name}"'.encode() in tools
+
+
+class Allowance:
+    """What is left of rounds, tokens and time for the hidden rounds of one request."""
+
+    def __init__(self, measured: MeasuredRequest | None) -> None:
+        self._ends = time.monotonic() + MOST_SECONDS
+        self._rounds, self._cut_off = MOST_ROUNDS, 0
+        self._tokens = MOST_TOKENS
+        if measured is not None:
+            limits = measured.limits
+            room = int((limits.window - limits.reservation - measured.size.tokens) * SHARE)
+            self._tokens = max(min(room, MOST_TOKENS), LEAST_TOKENS)
+
+    @property
+    def is_over(self) -> bool:
+        return self._rounds <= 0 or self._tokens <= 0 or time.monotonic() >= self._ends
+
+    def take(self, text: str) -> str:
+        """As much of an answer as fits."""
+        room = max(self._tokens, 0) * CHARACTERS_PER_TOKEN
+        fitting = text if len(text) <= room else f"{text[:room]}\n{NO_ROOM}"
+        self._tokens -= max(estimate_text(fitting), 1)
+        return fitting
+
+    def end_round(self, *, is_cut_off: bool) -> None:
+        self._cut_off = self._cut_off + 1 if is_cut_off else 0
+        self._rounds = self._rounds - 1 if self._cut_off < MOST_CUT_OFF else 0
+
+
+class RecallRounds:
+    """Conversations with hidden turns."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        assert gateway.sessions is not None
+        self.gateway = gateway
+        self.preparer = gateway.preparer
+        self.sessions = gateway.sessions
+        self.hidden = HiddenTurnMemory(gateway.sessions.store, self.preparer.policy.redactor)
+        self.offers = OfferMemory(gateway.sessions.store)
+        self.is_always = gateway.settings.recall == "on"
+        self.preparer.measurer.put_back = self._put_back
+        self.preparer.measurer.reads_everything = self.is_always
+        self.decode = jsonio.decode
+        """Reads an event of a stream, once for all who look at it."""
+        self.summaries = ClientSummaries(gateway.sessions.store)
+        self.preparer.measurer.may_continue = may_continue
+        self.continuations = ContinuationMemory(gateway.sessions.store, self.preparer.policy.redactor)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-recall")
+        self._searching: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
+
+    def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
+        """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
+        whole = self.hidden.put_back(owner, conversation)
+        source = conversation.document.source
+        if isinstance(source, bytes) and may_continue(source):
+            whole.link = self.summaries.find(owner, conversation.system, conversation.bare)
+        whole.offer = self._offer(owner, conversation, b"" if whole.link is None else whole.link.tools.encode())
+        return whole
+
+    def _offer(self, owner: Owner, conversation: ClientHistory, linked: bytes = b"") -> ToolOffer:
+        known = b"" if self.is_always else self.offers.find(owner, conversation) or linked
+        theirs = conversation.raw_tools
+        if theirs is None:
+            return ToolOffer(problem=TAKEN)
+        if known:
+            clash = any(_is_among(name, theirs) for name in names_of(known))
+            return ToolOffer(problem=TAKEN) if clash else ToolOffer(kept=known)
+        if not theirs and not self.is_always:
+            return ToolOffer()
+        if any(_is_among(name, theirs) for name in NAMES):
+            return ToolOffer(problem=TAKEN)
+        specs = self.engine_tools.specs.values()
+        left_out = ", ".join(spec.name for spec in specs if _is_among(spec.name, theirs))
+        problem = f"tools of the context engine left out, the client has such: {left_out}" if left_out else ""
+        free = [spec for spec in specs if not _is_among(spec.name, theirs)]
+        ours = definitions(conversation.dialect.name, [*Recall.tools, *free])
+        return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
+
+    async def go_on_from_last(self, exchange: Exchange) -> None:
+        """A conversation that the provider keeps goes on from what came last there, with all that it waits for.
+
+        A stream has one id from its beginning on; the provider has what came last under another one.
+        """
+        asked = exchange.peek.previous_response_id if exchange.peek is not None else None
+        if not isinstance(asked, str):
+            return
+        found = self.continuations.find_in_memory(exchange.owner, asked)
+        if found is None:
+            found = await self.preparer.in_thread(self.continuations.find_in_store, exchange.owner, asked)
+        if found is not None:
+            exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, found)
+
+    def applies(self, exchange: Exchange) -> bool:
+        """Whether the model may call tools of ours."""
+        return bool(exchange.own_tools) and exchange.route.kind == "generate"
+
+    async def relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer | None = None) -> None:
+        """The turn that does not call our tools, after as many hidden ones as the model wants; `answer` is the first
+        one's, where it has been asked for."""
+        if answer is None:
+            if Allowance(prepared.measured).is_over:
+                body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, (), True)
+                prepared = prepared._replace(body=body)
+            prepared, answer = await self.gateway.fetch(exchange, prepared)
+        await self._note_offer(exchange, prepared)
+        joined = JOINED[exchange.route.dialect or ""](exchange.own_tools)
+        allowance = Allowance(prepared.measured)
+        hidden: Transcript = ()
+        while True:
+            is_last = allowance.is_over
+            data, told, turn = await self._read(exchange, answer, joined)
+            if not hidden:
+                self._observe(exchange, prepared, turn, answer)
+            ours = [call for call in turn.calls if call.name in exchange.own_tools]
+            is_for_client = joined.is_for_client or joined.calls_client(turn)
+            if answer.status != 200 or not ours or is_last or is_for_client:
+                break
+            answers = await self._run_calls(exchange, ours, prepared, allowance)
+            values = [*turn.messages, *result_messages(joined.dialect, answers)]
+            hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
+            allowance.end_round(is_cut_off=turn.finish == "length" or all(_arguments(call) is None for call in ours))
+            self._count_round(exchange, turn)
+            joined.hide()
+            if _is_stream(answer):
+                # The end of a stream reaches the client before we know it: its next request must find the turns.
+                await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
+            last = allowance.is_over
+            body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
+            answer = await self.gateway.send(exchange, body)
+        beside = None
+        if ours and answer.status == 200:
+            joined.end(turn)
+            data = await self.preparer.work_on(len(told), _without_hidden, joined, told)
+            answers = [(call.id, NO_ROOM) for call in ours]
+            if not is_last:
+                answers = await self._run_calls(exchange, ours, prepared, allowance)
+                beside = BesideCalls.of(joined.dialect, turn, answers)
+            await self._owe(exchange, prepared, joined, answers)
+        if beside is not None or (hidden and not _is_stream(answer) and answer.status == 200):
+            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
+        if answer.status == 200 and prepared.measured is not None:
+            await self._note_summary(exchange, prepared.measured, turn)
+        await self._relay_rest(exchange, prepared, answer, data, joined, told)
+
+    async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
+        """Note an answer that may become the client's own summary, and store the conversation that it is about."""
+        conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
+        if folder is None or (checkpoint is None and conversation.link is None):
+            return
+        summary, owner, tools = summary_in(turn), exchange.owner, measured.tools.decode()
+        own = LinkedSession(_session_of(measured), 0 if checkpoint is None else checkpoint.seq, len(conversation.bare))
+        if checkpoint is not None:
+            folded = SummaryLink.after(conversation.link, msgspec.structs.replace(own, count=checkpoint.count), tools)
+            self.summaries.note_newest(owner, conversation.as_sent.bare, folded)
+        if not asks_for_summary(conversation.as_sent.talk):
+            return
+
+        def keep() -> None:
+            stored = folder.sync(conversation, measured.name, measured.limits).name
+            link = SummaryLink.after(conversation.link, msgspec.structs.replace(own, session=stored), tools)
+            self.summaries.keep(owner, self.summaries.remember(owner, summary, link), link)
+
+        # A stream may have reached its client already: the next request must find the link.
+        if self.summaries.remember(owner, summary, SummaryLink.after(conversation.link, own, tools)):
+            try:
+                await self.preparer.in_thread(keep)
+            except MidfoldError as error:
+                exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
+
+    async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
+        """Writes down what a conversation is offered from now on."""
+        measured = prepared.measured
+        if measured is None or measured.checkpoint is None or measured.conversation.offer.kept:
+            return
+        try:
+            await self.preparer.in_thread(
+                self.offers.keep, exchange.owner, measured.conversation.as_sent, measured.tools, measured.checkpoint
+            )
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: the tools were not written down ({type(error).__name__})"
+
+    def _observe(
+        self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
+    ) -> None:
+        """What the provider counted for the request itself, before anything hidden was added to it."""
+        if answer.status == 200:
+            self.preparer.observe(exchange, prepared, read_usage(turn.usage))
+
+    def _count_round(self, exchange: Exchange, turn: ModelAnswer) -> None:
+        usage, account = turn.tokens, exchange.account
+        account.hidden = RecallCost(
+            rounds=account.hidden.rounds + 1,
+            prompt_tokens=account.hidden.prompt_tokens + usage.prompt_tokens,
+            cached_tokens=account.hidden.cached_tokens + usage.cache_read_tokens,
+            output_tokens=account.hidden.output_tokens + usage.completion_tokens,
+        )
+        account.reason = f"recall: {account.hidden.rounds} hidden rounds"
+
+    async def _read(
+        self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream
+    ) -> tuple[bytes, bytes, ModelAnswer]:
+        """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
+
+        What a stream says before it calls a tool is relayed meanwhile; no event of it is decoded twice.
+        """
+        if _is_stream(answer):
+            size = await self._read_stream(exchange, answer, joined)
+            return b"", b"", await self.preparer.work_on(size, joined.turn.finish)
+        data = await answer.read()
+        encoding = encoding_of(answer.headers)
+        told = await self.preparer.in_thread(decode_answer, data, encoding) if encoding or len(data) > LARGE else data
+        turn = await self.preparer.work_on(len(told), read_answer, joined.dialect, told)
+        joined.usage = turn.usage if answer.status == 200 else {}
+        return data, told, turn
+
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream) -> int:
+        """Passes on what may be, and says how many bytes came."""
+        events, issued, size = EventReader(self.decode), answer.issued, 0
+
+        async def pass_on(event: StreamEvent) -> None:
+            if issued is not None:
+                issued.look(event)
+            await self._send(exchange, answer, joined.feed(event))
+
+        try:
+            async for chunk in answer.chunks(MOST_READ, is_read=True):
+                size += len(chunk)
+                for start in range(0, len(chunk), AT_ONCE):
+                    for event in events.feed(chunk[start : start + AT_ONCE]):
+                        await pass_on(event)
+                    if start:
+                        await asyncio.sleep(0)
+            for event in events.end():
+                await pass_on(event)
+            if issued is not None:
+                await issued.settle()
+        except ValueError as error:
+            raise UpstreamError(str(error)) from None
+        finally:
+            answer.close()
+        return size
+
+    async def _send(self, exchange: Exchange, answer: UpstreamAnswer, data: bytes) -> None:
+        if data and not exchange.begun:
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
+        if data:
+            await exchange.write(data)
+
+    def _body(self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, last: bool) -> bytes:
+        document = read(prepared.body, dialect=exchange.route.dialect, name="the request")
+        body = bytes(write(document, messages=(*document.messages, *hidden)))
+        if last:
+            none = b'{"type":"none"}' if exchange.route.dialect == "anthropic" else b'"none"'
+            body = replace_values(body, {"tool_choice": none})
+        return body
+
+    async def _keep(self, exchange: Exchange, prepared: PreparedRequest, run: HiddenRun) -> None:
+        if prepared.measured is None:
+            return
+        try:
+            measured = prepared.measured
+            session = _session_of(measured)
+            sent = measured.conversation.as_sent
+            await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, run, session)
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
+
+    async def _owe(
+        self, exchange: Exchange, prepared: PreparedRequest, joined: JoinedStream, answers: list[tuple[str, str]]
+    ) -> None:
+        """Keep results for a response that the provider keeps with calls that its client does not know of."""
+        if joined.response_id:
+            owed = tuple(Raw(jsonio.encode(one)) for one in result_messages(joined.dialect, answers))
+            await self._keep_continuation(exchange, prepared, joined.response_id, Continuation(owed=owed))
+
+    async def _keep_continuation(
+        self, exchange: Exchange, prepared: PreparedRequest, asked: str, found: Continuation
+    ) -> None:
+        """Write down what a request needs that continues from a response; memory has it in any case."""
+        measured = prepared.measured
+        session = "" if measured is None else _session_of(measured)
+        known = self.continuations.add(exchange.owner, asked, found)
+        try:
+            await self.preparer.in_thread(self.continuations.keep, exchange.owner, asked, known, session)
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: a continuation was not written down ({type(error).__name__})"
+
+    async def _relay_rest(
+        self,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        answer: UpstreamAnswer,
+        data: bytes,
+        joined: JoinedStream,
+        told: bytes,
+    ) -> None:
+        """What is still to be sent of the last turn, and its account."""
+        exchange.account.usage = read_usage(joined.usage)
+        if _is_stream(answer):
+            rest = data + joined.rest()
+            for asked, last in joined.renamed.items():
+                await self._keep_continuation(exchange, prepared, asked, Continuation(last=last))
+            await self._send(exchange, answer, rest)
+            await self._end(exchange, answer)
+        elif exchange.begun:
+            await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
+        else:
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=joined.has_ended))
+            await exchange.write(data, more=False)
+
+    async def _end(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
+        if not exchange.begun:
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
+        await exchange.write(b"", more=False)
+
+    def _past(self, prepared: PreparedRequest) -> _SearchedPast | None:
+        """Return what the tools search: what is folded here, and the sessions before a client's own compaction."""
+        measured, store = prepared.measured, self.sessions.store
+        if measured is None:
+            return None
+        checkpoint, link = measured.checkpoint, measured.conversation.link
+        pasts = {
+            one.session: StoredPast(store, one.session, at=one.seq, stop=one.count)
+            for one in (() if link is None else link.sessions)
+            if store.info(one.session) is not None
+        }
+        if checkpoint is not None:
+            session, count = checkpoint.session, checkpoint.count
+            pasts.pop(session, None)
+            pasts[session] = StoredPast(store, session, at=checkpoint.seq, stop=count)
+        if not pasts:
+            return None
+        past = LinkedPast(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
+        bounds, seen = AnswerBounds.of(measured.limits.trigger), _visible_digests(prepared)
+        return Recall(past, self.sessions.redactor, seen=seen, bounds=bounds, clock=time.monotonic), checkpoint
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_calls(
+        self, exchange: Exchange, calls: list[ToolCall], prepared: PreparedRequest, allowance: Allowance
+    ) -> list[tuple[str, str]]:
+        """Run our calls of a turn in a thread, which stops when the client goes away."""
+        searching = self._searching.setdefault(exchange.owner.id, asyncio.Semaphore(THREADS_PER_OWNER))
+        is_over = threading.Event()
+        async with searching:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._answers, calls, prepared, allowance, is_over.is_set
+                )
+            finally:
+                is_over.set()
+
+    def _answers(
+        self,
+        calls: list[ToolCall],
+        prepared: PreparedRequest,
+        allowance: Allowance,
+        is_cancelled: Callable[[], bool],
+    ) -> list[tuple[str, str]]:
+        """Return an answer for each call, by id."""
+        past = self._past(prepared)
+        deadline, left = time.monotonic() + MAX_SECONDS_PER_TURN, MAX_CALLS_PER_TURN
+        answers = []
+        for call in calls:
+            if left <= 0 or is_cancelled() or time.monotonic() >= deadline:
+                answers.append((call.id, allowance.take(TOO_MANY)))
+            else:
+                left -= 1
+                answers.append((call.id, allowance.take(self._answer(call, past, is_cancelled))))
+        return answers
+
+    def _answer(
+        self, call: ToolCall, past: tuple[Recall, Checkpoint | None] | None, is_cancelled: Callable[[], bool]
+    ) -> str:
+        """Return what a tool says, which may be an error."""
+        if call.name in self.engine_tools.specs:
+            return self._engine_answer(call, None if past is None else past[1])
+        given = _arguments(call)
+        if past is None:
+            return NOTHING_FOLDED if given is not None else f"error: {UNREADABLE}"
+        answer = past[0].run(call.name, given, is_cancelled) if given is not None else past[0].refuse(UNREADABLE)
+        return f"error: {answer.text}" if answer.is_error else answer.text
+
+    def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
+        originals = None
+        if checkpoint is not None:
+            originals = StoredOriginals(
+                self.sessions.store, checkpoint.session, at=checkpoint.seq, stop=checkpoint.count
+            )
+        try:
+            given = _arguments(call)
+            if given is None:
+                raise PluginError(f"{call.name}: the arguments are not a JSON object")
+            return self.engine_tools.call(call.name, given, Archive(originals))
+        except PluginError as error:
+            return f"error: {error}"
+
+
+def _session_of(measured: MeasuredRequest) -> str:
+    """Return the session with which hidden turns of a request are deleted."""
+    return measured.name if measured.checkpoint is None else measured.checkpoint.session
+
+
+def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
+    """Digests of stored messages that the model still sees."""
+    measured = prepared.measured
+    if measured is None or measured.checkpoint is None:
+        return set()
+    conversation = measured.conversation
+    return {message.digest for message in measured.checkpoint.apply(conversation.bare, conversation.dialect)}
+
+
+def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
+    """What a call gives its tool; None where the model wrote no object."""
+    try:
+        given = jsonio.decode(call.arguments)
+    except jsonio.NotJSON:
+        return None
+    return given if isinstance(given, Mapping) else None
+
+
+def _without_hidden(joined: JoinedStream, told: bytes) -> bytes:
+    """The answer that ends a turn, without hidden calls: what is left of a stream, or what came in one piece."""
+    if not told:
+        return joined.rest()
+    if told.lstrip(BLANK)[:1] not in FIRST_OF_STREAM:
+        return jsonio.encode(joined.strip(jsonio.decode(told)))
+    events = EventReader()
+    return b"".join([*map(joined.feed, (*events.feed(told), *events.end())), joined.rest()])
+
+
+def _is_stream(answer: UpstreamAnswer) -> bool:
+    """Whether an answer can be relayed while it is read."""
+    return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
+
+
+def decode_answer(data: bytes, encoding: str) -> bytes:
+    """An answer without its encoding; nothing of one with more in it than anybody looks at."""
+    told = decode_body(data, encoding, LONGEST_EVENT + 1)
+    is_crowded = len(told) > LONGEST_EVENT or structural_values(told, MOST_VALUES) >= MOST_VALUES
+    return b"" if is_crowded else told
+
+
+def _continue_from(body: bytes, found: Continuation) -> bytes:
+    """Return a request that continues from the last hidden response, with results that its client does not know of."""
+    changes: dict[str, bytes | list[Piece] | None] = {}
+    if found.last:
+        changes["previous_response_id"] = jsonio.encode(found.last)
+    given, owed = bytes(entries(body).get("input", b"")).strip(), b",".join(map(bytes, found.owed))
+    if owed and given[:1] == b"[":
+        changes["input"] = b"[" + b",".join(filter(None, (owed, given[1:-1].strip()))) + b"]"
+    elif owed and given[:1] == b'"':
+        changes["input"] = b"[" + owed + b',{"role":"user","content":' + given + b"}]"
+    return replace_values(body, changes)
+
+
+def _error_in(body: bytes) -> Mapping[str, Any]:
+    """The error in a provider's answer; one of our own if there is none."""
+    try:
+        value = jsonio.decode(body)
+    except jsonio.NotJSON:
+        value = None
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream refused to go on"}

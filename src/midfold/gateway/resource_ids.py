@@ -1,0 +1,520 @@
+"""How far a client reaches into a provider's account with the gateway's own key.
+
+Rules of this file:
+1. A client that brings its own credential is relayed everything: the account is its own.
+2. With the gateway's key the routes of `table` are open, and of files, batches, stored responses and conversations
+   those that the same owner made. `gateway.routes: all` opens the rest.
+3. Another's id and one that does not exist are the same: neither is told apart by the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from midfold.errors import Closed, MidfoldError, NotTheirs, TooMuch, TranscriptError
+from midfold.gateway.encodings import inflating
+from midfold.gateway.exchange import Exchange, Owner
+from midfold.gateway.peek import structural_values
+from midfold.gateway.routes import Raw, encoding_of
+from midfold.gateway.upstream import Upstream, UpstreamAnswer
+from midfold.lru import LRU
+from midfold.store import SqlStore
+from midfold.store.database import Tx
+from midfold.transcript.sse import EventReader, StreamEvent
+
+if TYPE_CHECKING:
+    from midfold.session.sessions import Sessions
+
+
+# Which ids of a provider are whose: a row for each, under a name that only its owner arrives at.
+#
+# Rules:
+# 1. The store holds neither ids nor owners, only the names that `Owner.bind` makes of both.
+# 2. An id is somebody's when the provider gave it to them in an answer, and nobody's otherwise.
+# 3. Without a store the newest are remembered until the gateway ends.
+
+
+_log = logging.getLogger("midfold.gateway")
+
+MOST_REMEMBERED = 50_000
+TIDY_EVERY = 1_000
+"""Rows that are added before those that have ended are removed."""
+
+
+class IdPlace(NamedTuple):
+    """Whose things, at which provider."""
+
+    owner: Owner
+    base: str
+
+    def name(self, given: str) -> str:
+        return self.owner.bind(b"belonging", self.base.encode(), given.encode("utf-8", "surrogatepass"))
+
+
+class OwnedIds:
+    """All of them; used on one event loop."""
+
+    def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
+        self._database = None if store is None else store.database
+        self._known: LRU[str, bool] = LRU(MOST_REMEMBERED)
+        self._clock = clock
+        self._added = 0
+
+    async def has(self, place: IdPlace, given: str) -> bool:
+        """Whether an id was given to an owner. Raises StoreError where that cannot be known now."""
+        name = place.name(given)
+        if self._known.get(name):
+            return True
+        if self._database is None or not await asyncio.to_thread(self._is_in_store, name):
+            return False
+        self._known.put(name, True)
+        return True
+
+    async def add(self, place: IdPlace, ids: list[str], days: int | None = None) -> None:
+        """These are an owner's from now on; for some days, if their provider forgets them after that."""
+        names = [place.name(given) for given in ids]
+        for name in names:
+            self._known.put(name, True)
+        if self._database is None or not names:
+            return
+        ends = None if days is None else int(self._clock() * 1_000) + days * 86_400_000
+        try:
+            await asyncio.to_thread(self._store, names, ends)
+        except MidfoldError as error:
+            _log.warning("ids of a provider were not stored: %s", type(error).__name__)
+
+    def _is_in_store(self, name: str) -> bool:
+        assert self._database is not None
+        return bool(self._database.row("has_belonging", name=name))
+
+    def _store(self, names: list[str], ends: int | None) -> None:
+        assert self._database is not None
+        tidying = self._added % TIDY_EVERY == 0
+        self._added += len(names)
+
+        def write(tx: Tx) -> None:
+            for name in names:
+                tx.run("add_belonging", name=name, ends=ends)
+            if tidying:
+                tx.run("end_belongings", now=int(self._clock() * 1_000))
+
+        self._database.write(write)
+
+
+# The routes of a provider that are open to clients of the gateway's own provider key.
+#
+# Rules:
+# 1. What is not in the table is closed, whatever a provider makes of it.
+# 2. A path is compared as it was written. A spelling that two programs could read differently (percent signs, dots,
+#    empty segments, parameters) is in no table. Only a model's name may have its slashes, colons and @ encoded, as the
+#    official clients do: whichever way it is read, it is below `models/`.
+# 3. Lists are closed: they show what others have made.
+
+
+Made = Literal["", "thing", "batch", "upload", "response", "completion"]
+"""What an answer names that belongs to whoever asked, if anything."""
+
+
+class Grant(NamedTuple):
+    """What is open: `id` must be the owner's, `made` tells which ids of the answer are from then on."""
+
+    id: str | None = None
+    made: Made = ""
+    is_form: bool = False
+    """Whether files are sent as forms here, which pass by without being read."""
+
+
+_SAFE = re.compile(r"(?:/(?!\.+(?:/|$))[A-Za-z0-9_.:@+=,~-]+)+")
+_MODEL = re.compile(r"(?:/v1)?/models/")
+_ENCODED = re.compile(r"%(?:2F|3A|40)", re.IGNORECASE)
+_OPEN: dict[str, dict[str, Grant]] = {
+    "POST": {
+        **dict.fromkeys(("completions", "messages", "messages/count_tokens", "complete"), Grant()),
+        **dict.fromkeys(("responses/compact", "responses/input_tokens", "embeddings", "moderations"), Grant()),
+        **dict.fromkeys(("rerank", "images/generations", "audio/speech"), Grant()),
+        **dict.fromkeys(("images/edits", "images/variations"), Grant(is_form=True)),
+        **dict.fromkeys(("audio/transcriptions", "audio/translations"), Grant(is_form=True)),
+        "chat/completions": Grant(made="completion"),
+        "responses": Grant(made="response"),
+        "files": Grant(made="thing", is_form=True),
+        "batches": Grant(made="batch"),
+        "messages/batches": Grant(made="thing"),
+        "uploads": Grant(made="upload"),
+        "conversations": Grant(made="thing"),
+    },
+    "GET": {"models": Grant()},
+    "HEAD": {"models": Grant()},
+}
+_OWNED: dict[str, dict[str, Grant]] = {
+    "POST": {
+        **dict.fromkeys(("responses/ID/cancel", "messages/batches/ID/cancel", "uploads/ID/cancel"), Grant()),
+        **dict.fromkeys(("conversations/ID", "conversations/ID/items", "chat/completions/ID"), Grant()),
+        "batches/ID/cancel": Grant(made="batch"),
+        "uploads/ID/parts": Grant(is_form=True),
+        "uploads/ID/complete": Grant(made="upload"),
+    },
+    "GET": {
+        **dict.fromkeys(("files/ID", "files/ID/content", "responses/ID", "responses/ID/input_items"), Grant()),
+        **dict.fromkeys(("messages/batches/ID", "messages/batches/ID/results"), Grant()),
+        **dict.fromkeys(("conversations/ID", "conversations/ID/items", "conversations/ID/items/ITEM"), Grant()),
+        **dict.fromkeys(("chat/completions/ID", "chat/completions/ID/messages"), Grant()),
+        "batches/ID": Grant(made="batch"),
+    },
+    "DELETE": {
+        **dict.fromkeys(("files/ID", "responses/ID", "messages/batches/ID", "chat/completions/ID"), Grant()),
+        **dict.fromkeys(("conversations/ID", "conversations/ID/items/ITEM"), Grant()),
+    },
+}
+_DEEPEST_MODEL = 4
+"""Segments of `models/maker/name:variant`, and one more."""
+
+
+def grant_for(method: str, raw_path: str) -> Grant | None:
+    """What is open of a path; None if it is closed."""
+    if method in ("GET", "HEAD") and "%" in raw_path and _MODEL.match(raw_path):
+        raw_path = _ENCODED.sub(lambda found: unquote(found[0]), raw_path)
+    if not _SAFE.fullmatch(raw_path):
+        return None
+    path = raw_path[4:] if raw_path.startswith("/v1/") else raw_path[1:]
+    found = _OPEN.get(method, {}).get(path)
+    return found or _deeper(method, path.split("/"))
+
+
+def _deeper(method: str, parts: list[str]) -> Grant | None:
+    if parts[0] == "models":
+        return Grant() if method in ("GET", "HEAD") and len(parts) <= _DEEPEST_MODEL else None
+    owned = _OWNED.get(method, {})
+    if len(parts) == 4 and parts[0] == "conversations":
+        parts = [*parts[:3], "ITEM"]
+    for place in range(1, min(len(parts), 3)):
+        found = owned.get("/".join([*parts[:place], "ID", *parts[place + 1 :]]))
+        if found is not None:
+            return found._replace(id=parts[place])
+    return None
+
+
+# The ids that a provider gives out in an answer, read as it passes.
+#
+# Rules:
+# 1. Bytes are passed on as they came. An answer in one piece is held until it is complete and its ids are kept; a
+#    stream is never held, and its ids are kept before it ends.
+# 2. What is too large to be read (an answer with pictures) is passed on, and only an id that it begins with is kept.
+#    What cannot be read is passed on, and its ids are nobody's.
+
+
+MOST_HELD = 8_000_000
+MOST_EVENTS = 8
+_BEGINNING = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+"([A-Za-z0-9_.:-]{1,200})"')
+Keep = Callable[[list[str]], Awaitable[None]]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    id: Any = None
+    output_file_id: Any = None
+    error_file_id: Any = None
+    file: Any = None
+    response: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def ids_in(found: Mapping[str, Any], made: Made) -> list[str]:
+    """The ids that an answer, or an event of one, names."""
+    named = [found.get("id")]
+    if made == "batch":
+        named += [found.get("output_file_id"), found.get("error_file_id")]
+    inner = {"upload": found.get("file"), "response": found.get("response")}.get(made)
+    if isinstance(inner, dict):
+        named.append(inner.get("id"))
+    return [one for one in named if isinstance(one, str) and one]
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.structs.asdict(_decoder.decode(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+class IssuedIds:
+    """One answer on its way; `keep` is told the ids."""
+
+    def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
+        self._made, self._is_stream, self._keep = made, is_stream, keep
+        self._inflate = inflating(encoding, MOST_HELD + 1)
+        self._plain = bytearray()
+        self._events = EventReader()
+        self._size = self._seen = 0
+        self._is_known = False
+        """Whether nothing more is looked for."""
+        self._keeping: asyncio.Future[None] | None = None
+
+    async def through(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same bytes. Their ids are kept when the last of them has passed."""
+        held: list[bytes] = []
+        async for chunk in chunks:
+            if not self._is_known:
+                self._read(chunk)
+            held.append(chunk)
+            if self._is_stream or self._is_known:
+                for one in held:
+                    yield one
+                held.clear()
+        if not self._is_known and not self._is_stream:
+            self._note_ids(ids_in(_fields(bytes(self._plain)), self._made))
+        await self.settle()
+        for one in held:
+            yield one
+
+    def look(self, event: StreamEvent) -> None:
+        """An event of a stream that somebody reads."""
+        if self._is_known or not event.data:
+            return
+        self._seen += 1
+        ids = ids_in(event.value or {}, self._made)
+        if ids or self._seen >= MOST_EVENTS:
+            self._note_ids(ids)
+
+    async def settle(self) -> None:
+        """Waits until the ids are kept."""
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
+
+    def _note_ids(self, ids: list[str]) -> None:
+        self._is_known = True
+        self._plain.clear()
+        if ids:
+            self._keeping = asyncio.ensure_future(self._keep(ids))
+
+    def _read(self, chunk: bytes) -> None:
+        try:
+            plain = self._inflate(chunk)
+        except zlib.error:
+            self._note_ids([])
+            return
+        self._size += len(plain)
+        if not self._is_stream:
+            self._plain += plain
+        if self._size > MOST_HELD:
+            found = _BEGINNING.match(self._plain)
+            self._note_ids([found[1].decode()] if found else [])
+        elif self._is_stream:
+            for event in self._events.feed(plain):
+                self.look(event)
+
+
+# Ids of a provider's things inside a request: files, stored responses, conversations, vector stores.
+#
+# Rules:
+# 1. Most requests name none and are only searched for a few words.
+# 2. Keys are found however they are escaped, in whichever case, and however often they stand there: which of them
+#    count is the provider's.
+# 3. What a model or a tool says (a tool's input, a schema, metadata) is data to the provider, and no reference.
+# 4. Nothing here keeps the interpreter for itself: a body is searched in pieces, and read if its values are few
+#    enough.
+
+
+WORDS = (b'"file_id"', b'"file_ids"', b'"input_file_id"')
+WORDS_OF_RESPONSES = (*WORDS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
+"""With their quotes: inside a text the second one is escaped, and the word no key."""
+_ESCAPED_LETTER = re.compile(rb"\\u(?:00[4-7]|017f)")
+LONG_S = "\u017f".encode()
+"""The one letter besides a capital that some parsers (Go's) take for one of ours."""
+PIECE, OVERLAP = 1 << 20, 64
+"""Bytes that are searched at once, and more than any word has."""
+MOST_VALUES = 400_000
+"""In a body that is read."""
+AT_THE_TOP = frozenset(("previous_response_id", "conversation", "input_file_id"))
+ANYWHERE = frozenset(("file_id", "file_ids", "vector_store_ids"))
+OPAQUE = frozenset(("input_schema", "parameters", "schema", "arguments", "metadata"))
+
+
+class Reference(NamedTuple):
+    """The key of an id, and the id."""
+
+    key: str
+    id: str
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of JSON with all its pairs."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    """A function of Python's, not the class: others have their turn between two objects."""
+    return _Object((key.casefold(), held) for key, held in pairs)
+
+
+def references_in(body: bytes, path: str) -> list[Reference]:
+    """The ids that a provider would look up. Raises TranscriptError or TooMuch for a body that cannot be read."""
+    if not is_object(body):
+        raise TranscriptError("the request is not a JSON object in UTF-8, and what it refers to cannot be known")
+    return references(body) if may_have_references(body, path) else []
+
+
+def is_object(body: bytes) -> bool:
+    """Whether a body may be a JSON object: forms, and other encodings, hide every word."""
+    head = body[:PIECE]
+    return head.removeprefix(BOM_UTF8).lstrip()[:1] == b"{" and b"\0" not in head
+
+
+def may_have_references(body: bytes, path: str) -> bool:
+    """Whether a body is worth reading."""
+    words = (*(WORDS_OF_RESPONSES if "/responses" in path else WORDS), LONG_S)
+    return any(
+        any(word in piece for word in words) or (b"\\u" in piece and _ESCAPED_LETTER.search(piece) is not None)
+        for piece in (body[start : start + PIECE + OVERLAP].lower() for start in range(0, len(body), PIECE))
+    )
+
+
+def references(body: bytes) -> list[Reference]:
+    """All of them in a JSON object."""
+    if structural_values(body, MOST_VALUES) >= MOST_VALUES:
+        raise TooMuch
+    try:
+        value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        raise TranscriptError("the request is not JSON in UTF-8, and what it refers to cannot be known") from None
+    if not isinstance(value, _Object):
+        return []
+    top = [Reference(key, one) for key, held in value if key in AT_THE_TOP for one in _ids(held)]
+    return [*top, *_inside(value)]
+
+
+def _inside(whole: Any) -> Iterator[Reference]:
+    waiting = [whole]
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, _Object):
+            waiting += [one for one in value if isinstance(one, list)]
+            continue
+        is_call = value is not whole and _is_call(value)
+        for key, held in value:
+            if key in ANYWHERE:
+                yield from (Reference(key, one) for one in _ids(held))
+            elif key == "variables" and isinstance(held, _Object):
+                waiting += [one for _, one in held if isinstance(one, list)]  # their names are the client's
+            elif isinstance(held, list) and key not in OPAQUE and not (is_call and key == "input"):
+                waiting.append(held)
+
+
+def _is_call(value: _Object) -> bool:
+    """Whether this is a call of a tool, whose input is the model's."""
+    kinds = [held for key, held in value if key == "type"]
+    return bool(kinds) and all(isinstance(kind, str) and kind.endswith("tool_use") for kind in kinds)
+
+
+def _ids(value: Any) -> list[str]:
+    """A name, names in a list, or an object with an id."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, _Object):
+        return [held for key, held in value if key == "id" and isinstance(held, str)]
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+OPENS = "`gateway.routes: all` opens the whole account"
+STORED_DAYS = 35
+"""Responses and completions are kept by their providers for 30."""
+LARGEST_AT_ONCE = 65_536
+"""Bytes of a request that are read for references where it is; a larger one is read in a thread."""
+PARTS_OF_ACCOUNT = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
+"""Headers that choose whose money is spent, and whose things are meant, among all that a key opens."""
+
+
+class RouteAccess:
+    """What is open to whom."""
+
+    def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
+        self._is_everything_open = is_everything_open
+        store = None if sessions is None else sessions.store
+        self._belongings = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
+
+    def is_bounded(self, upstream: Upstream) -> bool:
+        return upstream.key is not None and not self._is_everything_open
+
+    def passes_by(self, exchange: Exchange, upstream: Upstream) -> bool:
+        """Whether a large body may be sent on unread: with the gateway's key, a form on a route that takes files."""
+        if not self.is_bounded(upstream):
+            return True
+        grant = grant_for(exchange.method, exchange.raw_path)
+        return grant is not None and grant.is_form and _is_form(exchange.headers)
+
+    async def check(self, exchange: Exchange) -> None:
+        """Raises Closed or NotTheirs; a request whose body has been read, or passes by."""
+        assert exchange.upstream is not None
+        if not self.is_bounded(exchange.upstream):
+            return
+        grant = grant_for(exchange.method, exchange.raw_path)
+        if grant is None:
+            told = "generation, counting, models, embeddings, and what the same key has made are open"
+            raise Closed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
+        exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
+        place = IdPlace(exchange.owner, exchange.upstream.base)
+        if grant.id is not None and not await self._belongings.has(place, grant.id):
+            raise NotTheirs(f"no {grant.id} was made under this key of the gateway; {OPENS}")
+        if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
+            await self._check_body(exchange, place)
+
+    async def _check_body(self, exchange: Exchange, place: IdPlace) -> None:
+        if any(name == b"content-encoding" for name, _ in exchange.headers):
+            raise TranscriptError(f"a compressed request cannot be checked for ids of others: send it plain; {OPENS}")
+        body, path = exchange.body, exchange.raw_path
+        at_once = len(body) <= LARGEST_AT_ONCE
+        found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
+        for key, given in dict.fromkeys(found):
+            if not await self._belongings.has(place, given):
+                raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
+
+    def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
+        """The answer; ids that it gives out are the owner's when it is over."""
+        upstream = exchange.upstream
+        assert upstream is not None
+        if not self.is_bounded(upstream) or not 200 <= answer.status < 300:
+            return answer
+        grant = grant_for(exchange.method, exchange.raw_path)
+        if grant is None or not grant.made or not _is_stored(grant, exchange.body):
+            return answer
+        days = STORED_DAYS if grant.made in ("response", "completion") else None
+        keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
+        encoding = encoding_of(answer.headers)
+        answer.issued = IssuedIds(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
+        return answer
+
+
+class _StoreField(msgspec.Struct, gc=False):
+    store: Any = None
+
+
+_storing = msgspec.json.Decoder(_StoreField)
+
+
+def _is_stored(grant: Grant, body: bytes) -> bool:
+    """Whether the provider keeps what it answers: responses unless told not to, completions only if asked to."""
+    if grant.made not in ("response", "completion"):
+        return True
+    asked = None
+    if b'"store"' in body:
+        try:
+            asked = _storing.decode(body).store
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            asked = None
+    return asked is True or (grant.made == "response" and asked is not False)
+
+
+def _is_form(headers: list[Raw]) -> bool:
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return bool(kinds) and all(kind.lower().startswith(b"multipart/form-data") for kind in kinds)

@@ -1,0 +1,195 @@
+"""Who is asked for a summary, what that does to the state, and how a compaction is driven to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from midfold.compaction.local.local_summary import local_summary
+from midfold.compaction.receipt import cooldown
+from midfold.compaction.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
+from midfold.decide import Decision, paused_words
+from midfold.errors import ModelFailed, SummaryFailed
+
+_log = logging.getLogger("midfold")
+T = TypeVar("T")
+InThread = Callable[..., Awaitable[Any]]
+"""Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
+Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
+
+
+def local_summarizer(ask: SummaryAsk, instead_of: Exception | None = None) -> SummaryAnswer:
+    """The embedded default: no model, no network.
+
+    `instead_of` is what another summarizer raised: the answer says how that one failed, and is not taken where a
+    failure of that kind leaves the conversation as it is.
+    """
+    text, book = local_summary(ask)
+    failed = SummaryAnswer() if instead_of is None else failed_answer(instead_of, time.time())
+    facts = (book.kept, book.recoverable, book.estimate)
+    return msgspec.structs.replace(failed, text=text, source="local", facts=facts)
+
+
+def drive(flow: Flow, summarize: Summarizer) -> Outcome:
+    """Runs a compaction to its end."""
+    step = advance(flow)
+    while isinstance(step, SummaryAsk):
+        step = advance(flow, answer_of(summarize, step, time.time))
+    return step
+
+
+def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Outcome:
+    """Runs a compaction up to its next question, or to its end: nothing slow happens before the first one."""
+    try:
+        return next(flow) if answer is None else flow.send(answer)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        for omission in outcome.receipt.omitted:
+            _log.error(omission.notice)
+        return outcome
+
+
+def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
+    """What a summarizer says, or how it failed."""
+    try:
+        return as_answer(summarize(ask))
+    except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+        return failed_answer(error, clock())
+
+
+def failed_answer(error: Exception, now: float) -> SummaryAnswer:
+    """How a summarizer failed: as it says itself, else by what its client raised."""
+    if isinstance(error, SummaryFailed):
+        return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
+    if not isinstance(error, ModelFailed):
+        from midfold.model.failures import failure_of_error
+
+        error = failure_of_error(error, now)
+    return SummaryAnswer(failure=error.kind, retry_after=error.retry_after)
+
+
+def as_answer(given: Any) -> SummaryAnswer:
+    """Convert what a summarizer returned into an answer."""
+    if isinstance(given, SummaryAnswer):
+        return given
+    return SummaryAnswer(text=given) if isinstance(given, str) and given.strip() else SummaryAnswer(failure="malformed")
+
+
+class CooldownGuard:
+    """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
+
+    def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
+        self._summarize, self._decision, self._clock = summarize, decision, clock
+        self._asked: SummaryAnswer | None = None
+
+    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+        if self._decision.pause:
+            return self._pause_answer()
+        self._asked = answer_of(self._summarize, ask, self._clock)
+        return self._asked
+
+    async def later(self, ask: SummaryAsk, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
+        """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
+        awaited = getattr(self._summarize, "later", None)
+        if self._decision.pause or awaited is None:
+            answer: SummaryAnswer = await in_thread(self, ask)
+            return answer
+        try:
+            self._asked = as_answer(await awaited(ask))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = failed_answer(error, self._clock())
+        return self._asked
+
+    def _pause_answer(self) -> SummaryAnswer:
+        kind, left = self._decision.failure, self._decision.pause
+        return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
+
+    def settle(self, state: CompactionState) -> CompactionState:
+        """The state after the compaction: a new pause after a new failure, none after a summary."""
+        if self._asked is None:
+            return state
+        failure = state.failure or self._asked.failure
+        if not failure:
+            return msgspec.structs.replace(state, cooldown_until=0.0)
+        until = self._clock() + cooldown(failure, self._asked.retry_after)
+        return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
+
+
+class Question(NamedTuple):
+    """What a compaction waits with, and who answers it."""
+
+    guard: CooldownGuard
+    ask: SummaryAsk
+
+
+class _FlowResult(NamedTuple):
+    value: object
+
+
+def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
+    """Runs a compaction to its end, and waits for its summaries."""
+    step = _next(steps, None)
+    while isinstance(step, Question):
+        step = _next(steps, step.guard(step.ask))
+    return step.value  # type: ignore[return-value]
+
+
+class Preparation(Generic[T]):
+    """Work that is still to be done: call it in another thread, or await `later`."""
+
+    def __init__(self, steps: Generator[Any, Any, T]) -> None:
+        self.steps = steps
+        """Asks for summaries, and gives what comes of them."""
+
+    def __call__(self) -> T:
+        return run(self.steps)
+
+    async def later(self, in_thread: InThread = asyncio.to_thread) -> T:
+        """The same for an event loop."""
+        return await run_async(self.steps, in_thread)
+
+
+async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InThread = asyncio.to_thread) -> T:
+    """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
+    try:
+        step = await _next_in_thread(steps, None, in_thread)
+        while isinstance(step, Question):
+            step = await _next_in_thread(steps, await step.guard.later(step.ask, in_thread), in_thread)
+    finally:
+        await in_thread(steps.close)
+    return step.value  # type: ignore[return-value]
+
+
+async def _next_in_thread(
+    steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None, in_thread: InThread
+) -> Question | _FlowResult:
+    """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
+    work = asyncio.ensure_future(in_thread(_next, steps, answer))
+    try:
+        step: Question | _FlowResult = await asyncio.shield(work)
+        return step
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _FlowResult:
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as stop:
+        return _FlowResult(stop.value)
+
+
+def with_pause_of(state: CompactionState, other: CompactionState) -> CompactionState:
+    """The state with another one's failure, and the pause after it."""
+    return msgspec.structs.replace(state, failure=other.failure, cooldown_until=other.cooldown_until)
+
+
+def clear_failures(state: CompactionState) -> CompactionState:
+    """The state without its failures and strikes: after a reset or another model."""
+    return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

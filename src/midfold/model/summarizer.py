@@ -1,0 +1,546 @@
+"""Summaries that a model writes, and how it is brought to it: a generator that asks for calls and pauses, driven sync
+or async.
+
+    compact(messages, summarizer=ModelSummarizer(endpoint))
+    run(summarise(ask, endpoint), send, sleep)
+
+Rules of this file:
+1. The failure table decides: what is tried again, how often, and when the conversation's own model is asked instead.
+2. A fold larger than the model's window is summarised in at most `MOST_CHUNKS` pieces, and these are merged: at once if
+   they fit one call, else neighbours first. A previous summary that is too long to stand beside them is merged as their
+   oldest parts. No call is larger than the window; an overflow cuts the pieces smaller.
+3. An answer that stops at its length limit is asked for again with a larger limit, or continued, while the window has
+   room. If that does not end it, its last line says so.
+4. What is no summary is a failure, and is treated as one.
+5. After a broken answer the call is made once more without a stream: a server that fails inside a stream has sent its
+   status already and often says nothing; in a whole answer it says what is wrong.
+6. All sizes are tokens by the estimate. Cutting into pieces leaves nothing out. Only `_cut_to` does, and its text ends
+   with a line that says so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.compaction.receipt import FAILURES, waiting_time
+from midfold.compaction.request import SummaryAnswer, SummaryAsk, staying_text
+from midfold.compaction.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
+from midfold.compaction.summary_check import lacking, rejection
+from midfold.compaction.tracking import without_trail
+from midfold.config import Config
+from midfold.errors import FailureKind, ModelFailed, SummaryFailed
+from midfold.model.client import ModelClient
+from midfold.model.endpoint import Endpoint, resolve
+from midfold.model.run import Summarizer, local_summarizer
+from midfold.model.summary_call import SYSTEM, SummaryCall
+from midfold.transcript.replies import ModelAnswer
+from midfold.transcript.tokens import estimate_text
+
+MOST_CONTINUATIONS = 2
+SHORTEST_CONTINUATION = 64
+DOUBT, SMALL_DOUBT = 1.4, 1.15
+"""Tokenizers count differently, some almost half as much again as the estimate. To ask for more of an answer risks
+less: if it overflows, what was written is kept."""
+FRAME_TOKENS = 50
+"""What the messages of a call cost beside their text."""
+SMALLEST_ROOM = 300
+"""A window without so much room overflows, and the table says what then."""
+SMALLEST_PART = 100
+"""What a partial summary is asked for at least."""
+REASONING_TOKENS = 4_000
+CHARACTERS_PER_TOKEN = 4
+MOST_ROUNDS = 5
+REFERENCE_OF_ROOM = 8
+"""One part in so many of each call is for what stays, where a summary is made in pieces."""
+SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
+"""Tokens of a window that holds little more than the question; characters of what an answer lacked."""
+LABEL = 12
+"""What the line above a part takes."""
+CUT_NOTE = "[This summary was cut by the model's output limit.]"
+CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
+
+
+class Pause(NamedTuple):
+    """Wait so many seconds, then go on."""
+
+    seconds: float
+
+
+class SummaryProgress(NamedTuple):
+    """Where a summary of several calls stands."""
+
+    done: int
+    total: int
+
+
+Step = SummaryCall | Pause
+Given = ModelAnswer | SummaryFailed | None
+Steps = Generator[Step, Given, SummaryAnswer]
+Texts = Generator[Step, Given, str]
+Merging = Generator[Step, Given, list[str]]
+Sent = Generator[Step, Given, ModelAnswer]
+Tried = Generator[Step, Given, "ModelAnswer | None"]
+Messages = tuple[tuple[str, str], ...]
+
+
+def summarise(
+    ask: SummaryAsk,
+    endpoint: Endpoint,
+    main: Endpoint | None = None,
+    progress: Callable[[SummaryProgress], None] | None = None,
+) -> Steps:
+    """One summary, from the summary model, or from the conversation's own where the table says so."""
+    work = _SummaryWork(ask, endpoint, progress)
+    try:
+        return work.answer((yield from work.text()))
+    except SummaryFailed as failed:
+        failed.calls = work.calls
+        if main is None or main.same_model(endpoint) or not FAILURES[failed.kind].main_model:
+            raise
+        first = failed
+    other = _SummaryWork(ask, msgspec.structs.replace(main, reuse_prefix=False), progress)
+    other.calls = work.calls
+    try:
+        answer = other.answer((yield from other.text()))
+    except SummaryFailed as failed:
+        failed.calls = other.calls
+        raise
+    return msgspec.structs.replace(answer, recovered_from=first.kind)
+
+
+class _SummaryWork:
+    """One summary by one model."""
+
+    def __init__(self, ask: SummaryAsk, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None) -> None:
+        self.ask = ask
+        self.endpoint = endpoint
+        self.progress = progress
+        self.calls = 0
+        self.limit = endpoint.context_length
+        self.notes: list[str] = []
+        self.done = 0
+        self.total = 1
+
+    def answer(self, text: str) -> SummaryAnswer:
+        model, notes = self.endpoint.model, tuple(self.notes)
+        return SummaryAnswer(text=text, model=model, calls=self.calls, notes=notes, strict=True)
+
+    def text(self) -> Texts:
+        """The summary, in one piece or in several; smaller pieces after an overflow."""
+        if self.endpoint.reuse_prefix and (text := (yield from self._from_prefix())):
+            return text
+        known = len(self.notes)
+        for attempt in range(FAILURES["overflow"].retries + 1):
+            del self.notes[known:]
+            self.done = 0
+            try:
+                return (yield from self._from_turns())
+            except SummaryFailed as failed:
+                if failed.kind != "overflow" or attempt == FAILURES["overflow"].retries:
+                    raise
+                named = failed.limit if 0 < failed.limit < self.limit else self.limit
+                self.limit = min(named, int(self.limit * 0.6)) if named == self.limit else named
+        raise SummaryFailed("overflow")
+
+    def _from_prefix(self) -> Texts:
+        """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
+        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)
+        told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
+        body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
+        if body is None:
+            return ""
+        call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body)
+        try:
+            reply = yield from self._send(call)
+            if reply.finish == "stop" and not _rejection(reply, ask):
+                cached, prompt = reply.tokens.cache_read_tokens, reply.tokens.prompt_tokens
+                self.notes.append(f"{cached:,} of {prompt:,} prompt tokens came from the cache")
+                return reply.text
+        except SummaryFailed as failed:
+            if failed.kind in ("auth", "network"):
+                raise
+        self.notes.append("the cached prefix could not be used")
+        return ""
+
+    def _from_turns(self) -> Texts:
+        """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
+        ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
+        taken, known = estimate_text(previous), list[str]()
+        if taken <= _half_of(room):
+            reference = self._reference(room // 2)
+            pieces = _pieces_of(ask, room - taken - _tokens_of(reference))
+            if len(pieces) <= 1:
+                return (yield from self._one("".join(pieces), ask.asked_tokens, previous, reference))
+        else:
+            previous, known = "", _split(previous, _half_of(room))
+        if len(known) > MOST_CHUNKS:
+            raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
+        reference = self._reference(room // REFERENCE_OF_ROOM)
+        room -= _tokens_of(reference)
+        pieces = _pieces_of(ask, room)
+        if len(pieces) > 1:
+            self.notes.append(f"summarised in {len(pieces)} pieces")
+        self.total = len(pieces) + 1
+        budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
+        parts = known
+        for piece in pieces:
+            parts.append((yield from self._part(piece, budget, room, reference)))
+        parts = yield from self._fewer(parts, previous, room, reference)
+        self._tell()
+        text = yield from self._one(_label(parts), ask.asked_tokens, previous, reference, of_parts=True)
+        self._tell()
+        return text
+
+    def _reference(self, room: int) -> StayingText:
+        """What stays, in at most so many tokens; nothing where they are too few to say anything."""
+        characters = room * CHARACTERS_PER_TOKEN
+        for _ in range(MOST_ROUNDS):
+            found = staying_text(self.ask, characters)
+            if (size := _tokens_of(found)) <= room:
+                return found
+            characters = int(characters * room / size * 0.9)
+        return NOTHING
+
+    def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
+        """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
+        room_for_all = room - estimate_text(previous)
+        while len(parts) > 1 and _size_of(parts) > room_for_all:
+            groups = _groups_of(parts, room)
+            self.total += sum(len(group) > 1 for group in groups)
+            budget = self._budget(room_for_all // len(groups))
+            parts = []
+            for group in groups:
+                alone = len(group) == 1
+                merged = group[0] if alone else (yield from self._part(_label(group), budget, room, reference, True))
+                parts.append(merged)
+        return parts
+
+    def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
+        """A partial summary, small enough that two of them fit one call."""
+        self._tell()
+        most = _half_of(room)
+        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
+        part = _cut_to(text, most)
+        if part != text:
+            self._note("a partial summary was longer than could be merged and was cut")
+        return part
+
+    def _one(
+        self,
+        turns: str,
+        budget: int,
+        previous: str,
+        reference: StayingText,
+        *,
+        of_parts: bool = False,
+        enough: int | None = None,
+    ) -> Texts:
+        """One text from the model, whole, or `enough` tokens of it; a rejected one is asked for again."""
+        attempt, missing = 0, self.ask.missing
+        while True:
+            prompt = build_prompt(
+                turns,
+                budget_tokens=budget,
+                previous=previous,
+                focus=self._focus(),
+                of_parts=of_parts,
+                reference=reference,
+                missing=missing,
+                is_brief=self.is_brief,
+            )
+            reply = yield from self._whole(prompt, budget, enough)
+            kind = _rejection(reply, self.ask, is_whole=enough is None)
+            if not kind:
+                return reply.text
+            if waiting_time(kind, attempt) is None:
+                raise SummaryFailed(kind)
+            missing = lacking(reply.text, self.ask) or missing
+            attempt += 1
+
+    def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
+        """The answer to a prompt, not cut by its length limit if that can be helped."""
+        asked: Messages = (("user", prompt),)
+        limit = self._output(budget)
+        reply = yield from self._send(self._call(asked, limit))
+        larger = min(limit * 3, self.endpoint.max_output or limit, self._room_left(asked))
+        if larger > limit and _goes_on(reply, reply.text, enough):
+            again = yield from self._try(self._call(asked, larger))
+            reply, limit = (again, larger) if again else (reply, limit)
+        text = reply.text
+        for _ in range(MOST_CONTINUATIONS):
+            turns = (*asked, ("assistant", text.rstrip()), ("user", CONTINUE))
+            room = min(limit, self._room_left(turns))
+            if room < SHORTEST_CONTINUATION or not text.strip() or not _goes_on(reply, text, enough):
+                break
+            more = yield from self._try(self._call(turns, room))
+            if more is None:
+                break
+            reply = more
+            text += reply.text
+        if reply.finish == "length" and text.strip():
+            self._note("the summary was cut by the model's output limit")
+            text = f"{text.rpartition(chr(10))[0] or text}\n{CUT_NOTE}"
+        return msgspec.structs.replace(reply, text=text)
+
+    def _call(self, messages: Messages, limit: int) -> SummaryCall:
+        return SummaryCall(endpoint=self.endpoint, messages=messages, max_tokens=limit)
+
+    def _try(self, call: SummaryCall) -> Tried:
+        """The reply to a call that asks for more of an answer; None if it does not fit the window after all."""
+        try:
+            return (yield from self._send(call))
+        except SummaryFailed as failed:
+            if failed.kind != "overflow":
+                raise
+            return None
+
+    def _send(self, call: SummaryCall) -> Sent:
+        """The reply to one call; what passes by itself is waited for. Overflows are the caller's to answer."""
+        attempts: dict[str, int] = {}
+        while True:
+            self.calls += 1
+            result = yield call
+            if isinstance(result, ModelAnswer):
+                return result
+            failed = result or SummaryFailed("other")
+            number = attempts.get(failed.kind, 0)
+            attempts[failed.kind] = number + 1
+            pause = None if failed.kind == "overflow" else waiting_time(failed.kind, number, failed.retry_after)
+            if pause is None:
+                raise failed
+            if failed.kind == "malformed":
+                call = msgspec.structs.replace(call, stream=False)
+            yield Pause(pause)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether the model can read little more than what it is asked for."""
+        return self.limit < SMALL_WINDOW
+
+    def _room(self) -> int:
+        """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
+        empty = build_prompt(
+            "",
+            budget_tokens=self.ask.asked_tokens,
+            previous=" ",
+            focus=self._focus(),
+            reference=StayingText(" ", " ", " "),
+            missing=" " * LONGEST_MISSING,
+            is_brief=self.is_brief,
+        )
+        left = self._room_left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
+        return max(int(left / DOUBT), SMALLEST_ROOM)
+
+    def _room_left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
+        """Tokens of the window that are left beside these messages, if the estimate is so much too low."""
+        asked = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
+        return self.limit - int(asked * doubt) - FRAME_TOKENS
+
+    def _output(self, budget: int) -> int:
+        """Room for the answer: half as much again as was asked for, and what reasoning takes."""
+        wanted = budget * 3 // 2 + min(256, budget) + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
+        return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
+
+    def _budget(self, share: int) -> int:
+        """What a partial summary is asked for that has this share of a call: models write more than they are asked."""
+        return min(self.ask.asked_tokens, max(share // 2, SMALLEST_PART))
+
+    def _focus(self) -> str | None:
+        return self.ask.redact(self.ask.focus) if self.ask.focus else None
+
+    def _note(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def _tell(self) -> None:
+        """One more call begins, or the last one is over."""
+        if self.progress is not None:
+            self.progress(SummaryProgress(self.done, self.total))
+        self.done += 1
+
+
+def _rejection(reply: ModelAnswer, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
+    """Why an answer is no summary; nothing if it is one."""
+    if reply.finish == "filter":
+        return "filtered"
+    return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
+
+
+def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
+    """Whether an answer was cut before there was enough of it."""
+    return reply.finish == "length" and (enough is None or estimate_text(text) < enough)
+
+
+def _pieces_of(ask: SummaryAsk, room: int) -> list[str]:
+    """The turns in pieces of at most `room` tokens. How long such a piece is depends on what it is made of."""
+    characters = room * CHARACTERS_PER_TOKEN
+    pieces: list[str] = []
+    for _ in range(MOST_ROUNDS):
+        pieces = chunks(ask.messages, ask.redact, characters)
+        largest = max(map(estimate_text, pieces), default=0)
+        if largest <= room:
+            break
+        characters = int(characters * room / largest * 0.95)
+    return pieces
+
+
+def _tokens_of(reference: StayingText) -> int:
+    return sum(map(estimate_text, reference))
+
+
+def _split(text: str, room: int) -> list[str]:
+    """A text in pieces of at most `room` tokens, cut between lines where there are any."""
+    pieces: list[str] = []
+    while estimate_text(text) > room:
+        cut = _fitting(text, room)
+        cut = text.rfind("\n", cut // 2, cut) + 1 or cut
+        pieces.append(text[:cut])
+        text = text[cut:]
+    return [*pieces, text] if text else pieces
+
+
+def _half_of(room: int) -> int:
+    """The largest part of which two fit into a room."""
+    return room // 2 - LABEL
+
+
+def _cut_to(text: str, room: int) -> str:
+    """A text that keeps to its room: a longer one is cut at a line, and its end says so."""
+    if estimate_text(text) <= room:
+        return text
+    return f"{_split(text, room - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
+
+
+def _size_of(parts: Sequence[str]) -> int:
+    """What parts take in one call."""
+    return sum(estimate_text(part) + LABEL for part in parts)
+
+
+def _groups_of(parts: Sequence[str], room: int) -> list[list[str]]:
+    """Neighbours that fit one call together."""
+    groups: list[list[str]] = []
+    for part in parts:
+        if not groups or _size_of([*groups[-1], part]) > room:
+            groups.append([])
+        groups[-1].append(part)
+    return groups
+
+
+def _label(parts: Sequence[str]) -> str:
+    """Parts under their labels, as a model is shown them."""
+    return "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
+
+
+def _fitting(text: str, room: int) -> int:
+    """How many characters of a text that is larger than a room go into it."""
+    cut = len(text)
+    while cut > 1 and (size := estimate_text(text[:cut])) > room:
+        cut = max(min(int(cut * room / size * 0.98), cut - 1), 1)
+    return cut
+
+
+class ModelSummarizer:
+    """A summarizer that asks a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
+
+    `main` is the conversation's own model, asked once where the failure table says so. `later` is the same, awaited.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        main: Endpoint | None = None,
+        *,
+        progress: Callable[[SummaryProgress], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        sleep_later: Callable[[float], Awaitable[None]] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.main = main
+        self.progress = progress
+        self._clock = clock
+        self._sleep = sleep
+        self._sleep_later = sleep_later
+
+    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+        return run(self._steps(ask), self.send, self._sleep)
+
+    async def later(self, ask: SummaryAsk) -> SummaryAnswer:
+        import asyncio
+
+        return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
+
+    def send(self, call: SummaryCall) -> ModelAnswer:
+        """One call, without a policy."""
+        return ModelClient(call.endpoint, clock=self._clock).ask_once(call.request())
+
+    async def _send_async(self, call: SummaryCall) -> ModelAnswer:
+        return await ModelClient(call.endpoint, clock=self._clock).ask_once_async(call.request())
+
+    def _steps(self, ask: SummaryAsk) -> Steps:
+        return summarise(ask, self.endpoint, self.main, self.progress)
+
+
+def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoint | None = None) -> Summarizer:
+    """Whoever the settings choose; without settings nobody is asked, and the summary is made locally."""
+    if config is None:
+        return local_summarizer
+    found = resolve(config, os.environ, model, talking_to)
+    if found.endpoint is None:
+        return _nobody if found.missing else local_summarizer
+    return ModelSummarizer(found.endpoint, found.main)
+
+
+def _nobody(ask: SummaryAsk) -> SummaryAnswer:
+    raise SummaryFailed("no_provider")
+
+
+def run(steps: Steps, send: Callable[[SummaryCall], ModelAnswer], sleep: Callable[[float], None]) -> SummaryAnswer:
+    """Drives a summary flow."""
+    given: Given = None
+    try:
+        while True:
+            step = steps.send(given)
+            given = None
+            try:
+                if isinstance(step, Pause):
+                    sleep(step.seconds)
+                else:
+                    given = send(step)
+            except ModelFailed as failed:
+                given = _as_summary_failure(failed)
+    except StopIteration as stop:
+        answer: SummaryAnswer = stop.value
+        return answer
+
+
+async def run_async(
+    steps: Steps,
+    send: Callable[[SummaryCall], Awaitable[ModelAnswer]],
+    sleep: Callable[[float], Awaitable[None]],
+) -> SummaryAnswer:
+    """The same, awaited."""
+    given: Given = None
+    try:
+        while True:
+            step = steps.send(given)
+            given = None
+            try:
+                if isinstance(step, Pause):
+                    await sleep(step.seconds)
+                else:
+                    given = await send(step)
+            except ModelFailed as failed:
+                given = _as_summary_failure(failed)
+    except StopIteration as stop:
+        answer: SummaryAnswer = stop.value
+        return answer
+
+
+def _as_summary_failure(failed: ModelFailed) -> SummaryFailed:
+    return SummaryFailed(failed.kind, str(failed), retry_after=failed.retry_after, limit=failed.limit)

@@ -1,0 +1,600 @@
+"""A conversation that is measured, decided about and folded: in memory here, on a store in `session`.
+
+    conversation = MemoryConversation(Setup(model="claude-opus-4-6"))
+    conversation.append(messages)              # what was said; costs what is new
+    conversation.observe(usage)                # what the provider counted
+    if conversation.should_compact():
+        conversation.compact()
+
+Rules of this file:
+1. `decide` decides. What is done here is to gather the situation (size, what the engine says, what is remembered), to
+   ask, and to act.
+2. What one compaction hands to the next, and what was learnt, is one `ConversationMemory`: kept in this object, or in
+   the store.
+3. A compaction is one generator that asks for summaries. Two small drivers answer it: `run` waits, `run_async` awaits.
+4. A fold made ahead of time is swapped in if nothing but new messages came since it was begun.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from midfold.cache.health import Health, RequestHashes
+from midfold.compaction.archive import Archive
+from midfold.compaction.assemble import with_note
+from midfold.compaction.context import Job, with_size
+from midfold.compaction.finish import leave
+from midfold.compaction.handoff import Keeper
+from midfold.compaction.planner import plan_whole
+from midfold.compaction.receipt import Readiness, Receipt, Status
+from midfold.compaction.redact import redact
+from midfold.compaction.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
+from midfold.engines.guard import ask_engine, carry_out
+from midfold.model import advance
+from midfold.model.endpoint import Wire
+from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
+from midfold.recall import PAGE, AnswerBounds, Memory, Recall
+from midfold.session.setup import PLAINEST, Setup
+from midfold.store.intake import of_messages
+from midfold.store.protocol import Item, View
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import Document, read
+from midfold.transcript.message import Message, Transcript, Usage, plain, read_usage
+from midfold.transcript.tokens import Basis, Calibration, Count, RunningTally, Tally
+
+T = TypeVar("T")
+
+
+class CompactArguments(TypedDict, total=False):
+    """What a compaction may be asked for. `prompt_tokens` is the size where the caller knows it better."""
+
+    focus: str | None
+    force: bool
+    overflowed: bool
+    keep_last_exchanges: int | None
+    target_tokens: int | None
+    prompt_tokens: int | None
+    token_basis: Basis
+    lineage: str
+
+
+class ChatPartner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model as the user named it: by its provider, or by an address alone. There is no key in it."""
+
+    model: str
+    provider: str
+    base_url: str | None = None
+    wire: Wire | None = None
+    window: int | None = None
+
+
+class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a conversation has learnt, in plain JSON."""
+
+    state: CompactionState = CompactionState()
+    ratio: float = 1.0
+    samples: int = 0
+    anchor: Tally | None = None
+    anchor_tokens: int = 0
+    anchor_fixed: int = 0
+    noted: bool = False
+    """Whether the system prompt has its note."""
+    undone: bool = False
+    """Whether the newest fold was taken back."""
+    health: Health = Health()
+    """What the provider's cache did, turn by turn."""
+    partner: ChatPartner | None = None
+    """Whom an agent talked to, for who goes on with it."""
+    host: dict[str, Any] = {}
+    """What the host keeps with the conversation."""
+
+    @property
+    def calibration(self) -> Calibration:
+        return Calibration(self.ratio, self.samples, self.anchor, self.anchor_tokens, self.anchor_fixed)
+
+    def calibrate(self, learnt: Calibration) -> ConversationMemory:
+        return msgspec.structs.replace(
+            self,
+            ratio=learnt.ratio,
+            samples=learnt.samples,
+            anchor=learnt.anchor,
+            anchor_tokens=learnt.anchor_tokens,
+            anchor_fixed=learnt.anchor_fixed,
+        )
+
+    def forget_failures(self) -> ConversationMemory:
+        """For another model: earlier strikes, failures and sizes say nothing about it."""
+        return msgspec.structs.replace(self.calibrate(Calibration()), state=clear_failures(self.state))
+
+
+class Snapshot:
+    """A conversation at one moment. What is not asked for is not counted, and not put together."""
+
+    def __init__(
+        self,
+        memory: ConversationMemory,
+        dialect: type[Dialect],
+        running: Callable[[], RunningTally],
+        messages: Callable[[], Transcript],
+        *,
+        is_counted: bool = True,
+    ) -> None:
+        self.memory, self.dialect, self.is_counted = memory, dialect, is_counted
+        self._running, self._messages = running, messages
+
+    @cached_property
+    def running(self) -> RunningTally:
+        return self._running()
+
+    @cached_property
+    def messages(self) -> Transcript:
+        return self._messages()
+
+    @property
+    def document(self) -> Document:
+        return of_messages(self.messages, self.dialect)
+
+    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
+        """Whether nothing but new messages came since `made`, when the messages were these."""
+        then, now = made.memory, self.memory
+        same = (then.state.count, then.state.folds, then.undone) == (now.state.count, now.state.folds, now.undone)
+        return same and self.running.starts_with(tally)
+
+
+N = TypeVar("N", bound=Snapshot)
+
+
+class PreparedFold(NamedTuple):
+    """A compaction made ahead of time, and what it was made from."""
+
+    now: Snapshot
+    tally: Tally
+    request: CompactionRequest
+    outcome: Outcome
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its summary failed: then only that is kept of it."""
+        return bool(self.outcome.receipt.summary.failure)
+
+    def with_readiness(self, readiness: Readiness) -> PreparedFold:
+        return self._replace(outcome=self.outcome.with_readiness(readiness))
+
+
+class Compacted(NamedTuple, Generic[T]):
+    """What became of a compaction. `session` is the conversation to go on with: a child, if one was begun."""
+
+    receipt: Receipt
+    session: T
+
+    @property
+    def changed(self) -> bool:
+        return self.receipt.status in ("compacted", "pruned")
+
+
+class Sync(NamedTuple, Generic[T]):
+    """Where a client's history is now; `session` is the one to go on with: a branch, if the history was changed."""
+
+    session: T
+    common: int
+    added: int
+    branched: bool = False
+    ahead: int = 0
+
+
+class Refusal(NamedTuple):
+    """Why a compaction that was decided on cannot be written, and the status of its receipt."""
+
+    reason: str
+    status: Status
+
+
+class Conversation(ABC, Generic[N]):
+    """What every conversation can do, wherever it is kept."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.last: Receipt | None = None
+        """The receipt of the newest compaction that was tried."""
+
+    @abstractmethod
+    def _now(self) -> N:
+        """The conversation as it is now."""
+
+    @abstractmethod
+    def _learn(self, now: N, memory: ConversationMemory) -> None:
+        """Keeps what was learnt."""
+
+    @abstractmethod
+    def _commit(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
+        """Makes an outcome the conversation's view; `hold` is what `_hold` gave."""
+
+    @abstractmethod
+    def append(self, messages: Any) -> object:
+        """What was added to the conversation."""
+
+    @abstractmethod
+    def sync(self, messages: Any) -> Sync[Self]:
+        """The whole conversation as its client has it."""
+
+    @abstractmethod
+    def view(self) -> View:
+        """What the model sees now."""
+
+    @abstractmethod
+    def unfold(self, handle: str) -> list[Any]:
+        """The originals behind a handle."""
+
+    @abstractmethod
+    def recall(self, page: int = PAGE) -> Recall:
+        """The tools for looking back; an answer has at most `page` characters, and what the window bears."""
+
+    @abstractmethod
+    def save(self) -> dict[str, Any]:
+        """What must survive a restart, as plain JSON."""
+
+    @abstractmethod
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on with what `save` gave."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """A new conversation: nothing of the old one is kept."""
+
+    # How large it is
+
+    @property
+    def state(self) -> CompactionState:
+        """What one compaction hands to the next."""
+        return self._now().memory.state
+
+    @state.setter
+    def state(self, state: CompactionState) -> None:
+        now = self._now()
+        self._learn(now, msgspec.structs.replace(now.memory, state=state))
+
+    @property
+    def size(self) -> Count:
+        """The size of the next request, and what that number rests on."""
+        return self._size(self._now())
+
+    def _size(self, now: N) -> Count:
+        return now.memory.calibration.predict(now.running, self.setup.fixed_size(now.dialect))
+
+    @property
+    def health(self) -> Health:
+        """What the provider's cache did, by the usage that was observed."""
+        return self._now().memory.health
+
+    def observe(self, usage: Any) -> None:
+        """What the provider counted for the view as it is now; an answer without usage changes nothing."""
+        reported = usage if isinstance(usage, Usage) else read_usage(usage)
+        if reported is not None:
+            now = self._now()
+            self._learn(now, self._memory_after(now, reported, watches=self.setup.schedule is not None))
+
+    def _memory_after(
+        self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None
+    ) -> ConversationMemory:
+        """The memory after one more answer; who `watches` follows the provider's cache, too."""
+        setup, memory = self.setup, now.memory
+        fixed, tokens = setup.fixed_size(now.dialect), usage.prompt_tokens
+        learnt = memory.calibration.observe(now.running.now, tokens, fixed=fixed, meter=setup.meter)
+        state, health = memory.state, memory.health
+        if is_relieved(tokens, setup.budget.threshold_tokens, setup.schedule, health):
+            state = msgspec.structs.replace(state, ineffective=0)
+        if watches:
+            number = state.count if compaction is None else compaction
+            seen = RequestHashes.of(
+                model=setup.model, tools=setup.tools, system=setup.system, messages=now.running.now, compaction=number
+            )
+            continues = health.seen is None or now.running.starts_with(health.seen.messages)
+            health = health.observe(usage, seen, at=setup.clock(), prices=setup.prices, continues=continues)
+        return msgspec.structs.replace(memory.calibrate(learnt), state=state, health=health)
+
+    def update_model(self, model: str | None, context_length: int | None = None) -> None:
+        """Another model: every number is derived anew, and earlier strikes and failures are forgotten."""
+        self.setup.update_model(model, context_length)
+        now = self._now()
+        self._learn(now, now.memory.forget_failures())
+
+    # When to fold it
+
+    def decide(
+        self, prompt_tokens: int | None = None, *, upcoming_idle: float | None = None, health: Health | None = None
+    ) -> Decision:
+        """Whether to fold before the next request, and why or why not; costs what is new.
+
+        `upcoming_idle`: how many seconds nothing will be sent from now on, where somebody knows.
+        """
+        now, setup = self._now(), self.setup
+        reads = setup.engine.reads_messages
+        request = setup.request(now.document, now.memory.state) if reads else setup.bare_request(now.memory.state)
+        size = self._size(now) if prompt_tokens is None else Count(prompt_tokens, "reported")
+        request = msgspec.structs.replace(request, prompt_tokens=size.tokens, token_basis=size.basis)
+        return decide(self._situation(now, request, upcoming_idle=upcoming_idle, health=health))
+
+    def should_compact(self, prompt_tokens: int | None = None) -> bool:
+        """Whether to fold before the next request: when the engine says so, or at a cheap moment where those count."""
+        return self.decide(prompt_tokens).fold
+
+    def _situation(
+        self, now: N, request: CompactionRequest, *, upcoming_idle: float | None = None, health: Health | None = None
+    ) -> Situation:
+        setup = self.setup
+        situation = situation_of(request, request.prompt_tokens or 0, now=setup.clock())
+        situation = msgspec.structs.replace(situation, recall=setup.recall_cost(now.dialect))
+        if situation.asked or not situation.enabled:
+            return situation
+        situation = msgspec.structs.replace(
+            ask_engine(setup.engine, request, situation),
+            undone=now.memory.undone,
+            crowded=bool(setup.most_messages) and len(now.messages) >= setup.most_messages,
+            schedule=setup.schedule,
+            local_early=setup.config.prompt_caching.schedule_summary == "local",
+            health=now.memory.health if health is None else health,
+            fixed_tokens=setup.meter.tokens(*setup.fixed_size(now.dialect)),
+            model=setup.model,
+            upcoming_idle=upcoming_idle,
+        )
+        return setup.forecast(situation, now.messages, now.dialect) if setup.leaves_room else situation
+
+    def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
+        """What the engine is asked for, with the size of the request in it."""
+        memory = now.memory
+        request = msgspec.structs.replace(
+            self.setup.request(now.document, memory.state),
+            cached_price=self.setup.price_of_cached(memory.health),
+            **asked,
+        )
+        if request.prompt_tokens is None and (now.is_counted or memory.samples or memory.anchor is not None):
+            size = self._size(now)
+            return msgspec.structs.replace(request, prompt_tokens=size.tokens, token_basis=size.basis)
+        return with_size(request)
+
+    # Compaction
+
+    def compact(self, *, ahead: PreparedFold | None = None, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
+        """Folds the view if it is time, or if asked to. A fold made `ahead` is swapped in if it still fits."""
+        done = None if ahead is None else self.swap(ahead)
+        return done or run(self._compaction(self._now(), asked))
+
+    async def compact_async(self, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
+        """The same for an event loop: a summarizer with a `later` is awaited, everything else happens in a thread."""
+        return await run_async(self._compaction(self._now(), asked))
+
+    def _compaction(
+        self, now: N, asked: CompactArguments, *, health: Health | None = None, local: bool = False
+    ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
+        request = self._request(now, asked)
+        decision = decide(self._situation(now, request, health=health))
+        local = local and not decision.pause
+        guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
+        flow = carry_out(self.setup.engine, request, decision)
+        step = advance(flow)
+        if isinstance(step, SummaryAsk) and decision.pause:
+            step = advance(flow, guard(step))
+        if isinstance(step, Outcome) and not step.changed:
+            return self._leave(now, step)
+        with self._hold(now) as hold:
+            if isinstance(hold, Refusal):
+                return self._refuse(request, hold)
+            while isinstance(step, SummaryAsk):
+                step = advance(flow, (yield Question(guard, step)))
+            outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
+            return self._finish(now, request, outcome.with_readiness("local") if local else outcome, hold)
+
+    def _finish(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
+        if not outcome.changed:
+            return self._leave(now, outcome)
+        done = self._commit(now, request, outcome, hold)
+        self.last = done.receipt
+        if done.changed:
+            done.session.setup.bring_tools()
+        return done
+
+    def _hold(self, now: N) -> AbstractContextManager[Any]:
+        """What keeps others from compacting the same conversation; a `Refusal` if somebody else has it."""
+        return nullcontext()
+
+    def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
+        """Nothing was folded. Strikes and pauses are remembered; a plain no-op writes nothing."""
+        before, after = now.memory.state, outcome.state
+        learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
+        state = with_pause_of(msgspec.structs.replace(before, **learnt), after)
+        if state != before:
+            self._learn(now, msgspec.structs.replace(now.memory, state=state))
+        self.last = outcome.receipt
+        return Compacted(outcome.receipt, self)
+
+    def _refuse(self, request: CompactionRequest, refusal: Refusal) -> Compacted[Self]:
+        self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
+        return Compacted(self.last, self)
+
+    def prepare(
+        self,
+        prompt_tokens: int | None = None,
+        *,
+        token_basis: Basis = "reported",
+        force: bool = False,
+        overflowed: bool = False,
+    ) -> Preparation[PreparedFold] | None:
+        """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
+        None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
+        """
+        now = self._now()
+        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
+        request = self._request(now, {**asked, "force": force, "overflowed": overflowed})
+        situation = self._situation(now, request)
+        is_early = situation.prompt_tokens < situation.threshold_tokens
+        decision = decide(msgspec.structs.replace(situation, ahead=is_early))
+        if not decision.fold or decision.pause or not now.messages:
+            return None
+        return Preparation(self._steps_ahead(now, now.running.now, request, decision))
+
+    def _steps_ahead(
+        self, now: N, tally: Tally, request: CompactionRequest, decision: Decision
+    ) -> Generator[Question, SummaryAnswer, PreparedFold]:
+        guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
+        flow = carry_out(self.setup.engine, request, decision)
+        step = advance(flow)
+        while isinstance(step, SummaryAsk):
+            step = advance(flow, (yield Question(guard, step)))
+        outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
+        return PreparedFold(now, tally, decision.apply(request), outcome.with_readiness("prepared"))
+
+    def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
+        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
+
+        Of one whose summary failed only that is kept: until its pause is over no model is asked again. One that came to
+        nothing is a strike.
+        """
+        now = self._now()
+        failed = ready.outcome.state if ready.has_failed else None
+        if failed is not None:
+            state = with_pause_of(now.memory.state, failed)
+            self._learn(now, msgspec.structs.replace(now.memory, state=state))
+        if failed is not None or not now.goes_on(ready.now, ready.tally):
+            return None
+        if not ready.outcome.changed:
+            self._leave(now, ready.outcome)
+            return None
+        since = now.messages[ready.tally.count :]
+        outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
+        with self._hold(now) as hold:
+            if isinstance(hold, Refusal):
+                return self._refuse(ready.request, hold)
+            return self._finish(now, ready.request, outcome, hold)
+
+    def has_content(self, messages: Any) -> bool:
+        """Whether a compaction of these messages that is asked for would fold anything."""
+        job = Job(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
+        return bool(job.new_turns(plan_whole(job)))
+
+    def _system(self, dialect: type[Dialect], *, noted: bool) -> Message | None:
+        """The system prompt beside the messages, with the note that the compactions in force have left."""
+        if self.setup.system is None:
+            return None
+        system = Message.over(self.setup.system, dialect.read_system)
+        return with_note(system) if noted else system
+
+
+class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation's memory as plain JSON. What sizes rest on is left out: they are measured again."""
+
+    state: CompactionState = CompactionState()
+    ratio: float = 1.0
+    samples: int = 0
+    context_length: int | None = None
+    archive: dict[str, list[Any]] = {}
+    health: Health = Health()
+
+
+def resume_in_memory(setup: Setup, memory: ConversationMemory, keeper: Keeper) -> MemoryConversation:
+    """A conversation of which a store knows more: what it has learnt, and who has its originals."""
+    conversation = MemoryConversation(setup)
+    conversation._memory, conversation._keeper = memory, keeper
+    return conversation
+
+
+class MemoryConversation(Conversation[Snapshot]):
+    """A conversation in this process. It belongs to one thread."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._keeper: Keeper | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        self.archive: dict[str, tuple[Message, ...]] = {}
+        self.last = None
+        self._memory = ConversationMemory()
+        self._replace((), PLAINEST)
+
+    def _request(self, now: Snapshot, asked: CompactArguments) -> CompactionRequest:
+        return msgspec.structs.replace(super()._request(now, asked), keeper=self._keeper)
+
+    def _replace(self, messages: Transcript, dialect: type[Dialect]) -> None:
+        self._messages, self._dialect = list(messages), dialect
+        self._tally = RunningTally(self.setup.meter)
+
+    def _count_messages(self) -> RunningTally:
+        self._tally.meter = self.setup.meter
+        self._tally.extend(self._messages[self._tally.now.count :])
+        return self._tally
+
+    def _now(self) -> Snapshot:
+        is_counted = self._tally.now.count == len(self._messages)
+        held = lambda: tuple(self._messages)  # noqa: E731 - short, and evaluated only where messages are needed
+        return Snapshot(self._memory, self._dialect, self._count_messages, held, is_counted=is_counted)
+
+    def _learn(self, now: Snapshot, memory: ConversationMemory) -> None:
+        self._memory = memory
+
+    def append(self, messages: Any) -> None:
+        """What was added to the conversation; counted at once, so that deciding costs what is new."""
+        document = read(messages if isinstance(messages, Mapping | bytes | str) else list(messages))
+        if not self._messages:
+            self._dialect = document.dialect
+        self._messages.extend(document.messages)
+        self._count_messages()
+
+    def sync(self, messages: Any) -> Sync[Self]:
+        """These messages are the conversation from now on; a request body brings its system prompt and tools."""
+        document = messages if isinstance(messages, Document) else read(messages)
+        system = self.setup.system if document.system is None else plain(document.system.wire)
+        tools = document.setting("tools") or self.setup.tools
+        if (system, tools) != (self.setup.system, self.setup.tools):
+            self.setup.update_prompt(system, tools)
+        self._replace(document.messages, document.dialect)
+        return Sync(self, 0, len(document.messages))
+
+    def resume(self, messages: Any) -> None:
+        """These messages go on with an earlier conversation: what a handoff in them tells of it is known."""
+        self.sync(messages)
+        state = Job(self._request(self._now(), {})).state
+        if state.count:
+            self._memory = msgspec.structs.replace(self._memory, state=state)
+
+    def view(self) -> View:
+        items = tuple(Item(message) for message in self._messages)
+        system = self._system(self._dialect, noted=self._memory.noted)
+        return View(items, self._dialect, system, self.setup.tools)
+
+    def unfold(self, handle: str) -> list[Any]:
+        return Archive(self.archive).originals(handle)
+
+    def recall(self, page: int = PAGE) -> Recall:
+        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
+        return Memory(self.archive).recall(self.setup.redactor or redact, bounds, self.setup.clock)
+
+    def _commit(self, now: Snapshot, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
+        self.archive.update(outcome.archive)
+        noted = self._memory.noted or outcome.system is not request.system
+        memory = self._memory.calibrate(self._memory.calibration.without_anchor())
+        self._memory = msgspec.structs.replace(memory, state=outcome.state, noted=noted)
+        self._replace(outcome.messages, now.dialect)
+        return Compacted(outcome.receipt, self)
+
+    def save(self) -> dict[str, Any]:
+        memory, shelf, window = self._memory, Archive(self.archive), self.setup.context_length
+        saved = SavedConversation(
+            state=memory.state, ratio=memory.ratio, samples=memory.samples, context_length=window, health=memory.health
+        )
+        value: dict[str, Any] = msgspec.to_builtins(saved)
+        value["archive"] = {handle: [plain(item) for item in shelf.originals(handle)] for handle in shelf}
+        return value
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        known = msgspec.convert(saved, SavedConversation)
+        self.setup.update_model(self.setup.model, known.context_length)
+        memory = ConversationMemory(state=known.state, ratio=known.ratio, samples=known.samples, health=known.health)
+        self._memory = msgspec.structs.replace(memory, noted=known.state.count > 0)
+        self.archive = {handle: read(messages).messages for handle, messages in known.archive.items()}
