@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 
 import midfold
 from midfold.agent.events import ignore
-from midfold.agent.window import Room
+from midfold.agent.window import AgentWindow
 from midfold.cache.schedule import summary_price
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, PromptCaching
 from midfold.gateway import create_app
@@ -135,7 +135,7 @@ def in_agent(recording: Recording, window: int, schedule: str) -> Bill:
     provider, clock = Meterman(recording, window), FakeClock(1_000.0)
     config = Config(prompt_caching=PromptCaching(schedule=schedule))  # type: ignore[arg-type]
 
-    def model(ask: SummaryAsk) -> SummaryAnswer:
+    def model(ask: SummaryRequest) -> SummaryAnswer:
         folded = provider.meter.tokens(sum(map(provider.meter.units, ask.messages)), len(ask.messages))
         answer = local_summarizer(ask)
         written = provider.meter.counter.count(answer.text)
@@ -144,7 +144,7 @@ def in_agent(recording: Recording, window: int, schedule: str) -> Bill:
 
     with midfold.open("memory:", config=config, clock=clock, summarizer=model) as sessions:
         session = sessions.session("s", model=MODEL, context_length=window)
-        room = Room(session, ignore, background=False)
+        room = AgentWindow(session, ignore, background=False)
         for new, now in provider.requests(clock):
             session.append(values(new))
             room.before(first=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.peers import HERMES, ask
 from bench.workload import best, messages, origin, report
-from midfold import EngineHost, Meter, SummaryAsk, compact, read
+from midfold import EngineHost, Meter, SummaryRequest, compact, read
 from midfold.compaction.injection import identifiers
 from midfold.config import Config
 from midfold.config.schema import Compression
@@ -106,7 +106,7 @@ def _checked(values: list[dict[str, Any]], tokens: int, theirs: float) -> None:
     own = _with_paths_of(values)
     for what, summary in (("every path in it invented", SUMMARY), ("its paths the fold's own", own)):
 
-        def stub(ask: SummaryAsk, summary: str = summary) -> str:
+        def stub(ask: SummaryRequest, summary: str = summary) -> str:
             ask.prompt()
             return summary
 
@@ -145,13 +145,13 @@ def _in_turns(values: list[dict[str, Any]], tokens: dict[int, int]) -> tuple[Any
     return peer, ours
 
 
-def _stub(ask: SummaryAsk) -> str:
+def _stub(ask: SummaryRequest) -> str:
     """What Hermes' side does too: the whole prompt is written, then the answer is at hand."""
     ask.prompt()
     return SUMMARY
 
 
-def _no_prompt(ask: SummaryAsk) -> str:
+def _no_prompt(ask: SummaryRequest) -> str:
     return SUMMARY
 
 

@@ -12,10 +12,10 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.compaction.local.fold_reader import FoldReading
+from midfold.compaction.local.fold_reader import FoldReader
 from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, NameCounts, Shape, subwords
 from midfold.compaction.redact import redact
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
@@ -57,7 +57,7 @@ def _cuts() -> list[Cut]:
     for cut in all_cuts(sessions):
         needed = {need.fact for need in needs_at(cut.past, cut.future, generic)}
         if needed:
-            reading = FoldReading(SummaryAsk(messages=cut.past, budget_tokens=0, fold="", redact=redact))
+            reading = FoldReader(SummaryRequest(messages=cut.past, budget_tokens=0, fold="", redact=redact))
             entries = {name: entry for name, entry in reading.census.entries.items() if entry.messages}
             rows = [features(name, entry, reading) for name, entry in entries.items()]
             marks = [name in needed for name in entries]
@@ -65,7 +65,7 @@ def _cuts() -> list[Cut]:
     return found
 
 
-def features(name: str, entry: NameCounts, reading: FoldReading) -> list[float]:
+def features(name: str, entry: NameCounts, reading: FoldReader) -> list[float]:
     counts = entry.counts
     values = [
         log1p(reading.length - entry.last),

@@ -21,10 +21,10 @@ from bench.task_peers import Hermes, PlainLoop, sliding
 from bench.task_policy import Needs, Policy, Tally
 from bench.task_work import Repository, sums, work
 from bench.workload import report
-from midfold.agent import Toolbox, Workshop
+from midfold.agent import AgentAssembly, Toolbox
 from midfold.agent.assembly import system_prompt
 from midfold.agent.events import Event, Folded, agree
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
 from midfold.model import Summarizer, local_summarizer
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     seconds: float
 
 
-def stub(ask: SummaryAsk) -> SummaryAnswer:
+def stub(ask: SummaryRequest) -> SummaryAnswer:
     """The model that summarises: it always says the same, and is believed although it says so little."""
     ask.prompt()
     return SummaryAnswer(text=SUMMARY)
@@ -94,7 +94,7 @@ def with_midfold(
     def loop(policy: Policy, folder: Path) -> Callable[[str], str]:
         settings = AgentSettings(output_characters=OUTPUT, max_steps=10_000)
         config = Config(agent=settings, compression=Compression(minimum_context_floor=floor, protect_last_n=last))
-        workshop = Workshop(folder, config, os.environ, store="memory:", window=window, summarizer=summarizer)
+        workshop = AgentAssembly(folder, config, os.environ, store="memory:", window=window, summarizer=summarizer)
         agent = workshop.agent(workshop.session(policy.endpoint), policy, watch=watch, consent=agree)
         return agent.run
 
@@ -125,7 +125,7 @@ def with_hermes(window: int, needs: Needs = "findings", most: int | None = None)
 
 def _toolbox(folder: Path) -> Toolbox:
     config = Config(agent=AgentSettings(output_characters=OUTPUT))
-    workshop = Workshop(folder, config, os.environ, store="memory:")
+    workshop = AgentAssembly(folder, config, os.environ, store="memory:")
     tools = workshop.tools(lambda: workshop.sessions.session("none"))
     return Toolbox([tool for tool in tools if tool.spec.name not in OF_MIDFOLD], OUTPUT)
 

@@ -21,7 +21,7 @@ import msgspec
 from bench.peers import HERMES, HOME, ask
 from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
-from midfold import SummaryAnswer, SummaryAsk
+from midfold import SummaryAnswer, SummaryRequest
 from midfold.compaction.redact import redact
 from midfold.lab.retention_score import retention_of
 from midfold.lab.sharegpt import ShareGPT
@@ -81,12 +81,12 @@ print(json.dumps({"seconds": seconds, "prompts": prompts if question["want_promp
 """
 
 
-def stub(request: SummaryAsk) -> str:
+def stub(request: SummaryRequest) -> str:
     """What Hermes' side has too: an answer at hand."""
     return STUB
 
 
-def blind(request: SummaryAsk) -> SummaryAnswer:
+def blind(request: SummaryRequest) -> SummaryAnswer:
     """midfold's summary for a conversation whose future nobody knows."""
     return local_summarizer(msgspec.structs.replace(request, dense=True))
 
@@ -204,7 +204,7 @@ def _answer(prompt: str) -> str:
     turns = prompt.partition("TURNS TO SUMMARIZE:")[2]
     messages = tuple(Message("assistant", (Text(turn),)) for turn in turns.split("\n\n[Turn "))
     fold = blake2b(prompt.encode("utf-8", "replace"), digest_size=6).hexdigest()
-    request = SummaryAsk(messages=messages, budget_tokens=SUMMARY - 20, fold=fold, redact=redact, dense=True)
+    request = SummaryRequest(messages=messages, budget_tokens=SUMMARY - 20, fold=fold, redact=redact, dense=True)
     return f"{MARKER} {local_summarizer(request).text}"
 
 

@@ -142,7 +142,7 @@ class Session:
         return result.receipt.status == "compacted"
 
 
-def vague(request: midfold.SummaryAsk) -> str:
+def vague(request: midfold.SummaryRequest) -> str:
     """Return a summary that says nothing."""
     return VAGUE
 

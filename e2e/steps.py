@@ -17,7 +17,7 @@ from e2e.server import MODEL, Server, Witnessed
 from midfold.api import request_for
 from midfold.compaction.handoff import recognise
 from midfold.compaction.receipt import FAILURES, Receipt
-from midfold.compaction.request import Flow, Outcome, SummaryAsk
+from midfold.compaction.request import Flow, Outcome, SummaryRequest
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask
 from midfold.engines import Compressor
@@ -197,7 +197,7 @@ def judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list
 
 async def _awaited(flow: Flow, summarizer: ModelSummarizer) -> Outcome:
     step = advance(flow)
-    while isinstance(step, SummaryAsk):
+    while isinstance(step, SummaryRequest):
         try:
             answer = await summarizer.later(step)
         except SummaryFailed as failed:

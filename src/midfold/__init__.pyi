@@ -7,7 +7,7 @@ from midfold.config import Auxiliary as AuxiliarySettings, Compression as Compre
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
 from midfold.session.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
-from midfold.errors import AskFailed as AskFailed, Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
+from midfold.errors import ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, ModelRequestFailed as ModelRequestFailed, NotOwner as NotOwner, NotStored as NotStored, PluginError as PluginError, RouteClosed as RouteClosed, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooManyValues as TooManyValues, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.compaction.archive import Archive as Archive
 from midfold.compaction.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
 from midfold.compaction.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
@@ -23,7 +23,7 @@ from midfold.compaction.receipt import Boundary as Boundary, Digest as DigestFac
 from midfold.compaction.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
 from midfold.compaction.render import render_content_search as render_content_search, render_delegated_task as render_delegated_task, render_file_read as render_file_read, render_file_search as render_file_search, render_process as render_process, render_value as render_value
 from midfold.compaction.render_results import render_result as render_result
-from midfold.compaction.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
+from midfold.compaction.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryRequest as SummaryRequest
 from midfold.compaction.tracking import CheckRun as CheckRun, FileRead as FileRead, GitState as GitState, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.compaction.user_record import RecordText as RecordText
 from midfold.session.host import EngineHost as EngineHost
@@ -32,9 +32,9 @@ from midfold.model.endpoint import Endpoint as Endpoint
 from midfold.model.summarizer import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
 from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
-from midfold.session.sessions import KeptLog as KeptLog, Sessions as Sessions, open_sessions as open, project_prefix as project_prefix
+from midfold.session.sessions import ImportedLog as ImportedLog, Sessions as Sessions, open_sessions as open, project_prefix as project_prefix
 from midfold.session.session import Session as Session
-from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
+from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, InMemorySource as InMemorySource, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.session.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, hold_lease as held
@@ -55,13 +55,11 @@ __all__ = [
     "AgentSettings",
     "AnswerBounds",
     "Archive",
-    "AskFailed",
     "AuxiliarySettings",
     "Belief",
     "Boundary",
     "Budget",
     "CheckRun",
-    "Closed",
     "CompactArguments",
     "Compacted",
     "Compaction",
@@ -98,8 +96,9 @@ __all__ = [
     "Health",
     "Hit",
     "HitPart",
+    "ImportedLog",
+    "InMemorySource",
     "Keeper",
-    "KeptLog",
     "KeySettings",
     "Lease",
     "LeaseLost",
@@ -107,7 +106,6 @@ __all__ = [
     "MalformedTranscript",
     "Media",
     "MediaReducer",
-    "Memory",
     "MemoryConversation",
     "Message",
     "Meter",
@@ -117,11 +115,12 @@ __all__ = [
     "Model",
     "ModelFailed",
     "ModelOverride",
+    "ModelRequestFailed",
     "ModelSettings",
     "ModelSummarizer",
     "Noop",
+    "NotOwner",
     "NotStored",
-    "NotTheirs",
     "Omission",
     "Omissions",
     "OmittedWords",
@@ -152,6 +151,7 @@ __all__ = [
     "Repair",
     "ResolvedEngine",
     "Role",
+    "RouteClosed",
     "RunningTask",
     "SchemaError",
     "Session",
@@ -165,18 +165,18 @@ __all__ = [
     "StoreUnavailable",
     "Summarizer",
     "SummaryAnswer",
-    "SummaryAsk",
     "SummaryFacts",
     "SummaryFailed",
     "SummaryModelSettings",
     "SummaryProgress",
+    "SummaryRequest",
     "Sync",
     "Text",
     "Thinking",
     "Timing",
     "TokenCounter",
     "Tokenizer",
-    "TooMuch",
+    "TooManyValues",
     "Tool",
     "ToolAnswer",
     "ToolCall",

@@ -13,15 +13,15 @@
     │   ├── NotStored           there is no such session, compaction or handle
     │   ├── StoreConflict       what is there contradicts what was given
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
-    ├── AskFailed               what was asked of a model did not come; `.kind` says how
+    ├── ModelRequestFailed      what was asked of a model did not come; `.kind` says how
     │   ├── ModelFailed         it could not answer
     │   └── SummaryFailed       a summarizer gives up; the kind decides what happens to the fold
     ├── ToolRefused             a tool of the agent was asked for something it does not do
     ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
     ├── Misdirected             a request would not have gone to the configured upstream; it was not sent
-    ├── Closed                  a route of the provider is closed to clients of the gateway
-    ├── NotTheirs               what a request names was not made under this key of the gateway
-    ├── TooMuch                 a request has too many values to be checked for whose ids they are
+    ├── RouteClosed             a route of the provider is closed to clients of the gateway
+    ├── NotOwner                what a request names was not made under this key of the gateway
+    ├── TooManyValues           a request has too many values to be checked for whose ids they are
     ├── GatewayFull             the gateway holds as much as it can; the next try may work
     └── UnreadableEncoding      a request's body is compressed in a way that cannot be read here
 
@@ -135,7 +135,7 @@ class LeaseLost(StoreError):
     status = 409
 
 
-class AskFailed(MidfoldError):
+class ModelRequestFailed(MidfoldError):
     """What was asked of a model did not come."""
 
     status = 502
@@ -153,7 +153,7 @@ class AskFailed(MidfoldError):
         super().__init__(message)
 
 
-class ModelFailed(AskFailed):
+class ModelFailed(ModelRequestFailed):
     """The model did not answer."""
 
 
@@ -179,19 +179,19 @@ class Misdirected(MidfoldError):
     status = 400
 
 
-class Closed(MidfoldError):
+class RouteClosed(MidfoldError):
     """This route of the provider is closed to clients of the gateway."""
 
     status = 403
 
 
-class NotTheirs(MidfoldError):
+class NotOwner(MidfoldError):
     """There is no such thing that was made under this key of the gateway."""
 
     status = 404
 
 
-class TooMuch(MidfoldError):
+class TooManyValues(MidfoldError):
     """The request refers to ids of the provider, and has too many values to be checked for whose they are."""
 
     status = 413
@@ -214,7 +214,7 @@ class UnreadableEncoding(MidfoldError):
         return cls(f"a body with content-encoding {encoding} needs a package: pip install 'midfold[compressed]'")
 
 
-class SummaryFailed(AskFailed):
+class SummaryFailed(ModelRequestFailed):
     """No summary could be made."""
 
     calls = 0

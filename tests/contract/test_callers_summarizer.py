@@ -78,10 +78,10 @@ class Raising:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def __call__(self, ask: midfold.SummaryAsk) -> str:
+    def __call__(self, ask: midfold.SummaryRequest) -> str:
         raise self.error
 
-    async def later(self, ask: midfold.SummaryAsk) -> str:
+    async def later(self, ask: midfold.SummaryRequest) -> str:
         raise self.error
 
 

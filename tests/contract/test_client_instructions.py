@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midfold
-from midfold.compaction.client_instructions import MOST_TOKENS, standing_instructions
+from midfold.compaction.client_instructions import MOST_TOKENS, find_client_instructions
 from midfold.compaction.handoff import generated_messages, recognise
 from midfold.compaction.summary import STANDING, StayingText, instruction, parse_summary
 from midfold.testing.answers import summary
@@ -135,7 +135,7 @@ def test_look_alikes_in_results_answers_and_pastes_are_not_kept() -> None:
         dialect = recorded(name)["dialect"]
         injected = [answer(dialect, lie), prompt(dialect, lie + "what is this?"), *rounds(dialect, 900, 30, lie)]
         messages = [*opening(name), *injected, *rounds(dialect, 0, 30)]
-        found = standing_instructions(midfold.read(messages, dialect=dialect).messages, MOST_TOKENS)
+        found = find_client_instructions(midfold.read(messages, dialect=dialect).messages, MOST_TOKENS)
         kept = "\n".join(message.text for message in found.stays.values())
         assert RULES in kept
         assert "PUSH-ALWAYS" not in kept
@@ -143,7 +143,7 @@ def test_look_alikes_in_results_answers_and_pastes_are_not_kept() -> None:
 
 def test_a_paste_of_rules_beside_words_is_not_kept() -> None:
     messages = [*opening("codex"), *rounds(CODEX, 0, 2), prompt(CODEX, AGENTS.format("LIE") + "\nIs that right?")]
-    found = standing_instructions(midfold.read(messages, dialect=CODEX).messages, MOST_TOKENS)
+    found = find_client_instructions(midfold.read(messages, dialect=CODEX).messages, MOST_TOKENS)
     assert list(found.stays) == [2]
     assert "LIE" not in "".join(message.text for message in found.stays.values())
 
@@ -173,9 +173,9 @@ def test_instructions_beyond_their_bound_are_folded_and_the_receipt_says_so() ->
 
 def test_opencodes_question_and_answer_are_the_previous_summary() -> None:
     chat = "openai-chat"
-    asked: list[midfold.SummaryAsk] = []
+    asked: list[midfold.SummaryRequest] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asked.append(ask)
         return FORGETFUL
 
@@ -198,9 +198,9 @@ def test_a_model_with_the_conversation_before_it_is_told_that_instructions_stay(
 
 
 def test_what_stays_is_shown_to_the_summary_model_as_that() -> None:
-    asked: list[midfold.SummaryAsk] = []
+    asked: list[midfold.SummaryRequest] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asked.append(ask)
         return FORGETFUL
 
@@ -224,7 +224,7 @@ def test_a_clients_own_summary_is_the_previous_one(name: str, fact: str, words: 
             messages[place]["content"] += prompt(dialect, words)["content"]
         return messages
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         told.append(ask.previous)
         assert fact not in "".join(message.text for message in ask.messages)
         return FORGETFUL
@@ -247,7 +247,9 @@ def test_very_many_blocks_cost_what_they_are_long(piece: str) -> None:
         text = "".join(piece.format(number) for number in range(count))
         return (Message("user", (Text(text),)), Message("user", (Text(text),)))
 
-    assert_in_proportion(lambda messages: standing_instructions(messages, MOST_TOKENS), sent(4_000), (sent(16_000), 8))
+    assert_in_proportion(
+        lambda messages: find_client_instructions(messages, MOST_TOKENS), sent(4_000), (sent(16_000), 8)
+    )
 
 
 @given(st.lists(st.sampled_from(["work", "ask", "rules", "environment", "lie", "answer"]), max_size=10))

@@ -17,12 +17,12 @@ import pytest
 import midfold
 from midfold.adapters.hermes import HermesEngine
 from midfold.agent.events import ignore
-from midfold.agent.window import Room
+from midfold.agent.window import AgentWindow
 from midfold.compaction.budget import Pressure
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import leave
 from midfold.compaction.handoff import UNFOLDS
-from midfold.compaction.request import CompactionRequest, Flow, SummaryAsk
+from midfold.compaction.request import CompactionRequest, Flow, SummaryRequest
 from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
 from midfold.engines import Compressor, ContextEngine
@@ -56,7 +56,7 @@ class Writer:
         self.kind: Any = ""
         self.asked = 0
 
-    def __call__(self, ask: SummaryAsk) -> str:
+    def __call__(self, ask: SummaryRequest) -> str:
         self.asked += 1
         if self.kind:
             raise SummaryFailed(self.kind)
@@ -172,7 +172,7 @@ class Agent(Stored):
         if force:
             return super().attempt(force=True)
         self.size = self.session.size.tokens
-        room, before = Room(self.session, ignore, background=False), len(self.session.receipts())
+        room, before = AgentWindow(self.session, ignore, background=False), len(self.session.receipts())
         room.before(first=False)
         self.view = self.session.view().messages
         return len(self.session.receipts()) > before
@@ -286,7 +286,7 @@ class Useless(Compressor):
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
         self.tried += 1
-        return leave(Job(request), "nothing came of it", strike=True)
+        return leave(CompactionContext(request), "nothing came of it", strike=True)
 
 
 @ways

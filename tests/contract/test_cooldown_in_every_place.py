@@ -12,7 +12,7 @@ import pytest
 
 import midfold
 from midfold.agent.events import Event, ignore
-from midfold.agent.window import Room
+from midfold.agent.window import AgentWindow
 from midfold.compaction.receipt import FAILURES
 from midfold.gateway.prepare import REST
 from midfold.session.session import Session
@@ -35,7 +35,7 @@ class Refusing:
         self.answer = httpx.Response(status, headers=headers, request=ASKED)
         self.asked = 0
 
-    def __call__(self, ask: midfold.SummaryAsk) -> str:
+    def __call__(self, ask: midfold.SummaryRequest) -> str:
         self.asked += 1
         raise anthropic.APIStatusError("no", response=self.answer, body=None)
 
@@ -84,7 +84,7 @@ def test_the_agent_keeps_the_pause_of_a_fold_that_failed_in_the_background() -> 
     clock, model, events = FakeClock(), Refusing(), list[Event]()
     with midfold.open("memory:", summarizer=model, clock=clock) as sessions:
         session = sessions.session("s", context_length=WINDOW)
-        room = Room(session, events.append)
+        room = AgentWindow(session, events.append)
         filled(session, 0.9)
         room.before(first=True)
         _wait(lambda: model.asked == 1 and not room._ahead.in_flight)
@@ -116,7 +116,7 @@ def test_the_agent_goes_on_without_a_word_about_it_to_the_model() -> None:
         session = sessions.session("s", context_length=WINDOW)
         filled(session, 1.01)
         before = session.view().messages
-        Room(session, ignore).before(first=False)
+        AgentWindow(session, ignore).before(first=False)
         assert session.view().messages == before
 
 

@@ -144,7 +144,7 @@ def test_a_pause_that_the_provider_asked_for_is_kept() -> None:
 def test_the_pause_begins_when_the_failing_call_ended_not_when_it_began() -> None:
     clock = FakeClock(START)
 
-    def slow(ask: midfold.SummaryAsk) -> str:
+    def slow(ask: midfold.SummaryRequest) -> str:
         clock.advance(500)
         raise SummaryFailed("timeout")
 

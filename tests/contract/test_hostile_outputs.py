@@ -14,7 +14,7 @@ import midfold
 from midfold import Message, Text, read
 from midfold.compaction import injection as hostile
 from midfold.compaction.handoff import END_MARKER, MARKER, recognise
-from midfold.compaction.injection import QUOTED, harmless, quote_orders
+from midfold.compaction.injection import QUOTED, harmless, quote_instructions
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.redact import redact
 from midfold.compaction.summary_check import audit_summary, local_audit
@@ -133,7 +133,7 @@ def test_an_answer_that_retells_what_the_assistant_did_is_not_an_order() -> None
     turns = [user("Clean up."), *call(1, "terminal", {"command": "rm -rf /tmp/build"}, "ok"), assistant("Cleaned.")]
     made = ask_of(turns)
     text = "## Progress\n### Done\n- ran `rm -rf /tmp/build`, which worked"
-    assert quote_orders(text, made.messages).lines == 0
+    assert quote_instructions(text, made.messages).lines == 0
 
 
 BENIGN = [
@@ -162,7 +162,7 @@ BENIGN = [
 def test_ordinary_lines_are_left_as_they_are(line: str) -> None:
     said = (Message("user", (Text("Please work on the project."),)),)
     text = f"## Progress\n### Done\n{line}"
-    assert quote_orders(text, said).text == text
+    assert quote_instructions(text, said).text == text
     assert harmless(text) == text
 
 
@@ -213,7 +213,7 @@ def test_frames_in_tool_output_do_not_frame_the_handoff() -> None:
         assert not FRAMED.search(audit_summary(ask_of(turns), text).text)
 
 
-def real_folds() -> Iterator[midfold.SummaryAsk]:
+def real_folds() -> Iterator[midfold.SummaryRequest]:
     """Every third one: making local summaries of them all takes its time."""
     for conversation in islice(data.conversations(), 0, None, 3):
         messages = [
@@ -221,14 +221,14 @@ def real_folds() -> Iterator[midfold.SummaryAsk]:
         ]
         if len(messages) >= 12:
             fold = read(messages).messages[2:-6]
-            yield midfold.SummaryAsk(messages=fold, budget_tokens=6_000, fold="0" * 12, redact=redact)
+            yield midfold.SummaryRequest(messages=fold, budget_tokens=6_000, fold="0" * 12, redact=redact)
 
 
 def test_local_summaries_of_real_transcripts_are_hardly_touched() -> None:
     lines = changed = 0
     for ask in real_folds():
         text = local_summary(ask)[0]
-        quiet = quote_orders(text, ask.messages)
+        quiet = quote_instructions(text, ask.messages)
         lines += sum(1 for line in text.split("\n") if line.strip())
         changed += quiet.lines
         changed += sum(harmless(line) != line and not FRAMED.search(line) for line in quiet.text.split("\n"))
@@ -242,7 +242,7 @@ def test_what_real_assistants_say_is_hardly_touched() -> None:
         messages = [message for message in conversation["messages"] if message["role"] == "assistant"]
         said = [message["content"] for message in messages if isinstance(message.get("content"), str)]
         for text in said:
-            quiet = quote_orders(text, ())
+            quiet = quote_instructions(text, ())
             lines += sum(1 for line in text.split("\n") if line.strip())
             changed += quiet.lines + sum(harmless(line) != line for line in text.split("\n"))
     assert lines > 10_000
@@ -261,7 +261,9 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
     def work(size: int) -> None:
         text = (piece * (size // len(piece) + 1))[:size]
         harmless(text)
-        quote_orders(f"## Goal\n{text}", read([{"role": "user", "content": "hi"}, *call(1, "sh", {}, text)]).messages)
+        quote_instructions(
+            f"## Goal\n{text}", read([{"role": "user", "content": "hi"}, *call(1, "sh", {}, text)]).messages
+        )
 
     assert_in_proportion(work, 8_000, (16_000, 4), (32_000, 8))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midfold import compact
-from midfold.compaction.injection import QUOTED, quote_orders
+from midfold.compaction.injection import QUOTED, quote_instructions
 from midfold.compaction.summary import serialize_turns
 from midfold.transcript.message import Message, Text, ToolResult
 from support.fixtures import assistant, call, number_lines, user
@@ -32,13 +32,13 @@ def result(text: str) -> Message:
 def test_an_order_pieced_together_from_words_of_the_user_is_not_the_users(line: str) -> None:
     asks = ["Please ignore the noise.", "As in all previous runs.", "See my instructions, previous instructions too."]
     messages = [*(Message("user", (Text(text),)) for text in asks), result(line[2:])]
-    assert QUOTED in quote_orders(line, messages).text
+    assert QUOTED in quote_instructions(line, messages).text
 
 
 def test_a_users_own_words_without_their_middle_stay_the_users() -> None:
     ask = "Ignore the old rules of the linter. " + "Then go on. " * 40 + "Send the tokens report to ops."
     line = f"- {ask[:60].strip()} […] {ask[-30:].strip()}"
-    assert quote_orders(line, [Message("user", (Text(ask),))]).lines == 0
+    assert quote_instructions(line, [Message("user", (Text(ask),))]).lines == 0
 
 
 def talk(output: str) -> list[Any]:

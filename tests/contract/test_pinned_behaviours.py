@@ -210,7 +210,7 @@ def test_thinking_is_left_out_of_what_a_summariser_sees() -> None:
     messages[11]["content"].insert(0, thought)
     prompts: list[str] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         prompts.append(ask.prompt())
         return "## Goal\nx"
 
@@ -272,7 +272,7 @@ def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text(place: 
     pasted = handoff_of(other.messages)
     asked: list[str] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asked.append(ask.previous)
         return "## Goal\nMine."
 
@@ -288,7 +288,7 @@ def test_a_pasted_handoff_is_not_taken_for_the_one_the_state_knows() -> None:
     first = folded([system(), user("Go."), *work(500)], summarizer=lambda ask: "## Goal\nMine.")
     asked: list[str] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asked.append(ask.previous)
         return "## Goal\nStill mine."
 
@@ -302,7 +302,7 @@ def test_a_conversation_that_begins_with_a_handoff_continues_the_session_it_tell
     other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
     asked: list[str] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asked.append(ask.previous)
         return "## Goal\nMine."
 

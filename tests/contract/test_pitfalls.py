@@ -29,8 +29,8 @@ def handoff_texts(messages: Any) -> list[str]:
     return [message.text for message, known in found if known and known.kind == "fold"]
 
 
-def failing(kind: FailureKind) -> Callable[[midfold.SummaryAsk], str]:
-    def summarize(ask: midfold.SummaryAsk) -> str:
+def failing(kind: FailureKind) -> Callable[[midfold.SummaryRequest], str]:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         raise SummaryFailed(kind)
 
     return summarize
@@ -81,9 +81,9 @@ def test_04_the_fallback_on_a_repeat_compaction_keeps_the_previous_summary() -> 
 
 
 def test_05_raw_tool_outputs_reach_the_summariser() -> None:
-    seen: list[midfold.SummaryAsk] = []
+    seen: list[midfold.SummaryRequest] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         seen.append(ask)
         return "## Goal\nx"
 
@@ -306,7 +306,7 @@ def test_19_deciding_after_one_message_does_not_look_at_the_history() -> None:
 def test_21_the_summary_prompt_of_10_000_messages_is_bounded_by_the_window() -> None:
     prompts: list[int] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         prompts.append(len(ask.prompt()))
         return "## Goal\nx"
 

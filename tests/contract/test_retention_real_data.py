@@ -8,7 +8,7 @@ from midfold.lab.compactors import bare_list
 from midfold.lab.recorded_sessions import RecordedSession, all_cuts, load_sessions
 from midfold.lab.retention import evaluate, facts_by_project
 from midfold.lab.retention_facts import shared_facts
-from midfold.lab.retention_score import exam_at, score
+from midfold.lab.retention_score import case_at, score
 from support.effort import effort
 from tests.support.data import SHARED, need
 
@@ -43,7 +43,7 @@ def test_the_order_of_the_first_measurements_is_found_again_and_recall_grows_wit
 
 def test_keeping_everything_scores_nearly_one_and_a_bare_list_nearly_nothing(sessions: list[RecordedSession]) -> None:
     generic = shared_facts(facts_by_project(sessions))
-    exams = [(cut, exam_at(cut, generic)) for cut in all_cuts(sessions)[::8]]
+    exams = [(cut, case_at(cut, generic)) for cut in all_cuts(sessions)[::8]]
     whole = [score(cut.past, exam).bound for cut, exam in exams if exam.needs]
     bare = [score(bare_list(cut.past, exam.past_tokens), exam).bound for cut, exam in exams if exam.needs]
     assert sum(whole) / len(whole) > 0.95

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import midfold
-from midfold import Memory, Recall
+from midfold import InMemorySource, Recall
 from midfold.recall import NOTHING
 from midfold.recall.words import SILENT
 from midfold.transcript.message import Transcript
@@ -84,7 +84,7 @@ def outcomes(is_tuned: bool) -> Iterator[tuple[bool, bool | None, bool]]:
         if (number % 2 == 0) is is_tuned:
             probe = json.loads(path.read_bytes())
             messages, digests = past_of(probe)
-            recall = Memory({"past": messages}).recall(midfold.redact)
+            recall = InMemorySource({"past": messages}).recall(midfold.redact)
             yield from (ask(recall, digests, question) for question in probe["questions"])
 
 
@@ -111,7 +111,7 @@ def test_searches_with_filters_quotes_and_patterns_find_something(is_tuned: bool
         if (number % 2 == 0) is is_tuned:
             probe = json.loads(path.read_bytes())
             messages, digests = past_of(probe)
-            recall = Memory({"past": messages}).recall(midfold.redact)
+            recall = InMemorySource({"past": messages}).recall(midfold.redact)
             for question in probe["questions"][:: effort(2, 1)]:
                 evidence = {digests[place].hex()[:6] for place in question["evidence"] if place in digests}
                 for given in narrow_searches(question):

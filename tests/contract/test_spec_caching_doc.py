@@ -204,7 +204,7 @@ def test_phase_1_the_placeholder_replaces_old_results_when_asked_for() -> None:
 
 
 def test_phase_1_makes_no_model_call_and_informative_digests_by_default() -> None:
-    def never(ask: midfold.SummaryAsk) -> str:
+    def never(ask: midfold.SummaryRequest) -> str:
         raise AssertionError("a summary was asked for")
 
     messages = [user("Go."), assistant("Yes."), *work(40)]
@@ -241,7 +241,7 @@ def test_phase_3_the_template_has_the_documented_headings_in_their_order() -> No
 
 
 def test_phase_3_a_failed_summary_never_drops_turns_without_a_summary() -> None:
-    def too_small(ask: midfold.SummaryAsk) -> str:
+    def too_small(ask: midfold.SummaryRequest) -> str:
         raise RuntimeError("context_length_exceeded")
 
     messages = [user("Remember the number 48713."), assistant("Yes."), *work(120)]
@@ -308,7 +308,7 @@ def test_phase_4_orphans_are_removed_or_stubbed() -> None:
 def test_recompression_asks_for_an_update_with_the_previous_summary() -> None:
     prompts: list[str] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         prompts.append(ask.prompt())
         return f"## Goal\nSummary {len(prompts)}"
 

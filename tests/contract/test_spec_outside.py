@@ -144,9 +144,9 @@ def test_the_latest_visible_answer_stays_also_where_it_does_not_follow_the_ask()
 
 
 def test_a_summary_that_is_too_long_is_cut_to_its_budget() -> None:
-    asked: list[midfold.SummaryAsk] = []
+    asked: list[midfold.SummaryRequest] = []
 
-    def chatty(ask: midfold.SummaryAsk) -> str:
+    def chatty(ask: midfold.SummaryRequest) -> str:
         asked.append(ask)
         return "## Goal\n" + "\n".join(f"- step {n} was done and checked" for n in range(ask.budget_tokens // 3))
 
@@ -235,7 +235,7 @@ def test_hygiene_leaves_everything_alone_where_compression_is_disabled() -> None
 
 
 def test_a_failure_of_no_known_kind_is_another_and_keeps_its_words() -> None:
-    def failing(ask: midfold.SummaryAsk) -> str:
+    def failing(ask: midfold.SummaryRequest) -> str:
         raise midfold.SummaryFailed("the model is on holiday")  # type: ignore[arg-type]
 
     turns = [user("Go."), assistant("Yes."), *work(0, 200)]
@@ -247,7 +247,7 @@ def test_a_failure_of_no_known_kind_is_another_and_keeps_its_words() -> None:
 def test_a_session_asks_no_model_during_the_pause_and_asks_again_after_it() -> None:
     clock, asked = FakeClock(), 0
 
-    def refused(ask: midfold.SummaryAsk) -> str:
+    def refused(ask: midfold.SummaryRequest) -> str:
         nonlocal asked
         asked += 1
         raise midfold.SummaryFailed("auth")
@@ -340,7 +340,7 @@ def test_a_lease_that_is_refreshed_lives_on(tmp_path: Path) -> None:
 def test_a_holder_that_slept_past_its_time_commits_nothing_also_if_nobody_else_came() -> None:
     with midfold.open("memory:", lease_seconds=0.3) as sessions:
 
-        def stalled(ask: midfold.SummaryAsk) -> str:
+        def stalled(ask: midfold.SummaryRequest) -> str:
             database = sessions.store.database
             held = database.write(lambda tx: tx.one("lease", session="s"))
             assert held is not None

@@ -148,9 +148,9 @@ def test_a_whole_summary_or_one_in_another_form_is_not_called_thin() -> None:
 
 @pytest.mark.parametrize("second", ["a stub again", TASK + DONE * 4 + STATE])
 def test_a_thin_strict_summary_is_asked_for_once_more_and_then_made_locally(second: str) -> None:
-    asks: list[midfold.SummaryAsk] = []
+    asks: list[midfold.SummaryRequest] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> midfold.SummaryAnswer:
+    def summarize(ask: midfold.SummaryRequest) -> midfold.SummaryAnswer:
         asks.append(ask)
         return midfold.SummaryAnswer(text="RECORDING ONLY." if len(asks) == 1 else second, strict=True)
 
@@ -173,9 +173,9 @@ OTHERS_WORDS = ["Short.", "x", "I'm sorry, but I can't help with that.", "502 Ba
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("text", OTHERS_WORDS)
 def test_any_text_of_a_callers_summarizer_is_accepted_and_doubts_are_in_the_receipt(text: str, verify: bool) -> None:
-    messages, asks = [user("Build it."), assistant("Yes."), *work(0)], list[midfold.SummaryAsk]()
+    messages, asks = [user("Build it."), assistant("Yes."), *work(0)], list[midfold.SummaryRequest]()
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         asks.append(ask)
         return text
 

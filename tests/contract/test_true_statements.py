@@ -10,7 +10,7 @@ import pytest
 
 import midfold
 from midfold.compaction.redact import redact
-from midfold.recall import FOUND, Memory
+from midfold.recall import FOUND, InMemorySource
 
 Turns = list[dict[str, Any]]
 ASK = {"role": "user", "content": "Audit the parser and the lexer, then fix what is found."}
@@ -168,7 +168,7 @@ def test_answer_of_a_service_is_not_what_the_user_said() -> None:
 def test_report_of_a_sub_agent_is_found_first() -> None:
     turns = [ASK, *launch(1, "a1b2c3", "Audit the parser"), *notification("a1b2c3", REPORT)]
     turns += [{"role": "assistant", "content": "The parser has a token."}, *later(3)]
-    recall = Memory({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
+    recall = InMemorySource({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
     answer = recall.run("context_search", {"query": "parser drops last token"}).text
     assert answer.startswith(FOUND)
     assert "drops the last token at parser.py:88" in answer.split("\n\n")[0]
@@ -176,7 +176,7 @@ def test_report_of_a_sub_agent_is_found_first() -> None:
 
 def test_search_does_not_claim_that_no_message_has_the_words() -> None:
     turns = [ASK, {"role": "assistant", "content": "The lighthouse is far."}, *later(3)]
-    recall = Memory({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
+    recall = InMemorySource({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
     answer = recall.run("context_search", {"query": "lighthouse parser harbour"}).text
     assert not re.search(r"(?i)no earlier message|no message has", answer)
 

@@ -115,7 +115,7 @@ def test_record_is_quoted_in_the_handoff_and_no_user_message_is_added() -> None:
 def test_model_is_shown_the_words_as_staying_and_its_copy_is_dropped() -> None:
     prompts: list[str] = []
 
-    def copies(request: midfold.SummaryAsk) -> str:
+    def copies(request: midfold.SummaryRequest) -> str:
         prompts.append(request.prompt())
         return f"{request.words.text}\n\n## Goal\nGo on."
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.recall_loop import RecallRounds
+from midfold.gateway.recall_loop import RecallLoop
 from midfold.recall import FOUND, NOTHING
 from midfold.store.gateway_turns import HiddenTurnKey, HiddenTurns
 from support.fixtures import assistant, call, number_lines, user
@@ -163,7 +163,7 @@ def test_a_question_to_a_slow_store_stops_nobody_else() -> None:
     with owners("keys") as who:
         planted(who, "bob", "chat", body("chat", [FIRST]))
         place = who.gateway.sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=1)[0][0]
-        recall: RecallRounds = who.gateway.app.gateway.recall
+        recall: RecallLoop = who.gateway.app.gateway.recall
         slow = Slow(recall.hidden._turns, place)
         recall.hidden._turns = slow
         waiting = threading.Thread(target=who.send, args=("bob", "chat", body("chat", LATER)))

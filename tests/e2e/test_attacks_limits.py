@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.errors import SummaryFailed
 from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_own_refusal, named_limit
 from midfold.testing.answers import error, value
@@ -203,7 +203,7 @@ def test_an_error_that_names_many_limits_teaches_nothing() -> None:
 def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_waiting() -> None:
     asked: list[str] = []
 
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         asked.append("asked")
         raise SummaryFailed("timeout", "too slow")
 

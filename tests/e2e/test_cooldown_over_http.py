@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import midfold
-from midfold.agent import Workshop
+from midfold.agent import AgentAssembly
 from midfold.agent.events import Event, Folded, agree
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask, GatewaySettings, Provider
@@ -172,7 +172,7 @@ class RestartedAgent:
         """One turn in a window that is so full, in shares of the threshold; what the session then remembers."""
         store = f"sqlite:///{self.folder}/a.db"
         endpoint = self.provider.endpoint("openai", model=model)
-        with Workshop(self.folder, self.config, os.environ, store=store, window=WINDOW) as workshop:
+        with AgentAssembly(self.folder, self.config, os.environ, store=store, window=WINDOW) as workshop:
             session = workshop.session(endpoint, self.name)
             while session.size.tokens < WINDOW // 2 * share:
                 session.append([user("Look."), assistant("This is fine. " * 20)])

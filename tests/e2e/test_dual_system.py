@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from midfold.agent import Agent, ModelClient, Workshop
+from midfold.agent import Agent, AgentAssembly, ModelClient
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, agree
 from midfold.compaction.handoff import recognise
 from midfold.config import Config
@@ -44,7 +44,7 @@ class System:
         self.events: list[Event] = []
         self.reads = 0
         config = Config(agent=AgentSettings(max_steps=60), compression=Compression(protect_last_n=6))
-        self.workshop = Workshop(
+        self.workshop = AgentAssembly(
             folder, config, os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer
         )
         self.agent = self.another()
@@ -210,7 +210,9 @@ def test_an_agent_that_is_restarted_overnight_leaves_it_to_the_gateway_again(
 def test_without_a_gateway_the_agent_folds_what_grew_overnight(tmp_path: Path) -> None:
     with RulesProvider(lambda request: Turn(text="Yes."), window=WINDOW) as provider:
         base = Endpoint(name="openai", wire="openai", base_url=f"{provider.url}/v1", model="gpt-4o", key="none")
-        workshop = Workshop(tmp_path, Config(), os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer)
+        workshop = AgentAssembly(
+            tmp_path, Config(), os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer
+        )
         events: list[Event] = []
         agent = workshop.agent(workshop.session(base), base, watch=events.append)
         agent.run("Good evening.")

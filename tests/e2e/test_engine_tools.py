@@ -14,7 +14,7 @@ import pytest
 
 import midfold
 from midfold import local_summarizer
-from midfold.agent import Workshop
+from midfold.agent import AgentAssembly
 from midfold.agent.events import agree
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
@@ -129,7 +129,9 @@ def test_the_agent_offers_and_runs_them(wire: Any, tmp_path: Path) -> None:
     seen: list[str] = []
     with (
         ScriptedProvider(then=_next(wire, seen)) as provider,
-        Workshop(tmp_path, known, os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer) as workshop,
+        AgentAssembly(
+            tmp_path, known, os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer
+        ) as workshop,
     ):
         endpoint = provider.endpoint(wire, model="scripted")
         session = workshop.session(endpoint)

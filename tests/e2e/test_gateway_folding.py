@@ -14,7 +14,7 @@ import pytest
 import midfold
 from midfold.compaction.budget import Pressure
 from midfold.compaction.handoff import MARKER, SYSTEM_NOTE
-from midfold.compaction.request import CompactionRequest, Flow, SummaryAsk
+from midfold.compaction.request import CompactionRequest, Flow, SummaryRequest
 from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.gateway.exchange import Exchange, Owner
@@ -133,9 +133,9 @@ def test_a_compaction_that_is_undone_elsewhere_is_gone_with_the_next_request(tmp
 
 
 def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> None:
-    asked: list[SummaryAsk] = []
+    asked: list[SummaryRequest] = []
 
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser to Rust."
 
@@ -154,9 +154,9 @@ def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> 
 
 
 def test_concurrent_requests_of_one_session_fold_once() -> None:
-    started, asked = threading.Event(), list[SummaryAsk]()
+    started, asked = threading.Event(), list[SummaryRequest]()
 
-    def slow(ask: SummaryAsk) -> str:
+    def slow(ask: SummaryRequest) -> str:
         asked.append(ask)
         started.wait(0.3)
         return "## Goal\nPort the parser to Rust."
@@ -387,7 +387,7 @@ def test_byte_limits_make_pictures_smaller() -> None:
 
 
 def failing(kind: FailureKind) -> Sessions:
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         raise SummaryFailed(kind)
 
     return midfold.open("memory:", summarizer=summarize)
@@ -480,9 +480,9 @@ def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None:
-    asked: list[SummaryAsk] = []
+    asked: list[SummaryRequest] = []
 
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         asked.append(ask)
         return f"## Goal\nSummary number {len(asked)}."
 
@@ -528,9 +528,9 @@ def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
 
 
 def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
-    asks: list[SummaryAsk] = []
+    asks: list[SummaryRequest] = []
 
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         asks.append(ask)
         return "## Goal\nRead it."
 

@@ -17,7 +17,7 @@ import pytest
 from midfold.compaction.receipt import Receipt
 from midfold.config import Config
 from midfold.config.load import parse
-from midfold.gateway.client_model_summaries import OwnSummarizer
+from midfold.gateway.client_model_summaries import ClientModelSummarizer
 from midfold.testing.answers import error
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.fixtures import assistant, number_lines, user
@@ -178,7 +178,7 @@ def test_the_key_ends_with_its_task_within_the_time_of_a_summary() -> None:
         return Turn("fine")
 
     def credentials() -> list[Any]:
-        return [one for one in gc.get_objects() if isinstance(one, OwnSummarizer) and one._headers]
+        return [one for one in gc.get_objects() if isinstance(one, ClientModelSummarizer) and one._headers]
 
     with (
         RulesProvider(never, window=WINDOW) as provider,

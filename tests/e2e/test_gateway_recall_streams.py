@@ -15,7 +15,7 @@ import midfold
 from midfold.compaction.receipt import RecallCost
 from midfold.gateway import create_app
 from midfold.gateway.recall_loop import UNREADABLE
-from midfold.gateway.stream_merge import JoinedChat
+from midfold.gateway.stream_merge import MergedChatStream
 from midfold.testing import answers
 from midfold.testing.doubles import Request, ScriptedProvider, served
 from midfold.transcript import jsonio
@@ -338,7 +338,7 @@ def test_a_name_that_comes_in_pieces_is_waited_for() -> None:
         value = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": function}]}}]}
         return next(EventReader().feed(event_bytes("", value)))
 
-    ours, theirs, plain = (JoinedChat(frozenset({"context_search"})) for _ in range(3))
+    ours, theirs, plain = (MergedChatStream(frozenset({"context_search"})) for _ in range(3))
     assert (
         ours.feed(delta(name="context_")) == ours.feed(delta(name="search")) == ours.feed(delta(arguments="{")) == b""
     )

@@ -57,7 +57,7 @@ def test_a_server_that_restarts_in_the_middle_of_a_transaction(own_server: Serve
 
 
 def test_a_server_that_restarts_while_a_summary_is_made(own_server: Server, sessions: Sessions) -> None:
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         own_server.stop("immediate")
         own_server.start()
         return "## Goal\nafter the restart"

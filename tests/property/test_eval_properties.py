@@ -12,7 +12,7 @@ from midfold.lab.compactors import bare_list
 from midfold.lab.message_text import note
 from midfold.lab.recorded_sessions import Cut, RecordedSession
 from midfold.lab.retention_facts import facts_in, places, surroundings
-from midfold.lab.retention_score import Exam, demands, exam_at, recall_search, score
+from midfold.lab.retention_score import Case, case_at, demands, recall_search, score
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
 from support.fixtures import assistant, call, user
@@ -36,13 +36,13 @@ def messages(draw: st.DrawFn) -> list[dict[str, Any]]:
     return turns
 
 
-def exam_of(past: list[dict[str, Any]], future: list[dict[str, Any]]) -> tuple[Transcript, Exam]:
+def exam_of(past: list[dict[str, Any]], future: list[dict[str, Any]]) -> tuple[Transcript, Case]:
     whole = read([*past, *future]).messages
     session = RecordedSession(
         "talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole)
     )
     cut = Cut(session, len(past))
-    return cut.past, exam_at(cut, search=recall_search)
+    return cut.past, case_at(cut, search=recall_search)
 
 
 @given(messages(), messages())

@@ -64,7 +64,7 @@ def handoff_of(messages: Any) -> str:
 
 
 def failing(kind: FailureKind) -> Any:
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         raise SummaryFailed(kind)
 
     return summarize
@@ -103,9 +103,9 @@ class Asked:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.asks: list[midfold.SummaryAsk] = []
+        self.asks: list[midfold.SummaryRequest] = []
 
-    def __call__(self, ask: midfold.SummaryAsk) -> Any:
+    def __call__(self, ask: midfold.SummaryRequest) -> Any:
         self.asks.append(ask)
         return self.answers[min(len(self.asks), len(self.answers)) - 1]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, number_lines
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.errors import SummaryFailed
 
 Messages = list[dict[str, Any]]
@@ -84,7 +84,7 @@ def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
 def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixture:
     """A conversation that must be folded while the summary model cannot be reached, or refuses the key."""
 
-    def unreachable(ask: SummaryAsk) -> str:
+    def unreachable(ask: SummaryRequest) -> str:
         raise SummaryFailed(kind)
 
     messages, settings = long_tool_heavy_conversation()

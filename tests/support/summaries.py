@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, read
+from midfold import SummaryAnswer, SummaryFailed, SummaryRequest, read
 from midfold.compaction.redact import redact
 from midfold.errors import FailureKind
 from midfold.model.endpoint import Endpoint
@@ -55,9 +55,9 @@ GOOD = (
 START = 1_700_000_000.0
 
 
-def ask_of(messages: list[Any], **changes: Any) -> SummaryAsk:
+def ask_of(messages: list[Any], **changes: Any) -> SummaryRequest:
     known: dict[str, Any] = {"budget_tokens": 1_000, "fold": "0" * 12, "redact": redact}
-    return SummaryAsk(messages=read(messages).messages, **{**known, **changes})
+    return SummaryRequest(messages=read(messages).messages, **{**known, **changes})
 
 
 ASK = ask_of(long_conversation("openai-chat", 3)[1:])
@@ -86,7 +86,7 @@ def make(
     endpoint: Endpoint,
     main: Endpoint | None = None,
     *,
-    ask: SummaryAsk = ASK,
+    ask: SummaryRequest = ASK,
     progress: Callable[[Any], None] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Made:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from midfold import SummaryAsk
+from midfold import SummaryRequest
 
 
 class Words:
@@ -59,7 +59,7 @@ def lines(count: int, steps: int = 40, size: int = 60) -> bytes:
     return b"".join(json.dumps(record(seed, steps, size)).encode() + b"\n" for seed in range(count))
 
 
-def slow_summary(ask: SummaryAsk) -> str:
+def slow_summary(ask: SummaryRequest) -> str:
     """A summarizer that takes its time, for runs that are interrupted."""
     time.sleep(0.15)
     return f"{len(ask.messages)} turns were here."

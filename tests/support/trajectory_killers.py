@@ -6,10 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-from midfold import SummaryAsk
+from midfold import SummaryRequest
 
 
-def kill_once(ask: SummaryAsk) -> str:
+def kill_once(ask: SummaryRequest) -> str:
     """The first one that asks dies; a file remembers it."""
     mark = Path(os.environ["MIDFOLD_TEST_KILL_ONCE"])
     try:
@@ -20,6 +20,6 @@ def kill_once(ask: SummaryAsk) -> str:
     return ""
 
 
-def kill_always(ask: SummaryAsk) -> str:
+def kill_always(ask: SummaryRequest) -> str:
     os.kill(os.getpid(), signal.SIGKILL)
     return ""

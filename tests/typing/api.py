@@ -50,7 +50,7 @@ class Plugin(midfold.Compressor):
         return (midfold.ToolSpec("t", "d", {"type": "object"}),)
 
 
-def summarize(ask: midfold.SummaryAsk) -> midfold.SummaryAnswer:
+def summarize(ask: midfold.SummaryRequest) -> midfold.SummaryAnswer:
     return midfold.SummaryAnswer(text=ask.prompt())
 
 

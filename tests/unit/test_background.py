@@ -64,7 +64,7 @@ def test_a_fold_made_before_another_compaction_is_not_swapped_in() -> None:
 def test_hard_pressure_waits_for_a_fold_that_is_still_being_made() -> None:
     started, go = threading.Event(), threading.Event()
 
-    def slow(ask: midfold.SummaryAsk) -> str:
+    def slow(ask: midfold.SummaryRequest) -> str:
         started.set()
         assert go.wait(10)
         return "## Goal\nPort the parser."

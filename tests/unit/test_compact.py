@@ -139,9 +139,9 @@ def test_keeping_exchanges_folds_everything_before_them() -> None:
 
 
 def test_a_model_summary_is_used_framed_and_redacted() -> None:
-    seen: list[midfold.SummaryAsk] = []
+    seen: list[midfold.SummaryRequest] = []
 
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         seen.append(ask)
         return "## Goal\nFix git ignore\n\n## Critical Context\nAPI key sk-ant-api03-" + "A1b2" * 24
 
@@ -156,7 +156,7 @@ def test_a_model_summary_is_used_framed_and_redacted() -> None:
 
 @pytest.mark.parametrize("failure", ["auth", "network"])
 def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any) -> None:
-    def summarize(ask: midfold.SummaryAsk) -> str:
+    def summarize(ask: midfold.SummaryRequest) -> str:
         raise SummaryFailed(failure)
 
     result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize)
@@ -167,7 +167,7 @@ def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any
 
 @pytest.mark.parametrize("answer", [None, "", "   ", {"text": "x"}, 5, RuntimeError("boom"), SummaryFailed("timeout")])
 def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
-    def summarize(ask: midfold.SummaryAsk) -> Any:
+    def summarize(ask: midfold.SummaryRequest) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -310,7 +310,7 @@ def paragraphs(count: int, words: int) -> list[dict[str, Any]]:
 def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replaces() -> None:
     asked: list[tuple[int, int]] = []
 
-    def summarise(ask: midfold.SummaryAsk) -> str:
+    def summarise(ask: midfold.SummaryRequest) -> str:
         asked.append((ask.budget_tokens, sum(len(message.text) for message in ask.messages)))
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
 
@@ -325,7 +325,7 @@ def budgets_of(messages: list[Any], window: int) -> list[int]:
     """What summaries of a conversation may have that grows message by message."""
     budgets: list[int] = []
 
-    def summarise(ask: midfold.SummaryAsk) -> str:
+    def summarise(ask: midfold.SummaryRequest) -> str:
         budgets.append(ask.budget_tokens)
         lines = (f"- finding {number} of fold {len(budgets)}" for number in range(ask.budget_tokens // 9))
         return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "\n".join(lines)
@@ -382,7 +382,7 @@ def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them(
     prompts: list[str] = []
     budgets: list[int] = []
 
-    def summarise(ask: midfold.SummaryAsk) -> str:
+    def summarise(ask: midfold.SummaryRequest) -> str:
         prompts.append(ask.prompt())
         budgets.append(ask.budget_tokens)
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
@@ -397,7 +397,7 @@ def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them(
 
 
 def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
-    def summarise(ask: midfold.SummaryAsk) -> str:
+    def summarise(ask: midfold.SummaryRequest) -> str:
         return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "- and more\n" * (ask.budget_tokens // 4)
 
     crowded = paragraphs(44, 138)

@@ -23,7 +23,7 @@ class Flaky:
     def __init__(self, kind: FailureKind, retry_after: float = 0.0) -> None:
         self.kind, self.retry_after, self.asked = kind, retry_after, 0
 
-    def __call__(self, ask: midfold.SummaryAsk) -> str:
+    def __call__(self, ask: midfold.SummaryRequest) -> str:
         self.asked += 1
         if self.kind:
             raise SummaryFailed(self.kind, retry_after=self.retry_after)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from midfold import AnswerBounds, FailureKind, Setup, SummaryAsk, SummaryFailed, ToolSpec
+from midfold import AnswerBounds, FailureKind, Setup, SummaryFailed, SummaryRequest, ToolSpec
 from midfold.adapters import folded_history
 from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings, answer_recall
 from midfold.recall import NOTHING_FOLDED
@@ -24,7 +24,7 @@ class Broken:
     def __init__(self, kind: FailureKind) -> None:
         self.kind, self.asked = kind, 0
 
-    def __call__(self, ask: SummaryAsk) -> str:
+    def __call__(self, ask: SummaryRequest) -> str:
         self.asked += 1
         raise SummaryFailed(self.kind)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from midfold import SummaryAsk, SummaryFailed, read
+from midfold import SummaryFailed, SummaryRequest, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
 from midfold.adapters.hermes.model_summary import PREFIX, memory_lines, notes_of, summarize_with, with_memory
@@ -404,7 +404,7 @@ def test_an_answer_of_a_tool_can_be_sent_whatever_characters_were_folded() -> No
 
 def test_a_fold_larger_than_a_prompt_is_summarised_piece_by_piece() -> None:
     model = Model("first", "second", "third", "fourth")
-    ask = SummaryAsk(messages=read(talk(60)).messages, budget_tokens=500, fold="0" * 12, redact=redact)
+    ask = SummaryRequest(messages=read(talk(60)).messages, budget_tokens=500, fold="0" * 12, redact=redact)
     assert [len(piece) for piece in ask.pieces(1)] == [1] * 120
     assert sum(map(len, ask.pieces(20_000))) == 120
     answer = summarize_with(model, ask, {}, 1_000)
@@ -416,7 +416,7 @@ def test_a_fold_larger_than_a_prompt_is_summarised_piece_by_piece() -> None:
 
 @pytest.mark.parametrize("empty", ["", "  \n", "<think>only thoughts</think>", "<think>never closed"])
 def test_an_answer_without_a_summary_is_a_failure(empty: str) -> None:
-    ask = SummaryAsk(messages=read(talk(1)).messages, budget_tokens=500, fold="0" * 12, redact=redact)
+    ask = SummaryRequest(messages=read(talk(1)).messages, budget_tokens=500, fold="0" * 12, redact=redact)
     with pytest.raises(SummaryFailed) as failed:
         summarize_with(Model(empty), ask, {}, 1_000)
     assert failed.value.kind == "malformed"

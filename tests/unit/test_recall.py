@@ -21,14 +21,14 @@ from midfold.recall import (
     PAGE,
     TOOLS,
     Filters,
-    Memory,
+    InMemorySource,
     Recall,
     search,
 )
 from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
 from midfold.recall.hits import FIRST_ROOM
 from midfold.recall.words import parse_query
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 from midfold.transcript.message import Text
 from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user
@@ -125,7 +125,7 @@ def test_the_query_as_typed_comes_first_then_the_denser_then_the_newer() -> None
 
 
 def recall(turns: list[Any]) -> Recall:
-    return Memory({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
+    return InMemorySource({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
 
 
 def modules(count: int = 40) -> list[Any]:
@@ -235,7 +235,7 @@ def test_where_no_word_is_there_those_are_looked_for_that_have_it_inside_or_begi
             told = session.recall().run("context_search", {"query": query}).text.splitlines()
             assert told[:2] == [NEAREST, f"(nowhere: {query}, instead: {words})"]
         assert session.recall().run("context_search", {"query": "zebra"}).text.startswith(NOTHING)
-        past = Recall(StoredPast(sessions.store, "s", stop=2), redact)
+        past = Recall(StoredSource(sessions.store, "s", stop=2), redact)
         assert "nighthouse" not in past.run("context_search", {"query": "hous"}).text
         assert "nighthouse" not in past.run("context_search", {"query": "nighthouze"}).text
 
@@ -289,7 +289,7 @@ def test_what_midfold_wrote_itself_is_not_searched_and_a_message_said_twice_is_o
     turns = [user(f"question {number} " + "about the parser " * 40) for number in range(40)]
     host = midfold.EngineHost(context_length=8_000)
     host.compress([*turns, user("question 7 " + "about the parser " * 40)], force=True)
-    hits = Memory(host.archive).recall(redact).hits("question 7")
+    hits = InMemorySource(host.archive).recall(redact).hits("question 7")
     assert [hit.text[:10] for hit in hits] == ["question 7"]
     assert "CONTEXT COMPACTION" not in str(hits)
 
@@ -306,7 +306,7 @@ def test_answers_are_bounded_and_tell_a_line_once() -> None:
 def test_a_hit_unfolds_to_the_whole_message_and_long_originals_come_in_pages() -> None:
     texts = ["a" * (PAGE + 5), "b" * 10, "c" * PAGE]
     made = {"mf-abc": tuple(Message("user", (Text(text),)) for text in texts)}
-    tools, read, start = Memory(made).recall(redact), "", 0
+    tools, read, start = InMemorySource(made).recall(redact), "", 0
     while True:
         page = tools.run("context_unfold", {"handle": " [abc]", "start": str(start)}).text
         text, _, more = page.partition("\n[characters ")
@@ -341,7 +341,7 @@ def test_the_definitions_are_written_as_each_wire_wants_them() -> None:
 
 def test_the_work_is_linear() -> None:
     def work(count: int) -> None:
-        search(Memory({"mf-1": midfold.read(modules(count)).messages}), "module 7 of the harbour", redact, 10)
+        search(InMemorySource({"mf-1": midfold.read(modules(count)).messages}), "module 7 of the harbour", redact, 10)
 
     assert_in_proportion(work, 100, (800, 16))
 
@@ -431,7 +431,7 @@ def test_queries_beyond_the_most_are_named_not_dropped() -> None:
 def test_unfolding_around_a_text_by_lines_and_what_a_fold_holds() -> None:
     log = "\n".join(f"line {number}" for number in range(5_000))
     past = midfold.read([user(log)]).messages
-    tools = Memory({"mf-" + "a" * 12: past}).recall(redact)
+    tools = InMemorySource({"mf-" + "a" * 12: past}).recall(redact)
     handle = handle_of(past[0])
     near = tools.run("context_unfold", {"handle": handle, "around": "line 4321"}).text
     assert "line 4321" in near and len(near) < 7_000 and "go on with start=" in near
@@ -485,7 +485,9 @@ def test_what_the_agent_made_of_the_first_hit_stands_beside_it() -> None:
     assert "then assistant" in first and "behind the old proxy" in first and "before user" in first
     assert not any(" then " in hit or " before user" in hit for hit in others)
     past = midfold.read(turns).messages
-    seen = Recall(Memory({"past": past}), redact, seen={past[5].digest}).run("context_search", {"query": "ss LISTEN"})
+    seen = Recall(InMemorySource({"past": past}), redact, seen={past[5].digest}).run(
+        "context_search", {"query": "ss LISTEN"}
+    )
     assert "behind the old proxy" not in seen.text and "then call Bash" in seen.text
 
 

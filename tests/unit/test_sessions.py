@@ -155,7 +155,7 @@ def test_a_child_continues_with_state_and_handles(connect: Open) -> None:
 
 
 def test_who_measured_the_view_of_another_compaction_folds_nothing(connect: Open) -> None:
-    asked: list[midfold.SummaryAsk] = []
+    asked: list[midfold.SummaryRequest] = []
     session = begun(connect(summarizer=lambda ask: asked.append(ask) or "## Goal\nwork"))
     assert session.compact(force=True, measured_at=0).receipt.status == "compacted"
     late = session.compact(prompt_tokens=10 * WINDOW, measured_at=0).receipt
@@ -165,7 +165,7 @@ def test_who_measured_the_view_of_another_compaction_folds_nothing(connect: Open
 def test_the_loser_gets_its_messages_back_unchanged(connect: Open) -> None:
     inside, proceed = threading.Event(), threading.Event()
 
-    def slow(ask: midfold.SummaryAsk) -> str:
+    def slow(ask: midfold.SummaryRequest) -> str:
         inside.set()
         proceed.wait(20)
         return "## Goal\nslow"
@@ -190,7 +190,7 @@ def test_the_loser_gets_its_messages_back_unchanged(connect: Open) -> None:
 def test_a_lease_that_ran_out_commits_nothing(connect: Open) -> None:
     sessions = connect(lease_seconds=0.2)
 
-    def stalled(ask: midfold.SummaryAsk) -> str:
+    def stalled(ask: midfold.SummaryRequest) -> str:
         lease = sessions.store.database.write(lambda tx: tx.one("lease", session="s"))
         assert lease is not None
         sessions.store.leases.release(Lease("s", lease[0], lease[1]))
@@ -209,7 +209,7 @@ def test_a_lease_outlives_its_time_while_the_summary_is_made(connect: Open) -> N
     other = connect(lease_seconds=4)
     refused: list[bool] = []
 
-    def slow(ask: midfold.SummaryAsk) -> str:
+    def slow(ask: midfold.SummaryRequest) -> str:
         for _ in range(4):
             threading.Event().wait(1.4)
             refused.append(other.leases.try_acquire("s") is None)
@@ -465,10 +465,10 @@ def test_a_session_is_compacted_in_an_event_loop(connect: Open) -> None:
 
 def test_a_compaction_that_is_cancelled_leaves_no_lease(connect: Open) -> None:
     class Endless:
-        def __call__(self, ask: midfold.SummaryAsk) -> str:
+        def __call__(self, ask: midfold.SummaryRequest) -> str:
             raise AssertionError("it is awaited")
 
-        async def later(self, ask: midfold.SummaryAsk) -> str:
+        async def later(self, ask: midfold.SummaryRequest) -> str:
             await asyncio.sleep(60)
             return ""
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 from midfold import (
     AnswerBounds,
     Config,
-    Memory,
+    InMemorySource,
     MemoryConversation,
     MidfoldError,
     Protection,
@@ -374,4 +374,4 @@ def answer_recall(
     except MidfoldError as error:
         return ToolAnswer(f"the originals cannot be read ({type(error).__name__})", is_error=True)
     bounds = AnswerBounds() if threshold is None else AnswerBounds.of(threshold)
-    return Memory(archive).recall(redact_text, bounds, time.monotonic).run(name, arguments)
+    return InMemorySource(archive).recall(redact_text, bounds, time.monotonic).run(name, arguments)

@@ -19,7 +19,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command
 
-from midfold import Summarizer, SummaryAsk
+from midfold import Summarizer, SummaryRequest
 from midfold.adapters.folded_history import (
     RECALL_NAMES,
     RECALL_TOOLS,
@@ -52,10 +52,10 @@ class AgentModelWriter:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(self, ask: SummaryAsk) -> str:
+    def __call__(self, ask: SummaryRequest) -> str:
         return str(self._model.invoke(ask.prompt(), config=UNSTREAMED).text)
 
-    async def later(self, ask: SummaryAsk) -> str:
+    async def later(self, ask: SummaryRequest) -> str:
         return str((await self._model.ainvoke(ask.prompt(), config=UNSTREAMED)).text)
 
 

@@ -7,11 +7,11 @@
 `loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
 """
 
-from midfold.agent.assembly import Workshop
+from midfold.agent.assembly import AgentAssembly
 from midfold.agent.events import Folded, agree, refuse
 from midfold.agent.loop import Agent
 from midfold.agent.tools import AgentTool, Toolbox
 from midfold.model.client import ModelClient
 from midfold.transcript.tools import arguments
 
-__all__ = ["Agent", "AgentTool", "Folded", "ModelClient", "Toolbox", "Workshop", "agree", "arguments", "refuse"]
+__all__ = ["Agent", "AgentAssembly", "AgentTool", "Folded", "ModelClient", "Toolbox", "agree", "arguments", "refuse"]

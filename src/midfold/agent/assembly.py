@@ -44,7 +44,7 @@ def _no_session() -> Session:
     raise NotStored("no session is open")
 
 
-class Workshop:
+class AgentAssembly:
     """Opens sessions and makes agents for them. A context manager: leaving it closes the store and the connections."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Workshop:
         taken = {tool.spec.name for tool in self._own_tools()} | NAMES
         self.engine_tools = EngineTools(engine_for(config), taken)
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> AgentAssembly:
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@
 Rules of this file:
 1. Everything is in the session before the next thing happens: a program that is killed goes on where it was.
 2. The history is legal at every moment. What an interrupt or a crash left open is closed with words that say so.
-3. `Room` decides when to fold; the loop only asks it before each request and tells it what the provider counted.
+3. `AgentWindow` decides when to fold; the loop only asks it before each request and tells it what the provider counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from midfold.agent.events import Answered, Consent, Finished, Retrying, Runner, 
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import NAME as PLAN
 from midfold.agent.tools.base import Toolbox
-from midfold.agent.window import Room
+from midfold.agent.window import AgentWindow
 from midfold.errors import ModelFailed
 from midfold.model.client import ChatModel
 from midfold.session.session import Session, remember_partner
@@ -49,7 +49,7 @@ class Agent:
         self.session, self.model, self.toolbox = session, model, toolbox
         self.watch, self.runner = watch, Runner(toolbox, consent, watch)
         self.max_steps, self.longest_answer = max_steps, longest_answer
-        self.room = Room(session, watch, background=background, behind_gateway=behind_gateway)
+        self.room = AgentWindow(session, watch, background=background, behind_gateway=behind_gateway)
         self.last: Usage | None = None
 
     def run(self, task: str, *, is_last: bool = False) -> str:

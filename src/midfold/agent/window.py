@@ -34,7 +34,7 @@ FOLDED = frozenset(("compacted", "pruned", "checkpoint", "recovered"))
 """What a gateway says when the provider was sent less than the agent sent."""
 
 
-class Room:
+class AgentWindow:
     """The window of one session."""
 
     def __init__(

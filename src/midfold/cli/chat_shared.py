@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from midfold.agent import Agent, Workshop
+from midfold.agent import Agent, AgentAssembly
 from midfold.agent import events as told
 from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
@@ -72,7 +72,7 @@ GOOD = ("compacted", "pruned")
 class Talk(NamedTuple):
     """A conversation about to begin."""
 
-    workshop: Workshop
+    workshop: AgentAssembly
     endpoint: Endpoint
     resume: str | None
     config: Config
@@ -137,7 +137,7 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
         if resume is None:
             asked.endpoint(known)
         summarizer = local_summarizer if local else None
-        with Workshop(folder, known, os.environ, store=store, summarizer=summarizer) as workshop:
+        with AgentAssembly(folder, known, os.environ, store=store, summarizer=summarizer) as workshop:
             for text in workshop.engine_tools.notices:
                 notice(text)
             name = None if resume is None else full_name(workshop.sessions, resume)

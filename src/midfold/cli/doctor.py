@@ -315,10 +315,10 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
 
 
 def _door(config: Config) -> Check:
-    from midfold.gateway.metrics import check_door
+    from midfold.gateway.metrics import check_access
 
     try:
-        check_door(config)
+        check_access(config)
     except ConfigError as error:
         return Check("door", "problem", str(error))
     who = f"{len(config.keys)} keys" if config.keys else "this machine only, no keys"

@@ -18,7 +18,7 @@ from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
 from midfold.client_logs.find import FoundLog, LogTitle, find_logs, keep_log, title_log
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, StoreUnavailable
-from midfold.session.sessions import KeptLog, Sessions
+from midfold.session.sessions import ImportedLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
 MOST_LISTED = 20
@@ -165,7 +165,7 @@ def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
 
 
 def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
-    done: list[tuple[FoundLog, KeptLog]] = []
+    done: list[tuple[FoundLog, ImportedLog]] = []
     problems: list[str] = []
     total, before = sum(log.size for log in logs), 0
     with progress_bar("kB") as progress:
@@ -202,7 +202,7 @@ def _with_place(log: FoundLog, error: MidfoldError) -> str:
     return reason if log.place in reason else f"{log.place}: {reason}"
 
 
-def _tell(sessions: Sessions, stored: list[KeptLog], empty: int) -> None:
+def _tell(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
     out = console()
     for kept in stored:
         info = sessions.store.info(kept.session)

@@ -149,7 +149,7 @@ def private_gateways(
     admit: Admit | None = None,
 ) -> Iterator[PrivateAddress]:
     """A gateway for each upstream on a free port of the loopback, behind a key that is made here and kept nowhere."""
-    from midfold.gateway.access import PrivateDoor
+    from midfold.gateway.access import PrivateAccess
     from midfold.gateway.admission import new_key
     from midfold.gateway.garbage import quiet_collections
     from midfold.pages import Recorder
@@ -164,7 +164,7 @@ def private_gateways(
         found.app.gateway.accountants.append(accountant)
         if admit is not None:
             found.app.gateway.admit.append(admit)
-    server = make_server(config)(PrivateDoor(address.key, gateways))
+    server = make_server(config)(PrivateAccess(address.key, gateways))
     server.config.timeout_graceful_shutdown = STOP_SECONDS
     serving = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     held = [gateway.door.held for gateway in gateways.values()]

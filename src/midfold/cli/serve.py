@@ -75,19 +75,19 @@ def command(
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
         from midfold.gateway.garbage import quiet_collections
-        from midfold.gateway.metrics import check_door
+        from midfold.gateway.metrics import check_access
         from midfold.pages import Recorder
 
         server_of = make_server(known)
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
     check_packages("midfold serve")
-    check_door(known)
+    check_access(known)
     sockets = listen(known.gateway.host, known.gateway.port)
     with open_sessions(url, config=known) as sessions:
         recorder = Recorder(sessions)
         app, door = guarded_gateway(known, sessions, recorder)
-        teller = FoldTeller(sessions)
+        teller = FoldReporter(sessions)
         if not quiet:
             app.gateway.accountants.append(teller)
         for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
@@ -102,7 +102,7 @@ def command(
             teller.close()
 
 
-class FoldTeller:
+class FoldReporter:
     """One line for each fold. What it says is read from the store, so a thread of its own says it."""
 
     def __init__(self, sessions: Sessions) -> None:

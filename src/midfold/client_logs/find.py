@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from midfold.compaction.redact import redact
 from midfold.errors import MidfoldError, MissingExtra, TranscriptError
-from midfold.session.sessions import KeptLog, Sessions, project_prefix
+from midfold.session.sessions import ImportedLog, Sessions, project_prefix
 from midfold.transcript import jsonio
 from midfold.transcript.document import Document, read, recording_of, require_messages
 from midfold.transcript.log_lines import Log
@@ -273,7 +273,7 @@ def _parse(data: bytes, place: str) -> Document:
 # Into a store
 
 
-def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) -> KeptLog:
+def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) -> ImportedLog:
     """Brings a log into a store; one without words of a user is left out, and has no session."""
     document = _parse(log.load(None), log.place)
     require_messages([document], log.place)
@@ -281,7 +281,7 @@ def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) ->
         what = CLIENTS.get(document.log.client, "") if document.log is not None else ""
         raise TranscriptError(f"{log.place} is no log of {CLIENTS[log.client]}" + (f" but of {what}" if what else ""))
     if not title_of(document.messages, redact):
-        return KeptLog("", 0, 0, document.log.damage)
+        return ImportedLog("", 0, 0, document.log.damage)
     name = session_name(log, document.log)
     waits = document.log.is_open and time.time() - log.changed < STILL
     return sessions.keep_log(document, name, waits=waits, report=report)

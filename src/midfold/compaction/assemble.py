@@ -17,7 +17,7 @@ import msgspec
 
 from midfold.compaction.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.compaction.boundary import Plan, answer_taken_up
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import (
     leave,
     let_user_open,
@@ -33,7 +33,7 @@ from midfold.compaction.omissions import REDACTION_FAILED
 from midfold.compaction.planner import LONGEST_SUMMARY, SMALLEST_GAIN
 from midfold.compaction.previews import LONG, SHORT, Ends, newest_batch, shorten, spill_results
 from midfold.compaction.receipt import Digest, OmittedWords, SummaryFacts, account
-from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk, longest_whole
+from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryRequest, longest_whole
 from midfold.compaction.summary_check import Audit, audit_summary, first_words, local_audit, trust_summary
 from midfold.compaction.user_record import without_record
 from midfold.transcript.jsonio import whole
@@ -51,7 +51,7 @@ UNSEEN_OF_WINDOW = 0.85
 class Spill:
     """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
 
-    def __init__(self, job: Job, messages: Transcript, view: Transcript) -> None:
+    def __init__(self, job: CompactionContext, messages: Transcript, view: Transcript) -> None:
         self.job = job
         self.messages = messages
         self.out = list(messages)
@@ -190,7 +190,11 @@ def _length(message: Message) -> int:
 
 
 def shrink_results(
-    job: Job, plan: Plan, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
+    job: CompactionContext,
+    plan: Plan,
+    messages: Transcript,
+    view: Transcript,
+    originals: dict[str, tuple[Message, ...]],
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
     """A view that is small enough, what was shortened for it, and what made that impossible."""
     work = _shrink(job, plan, messages, view)
@@ -198,7 +202,7 @@ def shrink_results(
     return tuple(work.out), list(work.digests.values()), _impossible(job, tuple(work.out), work.total)
 
 
-def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spill:
+def _shrink(job: CompactionContext, plan: Plan, messages: Transcript, view: Transcript) -> Spill:
     work = Spill(job, messages, view)
     if job.request.target_tokens is None:
         work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
@@ -214,7 +218,7 @@ def _shrink(job: Job, plan: Plan, messages: Transcript, view: Transcript) -> Spi
     return work
 
 
-def without_fold(job: Job, plan: Plan) -> Outcome:
+def without_fold(job: CompactionContext, plan: Plan) -> Outcome:
     """The outcome where nothing stands between what must stay, and that is too large: long parts by their ends.
 
     Results alone, unless a size was asked for.
@@ -243,7 +247,7 @@ def without_fold(job: Job, plan: Plan) -> Outcome:
     return make_outcome(job, messages, receipt, job.state, Archive(originals))
 
 
-def _impossible(job: Job, messages: Transcript, total: int) -> tuple[str, ...]:
+def _impossible(job: CompactionContext, messages: Transcript, total: int) -> tuple[str, ...]:
     if total <= job.limit:
         return ()
     largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
@@ -262,7 +266,7 @@ HIGH = 0.75
 """Of the threshold: from here on the receipt says how soon the next fold comes."""
 
 
-def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
+def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
     answer = msgspec.structs.replace(answer, text=without_record(answer.text))
     audit = _audit(job, ask, answer)
@@ -310,7 +314,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
 
 
-def _omitted_words(job: Job, ask: SummaryAsk) -> tuple[OmittedWords, ...]:
+def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[OmittedWords, ...]:
     """Return the user's words that did not fit, and add a notice; carried ones are behind the fold's handle."""
     omitted = ask.words.omitted
     if omitted:
@@ -324,7 +328,7 @@ def _omitted_words(job: Job, ask: SummaryAsk) -> tuple[OmittedWords, ...]:
     )
 
 
-def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+def _repair(job: CompactionContext, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
     """Legal messages and the repairs; no result behind the handoff answers a call before it."""
     known = {id(message) for message in view}
     end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
@@ -334,14 +338,14 @@ def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcrip
     return (*before, *after), (*first, *then)
 
 
-def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+def _audit(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
     """Return the checked summary; where the check fails, the summary as written, redacted, or nothing of it."""
     attempt = job.omissions.attempt
     checked = attempt("summary check", _check_of(job, ask, answer), None)
     return checked or attempt("redaction", lambda: trust_summary(ask, answer.text), Audit(REDACTION_FAILED))
 
 
-def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], Audit]:
+def _check_of(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer) -> Callable[[], Audit]:
     if answer.source == "local":
         return lambda: local_audit(ask, answer)
     if not job.request.options.verify:
@@ -349,12 +353,12 @@ def _check_of(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Callable[[], 
     return lambda: audit_summary(ask, answer.text, strict=answer.strict)
 
 
-def _own(job: Job, ask: SummaryAsk, body: str) -> str:
+def _own(job: CompactionContext, ask: SummaryRequest, body: str) -> str:
     """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
     return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
 
 
-def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
+def _with_handles(job: CompactionContext, plan: Plan, ask: SummaryRequest, body: str) -> str:
     """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
     folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
@@ -366,7 +370,7 @@ def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
     return job.omissions.attempt("step handles", lambda: with_step_handles(body, ask, folded, earlier, is_own), body)
 
 
-def _why(job: Job) -> str:
+def _why(job: CompactionContext) -> str:
     if job.request.keep_last_exchanges is not None:
         kept = job.request.keep_last_exchanges
         last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
@@ -376,7 +380,7 @@ def _why(job: Job) -> str:
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
 
-def _facts(job: Job, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
+def _facts(job: CompactionContext, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
     kind, asked = answer.failure, answer.retry_after
     told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
     return SummaryFacts(
@@ -400,7 +404,7 @@ def _facts(job: Job, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryF
 
 
 def _next_state(
-    job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, helps: bool, size: int
+    job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer, body: str, *, helps: bool, size: int
 ) -> CompactionState:
     state = job.state
     return msgspec.structs.replace(
@@ -416,7 +420,7 @@ def _next_state(
     )
 
 
-def _with_note(job: Job) -> tuple[Message | None, Transcript]:
+def _with_note(job: CompactionContext) -> tuple[Message | None, Transcript]:
     """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
     view = job.view
     if job.request.system is not None:
@@ -435,7 +439,7 @@ def with_note(system: Message) -> Message:
     return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
 
 
-def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
+def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, ask: SummaryRequest) -> Transcript:
     """Join head, pinned messages, client instructions, handoff and tail, with as few generated messages as possible.
 
     The handoff may stand before pinned messages: they come from the fold, too. Of equal places the last one is used.
@@ -466,7 +470,7 @@ def _is_handoff(message: Message) -> bool:
     return ours is not None and ours.kind == "fold"
 
 
-def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:
+def _append(out: list[Message], segment: Transcript, ask: SummaryRequest) -> None:
     """Adds messages, behind a short one of ours where two neighbours would have the same role, or the assistant would
     come first."""
     first = segment[0].role if segment else None
@@ -478,7 +482,7 @@ def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:
     out.extend(segment)
 
 
-def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
+def _seamless(messages: Transcript, ask: SummaryRequest) -> Transcript:
     """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
     out: list[Message] = []
     for message in messages:
@@ -496,7 +500,9 @@ def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
     return tuple(out)
 
 
-def _seat_system(job: Job, messages: Transcript, ask: SummaryAsk) -> tuple[Transcript, tuple[Repair, ...]]:
+def _seat_system(
+    job: CompactionContext, messages: Transcript, ask: SummaryRequest
+) -> tuple[Transcript, tuple[Repair, ...]]:
     """What the system says in the middle, where its neighbours are gone.
 
     Anthropic takes it only directly behind a message of the user's, at the end or before one of the assistant's, and

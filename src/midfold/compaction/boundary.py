@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.compaction.client_instructions import NONE, Standing
+from midfold.compaction.client_instructions import NONE, ClientInstructions
 from midfold.compaction.handoff import generated_messages
 from midfold.compaction.media import newest_picture
 from midfold.transcript.laws import first_turn, is_human, legal_cuts
@@ -142,7 +142,7 @@ class Layout:
         earliest: int = 0,
         cuts: Sequence[int] | None = None,
         ours: Container[int] | None = None,
-        standing: Standing = NONE,
+        standing: ClientInstructions = NONE,
     ) -> None:
         self.messages, self.sizes, self.protection, self.standing = messages, sizes, protection, standing
         self.tail_tokens, self.earliest = tail_tokens, earliest

@@ -25,7 +25,7 @@ SHARE = 0.2
 """Of the size at which a conversation is folded: the most that instructions of clients take, and not more than that."""
 
 
-class Standing(NamedTuple):
+class ClientInstructions(NamedTuple):
     """What stays of messages with instructions, by their places, and what is left of them without."""
 
     stays: Mapping[int, Message] = {}
@@ -37,7 +37,7 @@ class Standing(NamedTuple):
     """The places of messages that hold nothing else."""
 
 
-NONE = Standing()
+NONE = ClientInstructions()
 
 
 class _PromptBlock(NamedTuple):
@@ -50,7 +50,7 @@ Blocks = dict[int, dict[int, list[str]]]
 """The texts of blocks in their order, by the place of their message and the number of their part."""
 
 
-def standing_instructions(messages: Transcript, bound: int) -> Standing:
+def find_client_instructions(messages: Transcript, bound: int) -> ClientInstructions:
     """The instructions of clients in these messages, as many as `bound` tokens hold."""
     found = _all_blocks(messages)
     valid = _newest(found)
@@ -69,7 +69,7 @@ def standing_instructions(messages: Transcript, bound: int) -> Standing:
     stays = {place: _only(messages[place], own) for place, own in kept.items()}
     rest = {place: _without(messages[place], own) for place, own in gone.items()}
     whole = frozenset(place for place, message in stays.items() if message is messages[place])
-    return Standing(stays, rest, left_out, whole)
+    return ClientInstructions(stays, rest, left_out, whole)
 
 
 def _all_blocks(messages: Transcript) -> list[_PromptBlock]:

@@ -11,7 +11,7 @@ import msgspec
 from midfold.compaction.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.compaction.boundary import Layout, Plan, answer_taken_up, head_length
 from midfold.compaction.budget import ROOMY
-from midfold.compaction.client_instructions import MOST_TOKENS, SHARE, Standing, standing_instructions
+from midfold.compaction.client_instructions import MOST_TOKENS, SHARE, ClientInstructions, find_client_instructions
 from midfold.compaction.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.compaction.local.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.compaction.media import MediaReduction, replace_historical_media
@@ -21,8 +21,8 @@ from midfold.compaction.request import (
     CompactionRequest,
     CompactionState,
     PrefixRequest,
-    SummaryAsk,
-    told_tokens,
+    SummaryRequest,
+    reported_tokens,
     trail_share,
 )
 from midfold.compaction.tracking import Trail, follow, parse, render
@@ -86,7 +86,7 @@ TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
 """The same where a size was asked for: the frame, the note, and a message between two of the same role."""
 
 
-class Job:
+class CompactionContext:
     """Measurements are made once and kept; the request is never changed."""
 
     def __init__(self, request: CompactionRequest) -> None:
@@ -125,7 +125,7 @@ class Job:
     @cached_property
     def prompt_tokens(self) -> int:
         """What the host or the provider said of this very prompt, else the estimate."""
-        return told_tokens(self.request) or self.estimated_tokens
+        return reported_tokens(self.request) or self.estimated_tokens
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -134,7 +134,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        return self.request.token_basis if told_tokens(self.request) else "estimated"
+        return self.request.token_basis if reported_tokens(self.request) else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -263,14 +263,14 @@ class Job:
         return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> ClientInstructions:
         """The instructions of the client, as far as they may stay."""
         share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
         # A compaction that lands lower than it must, to be followed by another one later, keeps the same instructions.
         limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
         bound = min(int(limit * share), MOST_TOKENS)
         found = self.omissions.attempt(
-            "client instructions", lambda: standing_instructions(self.messages, bound), Standing()
+            "client instructions", lambda: find_client_instructions(self.messages, bound), ClientInstructions()
         )
         if found.left_out:
             self.notices.append(
@@ -322,7 +322,7 @@ class Job:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
         return {index: message for index, message in left.items() if message is not None and index not in self.ours}
 
-    def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
+    def ask(self, plan: Plan, new: Transcript) -> SummaryRequest:
         ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
         behind = self._behind(plan)
         pinned = [index for index in behind if index < plan.tail_start]
@@ -333,7 +333,7 @@ class Job:
         budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
         trail = msgspec.structs.replace(self._follow(folded, after), ahead=len(after))
         share = int(budget * trail_share(budget, is_dense=is_dense))
-        return SummaryAsk(
+        return SummaryRequest(
             messages=new,
             budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
@@ -360,7 +360,7 @@ class Job:
         )
 
     def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
-        """The place of the answer that the newest ask takes up in a `SummaryAsk`; -1 where it does not stay."""
+        """The place of the answer that the newest ask takes up in a `SummaryRequest`; -1 where it does not stay."""
         if self._answer < 0:
             return -1
         answer = self.messages[self._answer]
@@ -478,5 +478,5 @@ class Job:
 
 def with_size(request: CompactionRequest) -> CompactionRequest:
     """The request with its size in it: what was reported for it, else the estimate."""
-    job = Job(request)
+    job = CompactionContext(request)
     return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)

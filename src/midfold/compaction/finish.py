@@ -6,7 +6,7 @@ import msgspec
 
 from midfold.compaction.archive import Archive, handle_of
 from midfold.compaction.boundary import Plan
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.handoff import filler
 from midfold.compaction.receipt import (
     FAILURES,
@@ -28,7 +28,7 @@ from midfold.transcript.repairs import Repair, sanitize
 
 
 def make_outcome(
-    job: Job,
+    job: CompactionContext,
     messages: Transcript,
     receipt: Receipt,
     state: CompactionState,
@@ -45,7 +45,7 @@ def make_outcome(
 
 
 def make_receipt(
-    job: Job,
+    job: CompactionContext,
     status: Status,
     reason: str,
     plan: Plan | None = None,
@@ -96,7 +96,7 @@ def make_receipt(
     )
 
 
-def leave(job: Job, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
+def leave(job: CompactionContext, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
     """The conversation stays as it was."""
     state = job.state
     if strike:
@@ -105,7 +105,7 @@ def leave(job: Job, reason: str, plan: Plan | None = None, *, strike: bool = Fal
     return make_outcome(job, job.messages, make_receipt(job, "unchanged", reason, plan), state)
 
 
-def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
+def abort(job: CompactionContext, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
     """The summary failed, and nothing may stand in for it."""
     reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
     told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
@@ -114,7 +114,7 @@ def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> 
     return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
 
 
-def fail(job: Job, reason: str) -> Outcome:
+def fail(job: CompactionContext, reason: str) -> Outcome:
     """The engine failed. That is a strike: it is not tried again before there is something new to fold."""
     left = leave(job, reason, strike=True)
     receipt = msgspec.structs.replace(left.receipt, status="aborted", notices=(reason, *left.receipt.notices))
@@ -122,7 +122,7 @@ def fail(job: Job, reason: str) -> Outcome:
 
 
 def make_legal(
-    job: Job, messages: Transcript, view: Transcript, item_ids: set[str] | None = None
+    job: CompactionContext, messages: Transcript, view: Transcript, item_ids: set[str] | None = None
 ) -> tuple[Transcript, tuple[Repair, ...]]:
     """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message.
 
@@ -151,13 +151,13 @@ def let_user_open(
     return opened, (*repairs, Repair(-1, "let a user message come first"))
 
 
-def missing_originals(job: Job, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:
+def missing_originals(job: CompactionContext, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:
     """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""
     there = {id(message) for message in (*view, *fold)}
     return {handle_of(message): (message,) for message in job.messages if id(message) not in there}
 
 
-def media_digests(job: Job, fold: frozenset[int] = frozenset()) -> list[Digest]:
+def media_digests(job: CompactionContext, fold: frozenset[int] = frozenset()) -> list[Digest]:
     """The messages of the view that lost older pictures."""
     return [
         Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)

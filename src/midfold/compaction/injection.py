@@ -417,7 +417,7 @@ def _may_order(low: str) -> bool:
     return (_ANYWHERE.search(f" {low}") is not None or "忽略" in low) and _ANY.search(low) is not None
 
 
-def quote_orders(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
+def quote_instructions(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
     """A summary in which orders that came from data are told as such."""
     said = _Said(messages, redact)
     lines: list[str] = []

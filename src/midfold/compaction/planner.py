@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from midfold.compaction.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
-from midfold.compaction.context import FRAME_TOKENS, WITH_ADDED, Job
+from midfold.compaction.context import FRAME_TOKENS, WITH_ADDED, CompactionContext
 from midfold.compaction.previews import EXACT, WHOLE_TEXTS, Ends
 
 SMALLEST_GAIN = 0.9
@@ -30,14 +30,14 @@ LONGEST_SUMMARY = 1.1
 ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
 
 
-def plan_whole(job: Job) -> Plan:
+def plan_whole(job: CompactionContext) -> Plan:
     """Head, fold and tail with everything that the settings keep."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
     return _whole(job)
 
 
-def plan_fold(job: Job) -> Plan:
+def plan_fold(job: CompactionContext) -> Plan:
     """The plan with as much of that as fits; what gave way is in the job's notices."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
@@ -59,12 +59,12 @@ def plan_fold(job: Job) -> Plan:
     return _tell(job, half)
 
 
-def _can_fit(job: Job, plan: Plan, goal: int) -> bool:
+def _can_fit(job: CompactionContext, plan: Plan, goal: int) -> bool:
     """Whether a plan has that size with its long results shown by their ends, if it must be."""
     return size_of(job, plan) <= goal or size_of(job, plan, WHOLE_TEXTS) <= goal
 
 
-def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
+def size_of(job: CompactionContext, plan: Plan, ends: Ends = EXACT) -> int:
     """The size of the view that a plan makes, with a full summary."""
     if not plan.fold():
         return job.staying(plan, ends)
@@ -72,7 +72,7 @@ def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
     return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS + job.words.tokens(plan)
 
 
-def _whole(job: Job) -> Plan:
+def _whole(job: CompactionContext) -> Plan:
     layout = job.layout
     if job.request.target_tokens is not None:
         return layout.plan(min(layout.protection.protect_last_n, SMALLEST_FLOOR))
@@ -81,7 +81,7 @@ def _whole(job: Job) -> Plan:
     return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
 
 
-def _shorten(job: Job, first: int, last: int, limit: int) -> Plan:
+def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
     """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
     layout = job.layout
     cuts = layout.cuts_between(first, last)
@@ -90,7 +90,7 @@ def _shorten(job: Job, first: int, last: int, limit: int) -> Plan:
     return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
 
 
-def _give_way(job: Job, protected: Plan, goal: int) -> Plan:
+def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
     """The plan with as many of the last messages as fit, their long results by their ends."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
@@ -105,7 +105,7 @@ def _give_way(job: Job, protected: Plan, goal: int) -> Plan:
     return layout.plan_from(cuts[-1]) if cuts else protected
 
 
-def _tell(job: Job, plan: Plan) -> Plan:
+def _tell(job: CompactionContext, plan: Plan) -> Plan:
     """The plan; where it keeps less than `protect_last_n`, a notice says why."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - job.layout.first):
@@ -119,7 +119,7 @@ def _tell(job: Job, plan: Plan) -> Plan:
     return plan
 
 
-def _for_target(job: Job, whole: Plan) -> Plan:
+def _for_target(job: CompactionContext, whole: Plan) -> Plan:
     """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
     layout, room = job.layout, job.words.staying_tokens
     if job.staying(whole) <= room:
@@ -137,7 +137,7 @@ def _for_target(job: Job, whole: Plan) -> Plan:
     return least
 
 
-def _partial(job: Job) -> Plan:
+def _partial(job: CompactionContext) -> Plan:
     """Everything before the last exchanges that were asked for."""
     layout = job.layout
     head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from midfold.compaction.local.outcome import Body, read_body
 from midfold.compaction.local.tool_actions import listing, read, search, shell
-from midfold.compaction.local.tool_call import look_at_call
+from midfold.compaction.local.tool_call import read_call_alone
 from midfold.compaction.local.tool_kinds import agent, process, recognise
 from midfold.compaction.redact import redact
 from midfold.compaction.render import (
@@ -116,7 +116,7 @@ def render_result(
 def brief(result: ToolResult, call: ToolCall | None = None, *, max_chars: int) -> str:
     """Return the beginning of a tool result for one line: what it says first; of a file, its path before its text."""
     rendered = render_result(result, call, max_chars=max_chars)
-    look = look_at_call(call, redact) if call is not None else None
+    look = read_call_alone(call, redact) if call is not None else None
     if not rendered and look is not None and recognise(look) is read and look.paths():
         fields = {"path": _short_path(look.paths()[0]), "content": result.text[:max_chars]}
         rendered = render_file_read(fields, max_chars=max_chars)
@@ -142,7 +142,7 @@ def visible_lines(markdown: str) -> list[str]:
 
 
 def _family_of(call: ToolCall | None) -> Callable[..., Any] | None:
-    return None if call is None else recognise(look_at_call(call, redact))
+    return None if call is None else recognise(read_call_alone(call, redact))
 
 
 def _render_text(body: Body, family: Any, has_heading: bool, items: int, max_chars: int) -> str:

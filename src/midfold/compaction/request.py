@@ -135,12 +135,12 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.force or self.target_tokens is not None or self.keep_last_exchanges is not None
 
 
-def told_tokens(request: CompactionRequest) -> int:
+def reported_tokens(request: CompactionRequest) -> int:
     """The size that the host or the provider told; 0 where neither did."""
     return request.prompt_tokens or (request.usage.prompt_tokens if request.usage else 0)
 
 
-class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A summary is needed: of these raw messages, updating the previous one."""
 
     messages: Transcript
@@ -157,7 +157,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     pinned: tuple[int, ...] = ()
     """For each of the first messages after the fold that stood within it: how many of `messages` came before it."""
     trail: Trail = Trail()
-    """What was done so far, the messages that stay included: a summary may show it (`midfold.compaction.tracking.render`)."""
+    """What was done so far, kept messages included; `midfold.compaction.tracking.render` shows it."""
     folded_trail: Trail = Trail()
     """The same up to the end of the fold: what the next compaction goes on with."""
     shown_results: int = 0
@@ -272,7 +272,7 @@ def leaf_characters(ends: int) -> int:
     return max(2 * ends, 60)
 
 
-def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
+def staying_text(ask: SummaryRequest, characters: int) -> StayingText:
     """What stays before and after the fold, redacted, in at most about so many characters."""
     words = ask.words.text if len(ask.words.text) <= characters // 2 else ""
     before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
@@ -282,13 +282,13 @@ def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
     return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(ask.trail_lines))
 
 
-def _staying(ask: SummaryAsk, messages: Transcript, first: int) -> str:
+def _staying(ask: SummaryRequest, messages: Transcript, first: int) -> str:
     placed = [(at, message) for at, message in enumerate(messages, first) if message.role != "system"]
     texts = ((message, _marked_text(ask, message, at)) for at, message in placed)
     return "\n\n".join(f"{_shortened_call(ask, message)}{text}" for message, text in texts if text)
 
 
-def _shortened_call(ask: SummaryAsk, message: Message) -> str:
+def _shortened_call(ask: SummaryRequest, message: Message) -> str:
     """What is told of a message with calls that do not stay whole."""
     calls = (part.arguments for part in message.parts if isinstance(part, ToolCall))
     return (
@@ -296,13 +296,13 @@ def _shortened_call(ask: SummaryAsk, message: Message) -> str:
     )
 
 
-def _marked_text(ask: SummaryAsk, message: Message, at: int) -> str:
+def _marked_text(ask: SummaryRequest, message: Message, at: int) -> str:
     """A message that stays, redacted, with marks around what will not be seen of it."""
     marked = message.with_parts(tuple(_marked_part(ask, part, message.role, at) for part in message.parts))
     return turn_text(marked, TextRoom(WHOLE, WHOLE), ask.redact)
 
 
-def _marked_part(ask: SummaryAsk, part: Part, role: Role, at: int) -> Part:
+def _marked_part(ask: SummaryRequest, part: Part, role: Role, at: int) -> Part:
     if isinstance(part, ToolResult) and not ask.shows_result(part.text):
         text = ask.redact(part.text)
         return ToolResult(part.call_id, (Text(_with_marks(text, *ask.visible_result(text))),), part.is_error, part.name)
@@ -383,4 +383,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, receipt=self.receipt.with_originals(kept=not left))
 
 
-Flow = Generator[SummaryAsk, SummaryAnswer, Outcome]
+Flow = Generator[SummaryRequest, SummaryAnswer, Outcome]

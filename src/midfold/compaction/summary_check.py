@@ -26,10 +26,18 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.compaction.handoff import bare_summary
-from midfold.compaction.injection import Identifier, Source, ground, harmless, identifiers, is_suspicious, quote_orders
+from midfold.compaction.injection import (
+    Identifier,
+    Source,
+    ground,
+    harmless,
+    identifiers,
+    is_suspicious,
+    quote_instructions,
+)
 from midfold.compaction.local.identifiers import constants
 from midfold.compaction.local.local_summary import Book, count_names
-from midfold.compaction.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
+from midfold.compaction.request import ADDED_SHARE, SummaryAnswer, SummaryRequest
 from midfold.compaction.summary import (
     CHARACTERS_PER_TOKEN,
     FENCE,
@@ -81,7 +89,7 @@ class Audit(NamedTuple):
     book: Book = Book()
 
 
-def rejection(text: str, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
+def rejection(text: str, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
     """Why this is no summary; empty if it may be one. A part of one (not `is_whole`) need not say everything."""
     body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
@@ -97,7 +105,7 @@ def rejection(text: str, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKi
     return "malformed" if is_whole and lacking(text, ask) else ""
 
 
-def lacking(text: str, ask: SummaryAsk) -> str:
+def lacking(text: str, ask: SummaryRequest) -> str:
     """What a summary of this fold must have and a text has not, as its author is told it; empty if nothing."""
     warranted = int(min(ask.asked_tokens, source_tokens(ask, int(ask.asked_tokens / DESERVED)) * DESERVED))
     if warranted < WARRANTING * DESERVED:
@@ -121,7 +129,7 @@ class Acceptance(NamedTuple):
     notice: str = ""
 
 
-def accept(answer: SummaryAnswer, ask: SummaryAsk, *, is_whole: bool) -> Acceptance:
+def accept(answer: SummaryAnswer, ask: SummaryRequest, *, is_whole: bool) -> Acceptance:
     """Apply the strict checks to a model's answer; accept any text of a caller's summarizer, with a notice."""
     if answer.strict:
         return Acceptance(rejection(answer.text, ask, is_whole=is_whole))
@@ -138,7 +146,7 @@ _DOUBTS: dict[FailureKind, str] = {
 }
 
 
-def source_tokens(ask: SummaryAsk, enough: int) -> int:
+def source_tokens(ask: SummaryRequest, enough: int) -> int:
     """About how many tokens the summary stands for; counted up to what is enough to know."""
     length = len(ask.previous) + _middles(ask)
     for message in ask.messages:
@@ -152,14 +160,14 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
     return length // 4
 
 
-def _middles(ask: SummaryAsk) -> int:
+def _middles(ask: SummaryRequest) -> int:
     """Characters of results that stay by their ends and are told by the summary alone."""
     ends = 3 * ask.shown_results
     results = (part for message in ask.after for part in message.parts if isinstance(part, ToolResult)) if ends else ()
     return sum(max(len(part.text) - ends, 0) for part in results)
 
 
-def audit_summary(ask: SummaryAsk, text: str, *, strict: bool = True) -> Audit:
+def audit_summary(ask: SummaryRequest, text: str, *, strict: bool = True) -> Audit:
     """Return the checked summary; where it is not strict, unknown names and doubts are counted and stay unmarked."""
     known = (*ask.before, *ask.messages, *ask.after)
     written = ask.redact(_without_added(without_stale_states(without_trail(bare_summary(text)), ask.trail)))
@@ -169,7 +177,7 @@ def audit_summary(ask: SummaryAsk, text: str, *, strict: bool = True) -> Audit:
     claimed = _with_task(parse_summary(certain), ask)
     if not strict:
         unverified, removed, claimed = unverified + removed, 0, parse_summary(written)
-    quiet = quote_orders(claimed.render(), known, ask.redact)
+    quiet = quote_instructions(claimed.render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _omissions(ask, f"{quiet.text}\n{trail}")
     room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
@@ -211,7 +219,7 @@ def is_hedged(text: str) -> bool:
     return any(map(low.__contains__, _HINTS)) and HEDGE.search(low) is not None
 
 
-def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
+def mark_doubts(text: str, ask: SummaryRequest) -> tuple[str, int]:
     """A summary whose lines say where the source is not certain, and how many were marked."""
     lines = text.split("\n")
     certain = {
@@ -229,7 +237,7 @@ def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
     return "\n".join(lines), marked
 
 
-def _doubts(ask: SummaryAsk, names: set[str]) -> dict[str, frozenset[str]]:
+def _doubts(ask: SummaryRequest, names: set[str]) -> dict[str, frozenset[str]]:
     """By name: the words of the last sentence the assistant said of it, where that was not certain."""
     found: dict[str, frozenset[str]] = {}
     for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
@@ -267,7 +275,7 @@ _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 
 
-def _omissions(ask: SummaryAsk, told: str) -> str:
+def _omissions(ask: SummaryRequest, told: str) -> str:
     """Return names of the last steps and constants that a text lacks, in a section of their own.
 
     Tokens that the text leaves may be used, more than its share is never taken.
@@ -289,7 +297,7 @@ def _without_added(text: str) -> str:
     return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if there else text
 
 
-def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
+def _with_task(summary: StructuredSummary, ask: SummaryRequest) -> StructuredSummary:
     """Drop a task that no user ever spoke of: the user's own words are quoted before the summary."""
     said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
     newest = next(said, "")
@@ -304,7 +312,7 @@ def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
     return msgspec.structs.replace(summary, task_snapshot="")
 
 
-def _open_names(ask: SummaryAsk, told: str) -> list[str]:
+def _open_names(ask: SummaryRequest, told: str) -> list[str]:
     """Addresses, paths and ids that the assistant used more than once in its last steps, and a text lacks."""
     counts: dict[str, int] = {}
     for message in ask.messages[-LAST_STEPS:]:
@@ -332,7 +340,7 @@ def _stands_in(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}", text) is not None
 
 
-def _constants_line(ask: SummaryAsk, told: str, room: int) -> list[str]:
+def _constants_line(ask: SummaryRequest, told: str, room: int) -> list[str]:
     """Values of constants in what was read or told before that a text lacks: the newest that fit.
 
     Nobody can guess them, and they take a few words each.
@@ -429,14 +437,14 @@ def first_words(line: str, room: int) -> str:
     return words and f"{words}{GAP}"
 
 
-def trust_summary(ask: SummaryAsk, text: str) -> Audit:
+def trust_summary(ask: SummaryRequest, text: str) -> Audit:
     """A summary as its author wrote it, for callers who check their summaries themselves."""
     return Audit(ask.redact(harmless(bare_summary(text))))
 
 
-def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+def local_audit(ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quote_orders(bare_summary(answer.text), (*ask.before, *ask.messages, *ask.after), ask.redact)
+    quiet = quote_instructions(bare_summary(answer.text), (*ask.before, *ask.messages, *ask.after), ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)

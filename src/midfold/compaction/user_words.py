@@ -28,7 +28,7 @@ from midfold.transcript.message import Transcript
 from midfold.transcript.tokens import estimate_text
 
 if TYPE_CHECKING:
-    from midfold.compaction.context import Job
+    from midfold.compaction.context import CompactionContext
 
 STAYING_OF_TARGET = 0.1
 """Share of a size that was asked for, for verbatim messages: where they take more, they are shortened."""
@@ -37,7 +37,7 @@ STAYING_OF_TARGET = 0.1
 class WordsOfUser:
     """The user's words in the messages of a job and in the handoff before it, read once."""
 
-    def __init__(self, job: Job, beside: Callable[[], Container[int]]) -> None:
+    def __init__(self, job: CompactionContext, beside: Callable[[], Container[int]]) -> None:
         self.job = job
         self._find_beside = beside
         """Returns the places of messages that also hold a client's summary."""

@@ -15,7 +15,7 @@ from midfold.compaction.archive import Archive, fold_id, handle_of
 from midfold.compaction.assemble import assemble, without_fold
 from midfold.compaction.boundary import Plan
 from midfold.compaction.budget import Pressure
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import (
     abort,
     leave,
@@ -52,7 +52,8 @@ SMALLEST_RESULT = 200
 LONG_ARGUMENTS = 2_000
 ENOUGH = 0.5
 """Of the threshold: digests that bring the view down to this, or to what a compaction would leave, are enough, unless
-that is so large that the next rewrite of the cached prefix would follow after few turns (`Job.roomy_limit`)."""
+that is so large that the next rewrite of the cached prefix would follow after few turns
+(`CompactionContext.roomy_limit`)."""
 SMALLEST_DIGEST = 12
 """Tokens; a digest has at least its handle and a word on what was done."""
 MOST_CHARACTERS_PER_TOKEN = 6
@@ -65,7 +66,7 @@ NOTHING = Plan(0, 0)
 """The plan that folds nothing."""
 
 
-def prune(job: Job, plan: Plan) -> Outcome | None:
+def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     """The outcome of digesting alone, or None where a fold is needed."""
     request = job.request
     asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
@@ -97,13 +98,13 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
     return make_outcome(job, messages, receipt, job.state, Archive(work.originals))
 
 
-def _enough(job: Job, plan: Plan) -> int:
+def _enough(job: CompactionContext, plan: Plan) -> int:
     """Return the largest size at which digests suffice: as small as a compaction would make it, and some turns away
     from the next rewrite."""
     return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.roomy_limit)
 
 
-def _slack(job: Job, plan: Plan) -> float:
+def _slack(job: CompactionContext, plan: Plan) -> float:
     """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
     view, sizes, scale, fold = job.view, job.sizes, job.scale, plan.fold()
     slack = _enough(job, plan) * DOUBT - (job.staying(NOTHING) - sum(map(sizes.__getitem__, fold)))
@@ -138,7 +139,7 @@ def _is_prunable(message: Message) -> bool:
 
 
 class _Prune:
-    def __init__(self, job: Job, plan: Plan, slack: float) -> None:
+    def __init__(self, job: CompactionContext, plan: Plan, slack: float) -> None:
         self.job = job
         self.plan = plan
         self.slack = slack
@@ -244,11 +245,11 @@ class Compressor(ContextEngine):
     reads_messages: ClassVar[bool] = False
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        return request.budget.pressure(Job(request).prompt_tokens)
+        return request.budget.pressure(CompactionContext(request).prompt_tokens)
 
     def compress(self, request: CompactionRequest) -> Flow:
         """Compact now: when to compact was decided by `should_compress` and the host, and is not decided again."""
-        job = Job(request)
+        job = CompactionContext(request)
         if not job.messages:
             return leave(job, "the conversation is empty")
         pruned = prune(job, plan_whole(job))
@@ -308,4 +309,4 @@ class Noop(ContextEngine):
 
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
-        return leave(Job(request), "the engine never folds")
+        return leave(CompactionContext(request), "the engine never folds")

@@ -14,11 +14,11 @@ from typing import cast
 import msgspec
 
 from midfold.compaction.budget import Pressure
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import fail, leave, make_outcome, make_receipt
 from midfold.compaction.receipt import SummaryFacts, account
 from midfold.compaction.redact import redact
-from midfold.compaction.request import CompactionRequest, Flow, Outcome, SummaryAnswer, SummaryAsk
+from midfold.compaction.request import CompactionRequest, Flow, Outcome, SummaryAnswer, SummaryRequest
 from midfold.decide import Decision, Situation, paused_words
 from midfold.engines.compressor import Compressor, Noop
 from midfold.engines.contract import ContextEngine
@@ -48,7 +48,7 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
 def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
     """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
     if not decision.fold:
-        return _decline(Job(request), decision)
+        return _decline(CompactionContext(request), decision)
     asked = decision.apply(request)
     if type(engine) in BUILT_IN:
         outcome = yield from engine.compress(asked)
@@ -62,7 +62,9 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
         raise
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
         reason = _words(engine, error)
-    return decision.settle(fail(Job(request), f"{reason}. Nothing was folded, every message is as it was"))
+    return decision.settle(
+        fail(CompactionContext(request), f"{reason}. Nothing was folded, every message is as it was")
+    )
 
 
 def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
@@ -72,7 +74,7 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     """
     if isinstance(engine, Compressor) or not outcome.changed:
         return outcome
-    missing = Job(request).words.missing_from(outcome.messages)
+    missing = CompactionContext(request).words.missing_from(outcome.messages)
     if not missing:
         return outcome
     notice = (
@@ -85,7 +87,7 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     return msgspec.structs.replace(outcome, receipt=receipt)
 
 
-def _decline(job: Job, decision: Decision) -> Outcome:
+def _decline(job: CompactionContext, decision: Decision) -> Outcome:
     """Return the outcome of a decision not to fold; a cooldown reports the failure that started it."""
     if not decision.pause:
         return decision.settle(leave(job, decision.reason))
@@ -106,7 +108,7 @@ def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:
             ask = next(flow) if answer is None else flow.send(answer)
         except StopIteration as stop:
             return _legal(stop.value, request)
-        if not isinstance(ask, SummaryAsk):
+        if not isinstance(ask, SummaryRequest):
             raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryAsk")
         answer = yield ask
 

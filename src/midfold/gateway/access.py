@@ -34,7 +34,7 @@ class GuardedGateway(NamedTuple):
     door: Admission
 
 
-class PrivateDoor:
+class PrivateAccess:
     """The ASGI application; the first gateway has the pages."""
 
     def __init__(self, key: str, gateways: Mapping[str, GuardedGateway]) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from midfold.config import Config
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import overflows
-from midfold.gateway.client_model_summaries import OwnModels
+from midfold.gateway.client_model_summaries import ClientModels
 from midfold.gateway.compact_endpoint import answer_compaction, expand_compactions, has_compactions, is_compacted_here
 from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
 from midfold.gateway.exchange import (
@@ -39,12 +39,12 @@ from midfold.gateway.exchange import (
 )
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
-from midfold.gateway.recall_loop import RecallRounds
+from midfold.gateway.recall_loop import RecallLoop
 from midfold.gateway.request_size import MeasuredRequest, PreparedRequest
 from midfold.gateway.resource_ids import RouteAccess
 from midfold.gateway.routes import UNVERSIONED, encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
-from midfold.gateway.stored_responses import KeptTurns
+from midfold.gateway.stored_responses import StoredResponses
 from midfold.gateway.upstream import (
     Client,
     Upstream,
@@ -154,10 +154,10 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
-        self.preparer.own_models = OwnModels(config, self.client)
+        self.preparer.own_models = ClientModels(config, self.client)
         self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
-        self.turns = KeptTurns(self.preparer, self.settings.keep_turns)
-        self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
+        self.turns = StoredResponses(self.preparer, self.settings.keep_turns)
+        self.recall = RecallLoop(self) if self.settings.recall != "off" and sessions is not None else None
         self.held = HeldBytes(self.settings.largest_total)
         self._has_only_versioned: dict[tuple[str, str], bool] = {}
         """Whether an upstream has a route under /v1 only, by its address and the path."""

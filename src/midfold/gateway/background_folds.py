@@ -27,7 +27,7 @@ from functools import partial
 
 from midfold.compaction.receipt import cooldown
 from midfold.errors import LeaseLost
-from midfold.gateway.client_model_summaries import OwnSummarizer
+from midfold.gateway.client_model_summaries import ClientModelSummarizer
 from midfold.gateway.fold_request import FoldOrder, HistoryFolder
 from midfold.gateway.request_size import MeasuredRequest
 from midfold.model.run import InThread
@@ -197,7 +197,7 @@ class BackgroundFolds:
     async def _make(
         self, measured: MeasuredRequest, order: FoldOrder, before: asyncio.Task[PreparedFold | None] | None
     ) -> PreparedFold | None:
-        own = order.summarizer if isinstance(order.summarizer, OwnSummarizer) else None
+        own = order.summarizer if isinstance(order.summarizer, ClientModelSummarizer) else None
         try:
             async with asyncio.timeout(self._call_seconds * (1 if own is not None else MOST_CALLS)):
                 if before is not None:

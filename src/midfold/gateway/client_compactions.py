@@ -24,7 +24,7 @@ import msgspec
 from midfold.errors import MidfoldError, NotStored
 from midfold.gateway.exchange import Owner
 from midfold.lru import LRU
-from midfold.recall import Candidate, Past, Positions
+from midfold.recall import Candidate, Positions, SearchSource
 from midfold.recall.words import Term
 from midfold.store import SqlStore
 from midfold.transcript import jsonio
@@ -214,7 +214,7 @@ class ClientSummaries:
 class LinkedPast:
     """Several pasts searched as one, the oldest first; each is of one session."""
 
-    def __init__(self, pasts: Mapping[str, Past]) -> None:
+    def __init__(self, pasts: Mapping[str, SearchSource]) -> None:
         self._pasts = dict(pasts)
 
     def size(self) -> int:
@@ -247,7 +247,7 @@ class LinkedPast:
     def place_of(self, handle: str) -> tuple[str, int]:
         return self._holder(handle).place_of(handle)
 
-    def _holder(self, handle: str) -> Past:
+    def _holder(self, handle: str) -> SearchSource:
         """Return the newest past that has a handle. Raises NotStored."""
         for past in reversed(self._pasts.values()):
             with suppress(NotStored):

@@ -22,7 +22,7 @@ from midfold.api import believe
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
 from midfold.cache.prices import prices_for
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.config import Config
 from midfold.errors import ModelFailed, SummaryFailed, UpstreamError
 from midfold.gateway.encodings import BodyTooLarge, decode_body
@@ -70,7 +70,7 @@ def is_subscription(headers: list[Raw]) -> bool:
     return any(_SUBSCRIPTION.match(value[7:] if value[:7].lower() == b"bearer " else value) for value in shown)
 
 
-class OwnModels:
+class ClientModels:
     """Whoever a conversation is held with, as its summary model."""
 
     def __init__(self, config: Config, client: Client, clock: Callable[[], float] = time.time) -> None:
@@ -85,7 +85,7 @@ class OwnModels:
             return False
         return upstream.key is not None or self.task.subscriptions or not is_subscription(exchange.headers)
 
-    def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> OwnSummarizer:
+    def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> ClientModelSummarizer:
         """For one summary, with the credential of this request."""
         upstream, dialect = exchange.upstream, exchange.route.dialect
         assert upstream is not None
@@ -95,7 +95,7 @@ class OwnModels:
         headers = [*to_upstream(sent, upstream.credential(exchange.route.wire)), *OWN_HEADERS]
         path = exchange.raw_path.removesuffix("/compact") if exchange.route.kind == "compact" else exchange.raw_path
         target = upstream.target(path, exchange.scope.get("query_string", b""))
-        return OwnSummarizer(endpoint, self._client, upstream, target, headers, self._clock)
+        return ClientModelSummarizer(endpoint, self._client, upstream, target, headers, self._clock)
 
     def _endpoint(self, upstream: Upstream, wire: Wire, model: str, window: int) -> Endpoint:
         task, name = self.task, self.task.model or model
@@ -122,7 +122,7 @@ class OwnModels:
         return prices.read if is_cached else max(prices.write, 1.0)
 
 
-class OwnSummarizer(ModelSummarizer):
+class ClientModelSummarizer(ModelSummarizer):
     """The calls of one summary, on the gateway's event loop. `forget` ends what it can do."""
 
     def __init__(
@@ -137,7 +137,7 @@ class OwnSummarizer(ModelSummarizer):
         super().__init__(endpoint, clock=clock)
         self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
 
-    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
         raise SummaryFailed("no_provider", "this model is asked on the event loop only")
 
     def forget(self) -> None:

@@ -215,7 +215,7 @@ FAULT_SECONDS = 30.0
 tried again: a gateway that gets no requests would never notice that its disk has space again."""
 
 
-def check_door(config: Config) -> None:
+def check_access(config: Config) -> None:
     """Who listens beyond this machine must know who comes in."""
     host = config.gateway.host
     if host not in LOOPBACK and host != "::1" and not config.keys:

@@ -33,7 +33,7 @@ from midfold.decide import TIGHT, calls_to_replace
 from midfold.engines import Compressor
 from midfold.gateway.background_folds import REST, WORTH_ANOTHER_TRY, BackgroundFolds
 from midfold.gateway.caching import Caching
-from midfold.gateway.client_model_summaries import OwnModels, SentPrefix
+from midfold.gateway.client_model_summaries import ClientModels, SentPrefix
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold_request import NOTHING, FoldOrder, FoldResult, HistoryFolder, larger, names_of, receipt_id
 from midfold.gateway.limits import (
@@ -109,7 +109,7 @@ class RequestPreparer:
             self.policy.asks_engine = type(sessions.engine).should_compress is not Compressor.should_compress
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
-        self.own_models: OwnModels | None = None
+        self.own_models: ClientModels | None = None
         """Who writes summaries where the settings leave them to the model of each conversation."""
         self.ahead: BackgroundFolds | None = None
         if sessions is not None and self.folder is not None:

@@ -59,12 +59,12 @@ from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.prepare import LARGE
 from midfold.gateway.request_size import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.routes import encoding_of, to_client
-from midfold.gateway.stream_merge import JOINED, JoinedStream
+from midfold.gateway.stream_merge import JOINED, MergedStream
 from midfold.gateway.upstream import MOST_READ
 from midfold.plugins import engine_for
 from midfold.recall import NAMES, NOTHING_FOLDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write
@@ -146,7 +146,7 @@ class Allowance:
         self._rounds = self._rounds - 1 if self._cut_off < MOST_CUT_OFF else 0
 
 
-class RecallRounds:
+class RecallLoop:
     """Conversations with hidden turns."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -317,7 +317,7 @@ class RecallRounds:
         account.reason = f"recall: {account.hidden.rounds} hidden rounds"
 
     async def _read(
-        self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream
+        self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream
     ) -> tuple[bytes, bytes, ModelAnswer]:
         """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
 
@@ -333,7 +333,7 @@ class RecallRounds:
         joined.usage = turn.usage if answer.status == 200 else {}
         return data, told, turn
 
-    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream) -> int:
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream) -> int:
         """Passes on what may be, and says how many bytes came."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
@@ -386,7 +386,7 @@ class RecallRounds:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _owe(
-        self, exchange: Exchange, prepared: PreparedRequest, joined: JoinedStream, answers: list[tuple[str, str]]
+        self, exchange: Exchange, prepared: PreparedRequest, joined: MergedStream, answers: list[tuple[str, str]]
     ) -> None:
         """Keep results for a response that the provider keeps with calls that its client does not know of."""
         if joined.response_id:
@@ -411,7 +411,7 @@ class RecallRounds:
         prepared: PreparedRequest,
         answer: UpstreamAnswer,
         data: bytes,
-        joined: JoinedStream,
+        joined: MergedStream,
         told: bytes,
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
@@ -440,14 +440,14 @@ class RecallRounds:
             return None
         checkpoint, link = measured.checkpoint, measured.conversation.link
         pasts = {
-            one.session: StoredPast(store, one.session, at=one.seq, stop=one.count)
+            one.session: StoredSource(store, one.session, at=one.seq, stop=one.count)
             for one in (() if link is None else link.sessions)
             if store.info(one.session) is not None
         }
         if checkpoint is not None:
             session, count = checkpoint.session, checkpoint.count
             pasts.pop(session, None)
-            pasts[session] = StoredPast(store, session, at=checkpoint.seq, stop=count)
+            pasts[session] = StoredSource(store, session, at=checkpoint.seq, stop=count)
         if not pasts:
             return None
         past = LinkedPast(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
@@ -540,7 +540,7 @@ def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def _without_hidden(joined: JoinedStream, told: bytes) -> bytes:
+def _without_hidden(joined: MergedStream, told: bytes) -> bytes:
     """The answer that ends a turn, without hidden calls: what is left of a stream, or what came in one piece."""
     if not told:
         return joined.rest()

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from midfold.errors import Closed, MidfoldError, NotTheirs, TooMuch, TranscriptError
+from midfold.errors import MidfoldError, NotOwner, RouteClosed, TooManyValues, TranscriptError
 from midfold.gateway.encodings import inflating
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.peek import structural_values
@@ -383,7 +383,7 @@ def may_have_references(body: bytes, path: str) -> bool:
 def references(body: bytes) -> list[Reference]:
     """All of them in a JSON object."""
     if structural_values(body, MOST_VALUES) >= MOST_VALUES:
-        raise TooMuch
+        raise TooManyValues
     try:
         value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError):
@@ -461,11 +461,11 @@ class RouteAccess:
         grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None:
             told = "generation, counting, models, embeddings, and what the same key has made are open"
-            raise Closed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
+            raise RouteClosed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
         exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
         place = IdPlace(exchange.owner, exchange.upstream.base)
         if grant.id is not None and not await self._belongings.has(place, grant.id):
-            raise NotTheirs(f"no {grant.id} was made under this key of the gateway; {OPENS}")
+            raise NotOwner(f"no {grant.id} was made under this key of the gateway; {OPENS}")
         if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
             await self._check_body(exchange, place)
 
@@ -477,7 +477,7 @@ class RouteAccess:
         found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
         for key, given in dict.fromkeys(found):
             if not await self._belongings.has(place, given):
-                raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
+                raise NotOwner(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
 
     def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
         """The answer; ids that it gives out are the owner's when it is over."""

@@ -67,7 +67,7 @@ LOST = "-"
 _log = logging.getLogger("midfold.gateway")
 
 
-class KeptTurn(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn: what was new, and what was answered; of a conversation, what was added since its last response."""
 
     previous: str = ""
@@ -94,7 +94,7 @@ class ContinuedTurn(NamedTuple):
     is_conversation: bool
     new: tuple[Raw, ...]
     is_stored: bool
-    last: KeptTurn | None
+    last: StoredResponse | None
     """What it goes on from, where that is known."""
     given: str = ""
     """The id of its answer."""
@@ -117,13 +117,13 @@ class ContinuedTurn(NamedTuple):
         return not self.asked and any(b'"assistant"' in bytes(one) or b"_call" in bytes(one) for one in self.new)
 
 
-class KeptTurns:
+class StoredResponses:
     """The turns of all owners; used on one event loop."""
 
     def __init__(self, preparer: RequestPreparer, days: int) -> None:
         self._preparer, self._days = preparer, days
         self._turns = None if preparer.sessions is None else preparer.sessions.store.hidden_turns
-        self._known: LRU[str, KeptTurn] = LRU(MOST_TURNS, most_bytes=MOST_BYTES, size=lambda turn: turn.size)
+        self._known: LRU[str, StoredResponse] = LRU(MOST_TURNS, most_bytes=MOST_BYTES, size=lambda turn: turn.size)
         self._stored: LRU[str, bool] = LRU(MOST_TURNS)
         self._written = 0
 
@@ -165,7 +165,7 @@ class KeptTurns:
         name = turn_name(IdPlace(exchange.owner, exchange.upstream.base), found[1])
         known = self._known.peek(name)
         if known is None or not known.is_apart:
-            self._known.put(name, KeptTurn(previous=LOST))
+            self._known.put(name, StoredResponse(previous=LOST))
 
     async def fold(self, exchange: Exchange) -> PreparedRequest | None:
         """The request with its whole history, folded; None if it passes as it is."""
@@ -226,9 +226,9 @@ class KeptTurns:
         )
         return prepared
 
-    async def _chain(self, turn: ContinuedTurn) -> dict[str, KeptTurn] | None:
+    async def _chain(self, turn: ContinuedTurn) -> dict[str, StoredResponse] | None:
         """The turns before a request, the first one first; None if one of them is not known."""
-        found: dict[str, KeptTurn] = {}
+        found: dict[str, StoredResponse] = {}
         asked = turn.previous
         while asked:
             link, name = await self._find(turn.place, asked), turn_name(turn.place, asked)
@@ -268,7 +268,7 @@ class KeptTurns:
             given = turn.asked
         if not isinstance(given, str):
             return
-        place, last = turn.place, turn.last or KeptTurn()
+        place, last = turn.place, turn.last or StoredResponse()
         session = exchange.account.session or last.session if turn.asked else ""
         if exchange.route.dialect is None:
             exchange.turn = turn._replace(given=given)
@@ -280,10 +280,10 @@ class KeptTurns:
         if not turn.is_stored or not isinstance(output, list) or answer.get("status") not in FINISHED:
             return
         items = (*turn.pending, *turn.new, *(Raw(jsonio.encode(one)) for one in output))
-        self._known.put(turn_name(place, given), KeptTurn(turn.previous, items, tokens, session))
+        self._known.put(turn_name(place, given), StoredResponse(turn.previous, items, tokens, session))
         if turn.is_conversation:
             is_apart = last.is_apart or (exchange.peek is not None and not exchange.peek.is_continued)
-            end = KeptTurn(given, (), tokens, session, is_apart)
+            end = StoredResponse(given, (), tokens, session, is_apart)
             self._known.put(turn_name(place, turn.asked), end)
         exchange.turn = turn._replace(given=given)
 
@@ -300,7 +300,7 @@ class KeptTurns:
 
     # What is remembered.
 
-    async def _find(self, place: IdPlace, asked: str) -> KeptTurn | None:
+    async def _find(self, place: IdPlace, asked: str) -> StoredResponse | None:
         name = turn_name(place, asked)
         known = self._known.get(name)
         if known is not None or self._turns is None:
@@ -315,14 +315,14 @@ class KeptTurns:
             self._stored.put(name, True)
         return found
 
-    def _read(self, place: str, name: str) -> KeptTurn | None:
+    def _read(self, place: str, name: str) -> StoredResponse | None:
         assert self._turns is not None
         keys = self._turns.find(place, [name])
         for data in self._turns.read(place, [name]).values() if keys else ():
-            return msgspec.json.decode(data, type=KeptTurn)
+            return msgspec.json.decode(data, type=StoredResponse)
         return None
 
-    async def _write(self, place: IdPlace, turns: Mapping[str, KeptTurn], session: str) -> None:
+    async def _write(self, place: IdPlace, turns: Mapping[str, StoredResponse], session: str) -> None:
         if self._turns is None or not turns:
             return
         try:
@@ -330,7 +330,7 @@ class KeptTurns:
         except MidfoldError as error:
             _log.warning("a kept turn was not stored: %s", type(error).__name__)
 
-    def _store(self, place: str, turns: Mapping[str, KeptTurn], session: str) -> None:
+    def _store(self, place: str, turns: Mapping[str, StoredResponse], session: str) -> None:
         assert self._turns is not None
         redactor = self._preparer.policy.redactor
         for name, turn in turns.items():
@@ -437,7 +437,7 @@ def _with_input(body: bytes, items: Sequence[Raw]) -> bytes:
     return replace_values(body, {"previous_response_id": None, "conversation": None, "input": whole})
 
 
-def _go_on_apart(body: bytes, last: KeptTurn, new: Sequence[Raw]) -> bytes:
+def _go_on_apart(body: bytes, last: StoredResponse, new: Sequence[Raw]) -> bytes:
     """A request in a conversation that goes on from its last response instead."""
     items = b"[" + b",".join(bytes(one) for one in (*last.items, *new)) + b"]"
     changes = {"conversation": None, "previous_response_id": jsonio.encode(last.previous), "input": items}

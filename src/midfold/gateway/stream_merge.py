@@ -85,7 +85,7 @@ class ResponsesShape(msgspec.Struct):
     response: _Response | None = None
 
 
-class JoinedStream(ABC):
+class MergedStream(ABC):
     """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
 
     dialect: ClassVar[str]
@@ -223,7 +223,7 @@ class JoinedStream(ABC):
         """The end of a stream that cannot go on."""
 
 
-class JoinedAnthropic(JoinedStream):
+class MergedAnthropicStream(MergedStream):
     dialect, shape = "anthropic", AnthropicShape
 
     def _begin(self) -> None:
@@ -278,7 +278,7 @@ class JoinedAnthropic(JoinedStream):
         return event_bytes("error", {"type": "error", "error": error})
 
 
-class JoinedChat(JoinedStream):
+class MergedChatStream(MergedStream):
     dialect, shape = "openai-chat", ChatShape
 
     def __init__(self, hidden_tools: frozenset[str]) -> None:
@@ -380,7 +380,7 @@ class JoinedChat(JoinedStream):
         return event_bytes("", {"error": error})
 
 
-class JoinedResponses(JoinedStream):
+class MergedResponsesStream(MergedStream):
     """A reasoning item must be followed by the item it belongs to, so it waits until it is known what that is."""
 
     dialect, shape = "openai-responses", ResponsesShape
@@ -468,4 +468,6 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-JOINED: dict[str, type[JoinedStream]] = {one.dialect: one for one in (JoinedAnthropic, JoinedChat, JoinedResponses)}
+JOINED: dict[str, type[MergedStream]] = {
+    one.dialect: one for one in (MergedAnthropicStream, MergedChatStream, MergedResponsesStream)
+}

@@ -25,7 +25,7 @@ import msgspec
 
 from midfold.api import compact
 from midfold.atomic import replace_file
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.compaction.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
 from midfold.compaction.summary import SECTIONS
 from midfold.errors import MidfoldError, TranscriptError
@@ -189,7 +189,7 @@ def _json(text: str, place: str) -> Any:
 # The methods: a probe and a budget in, the context that a reader sees out.
 
 
-def _stand_in(ask: SummaryAsk) -> SummaryAnswer:
+def _stand_in(ask: SummaryRequest) -> SummaryAnswer:
     """A text as long as a summary is asked for and as dense: words of the conversation, plain ones among names."""
     room = int(ask.asked_tokens * OF_SUMMARIES) // len(SECTIONS)
     words = " ".join(text_of(message) for message in ask.messages).split()
@@ -262,7 +262,7 @@ class ViewMaker:
         target = self._fit(int(room * CHARACTERS_PER_TOKEN / OF_SUMMARIES), _stand_in, room).target
         answers: list[str | SummaryAnswer] = []
 
-        def once(ask: SummaryAsk) -> str | SummaryAnswer:
+        def once(ask: SummaryRequest) -> str | SummaryAnswer:
             if not answers:
                 answers.append(summarizer(ask))
             return answers[0]
@@ -353,7 +353,7 @@ class ViewMaker:
         """A fold whose summaries somebody else writes; who is not there is waited for, not replaced by rules."""
         missing: list[Waiting] = []
 
-        def summarise(ask: SummaryAsk) -> SummaryAnswer:
+        def summarise(ask: SummaryRequest) -> SummaryAnswer:
             if missing:
                 raise missing[0]
             try:

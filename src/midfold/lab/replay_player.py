@@ -41,7 +41,7 @@ from midfold.lab.recorded_sessions import (
 from midfold.lab.replay_policies import PaidFold, PolicyFolder, ReplayPolicy, prune_results
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
-from midfold.lab.retention_score import Exam, exam_at, score
+from midfold.lab.retention_score import Case, case_at, score
 from midfold.models import Model, look_up
 from midfold.transcript.message import Message, Transcript, Usage
 from midfold.transcript.tokens import Meter
@@ -130,7 +130,7 @@ class Recording(NamedTuple):
     requests: tuple[int, ...]
     seconds: tuple[float, ...]
     timed: bool
-    exams: dict[int, Exam]
+    exams: dict[int, Case]
 
     def fixed_tokens(self, meter: Meter) -> int:
         """What a client sends beside the messages, by the first prompt that its log counts."""
@@ -186,7 +186,7 @@ def _make_recording(session: RecordedSession, gap: float, generic: frozenset[str
         earliest = seconds[-1] if seconds else 0.0
         seconds.append(max(recorded, earliest) if recorded is not None else earliest + (gap if seconds else 0.0))
     places = spread(measurable(session, requests, LEAST_PAST, LEAST_FUTURE), exams)
-    taken = {at: exam_at(Cut(session, at), generic) for at in places}
+    taken = {at: case_at(Cut(session, at), generic) for at in places}
     timed = any(time is not None for time in session.times)
     return Recording(
         session.conversation,

@@ -13,7 +13,7 @@ from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writ
 from midfold.compaction.assemble import assemble
 from midfold.compaction.boundary import Protection
 from midfold.compaction.budget import Budget, plan_budget
-from midfold.compaction.context import Job
+from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import leave
 from midfold.compaction.local.digest import PLACEHOLDER
 from midfold.compaction.planner import plan_whole
@@ -25,7 +25,7 @@ from midfold.compaction.request import (
     Options,
     Outcome,
     SummaryAnswer,
-    SummaryAsk,
+    SummaryRequest,
 )
 from midfold.decide import Decision
 from midfold.engines import Compressor
@@ -128,7 +128,7 @@ class DocumentedEngine(Compressor):
     name: ClassVar[str] = "documented"
 
     def compress(self, request: CompactionRequest) -> Flow:
-        job = Job(request)
+        job = CompactionContext(request)
         plan = plan_whole(job)
         new = job.new_turns(plan)
         if not new:
@@ -193,9 +193,9 @@ class PolicyFolder:
 
     def fold(self, messages: Transcript, prompt_tokens: int, decision: Decision) -> PaidFold | None:
         """The view after a fold; None if there was nothing to do."""
-        asks: list[SummaryAsk] = []
+        asks: list[SummaryRequest] = []
 
-        def summarize(ask: SummaryAsk) -> SummaryAnswer:
+        def summarize(ask: SummaryRequest) -> SummaryAnswer:
             asks.append(ask)
             return local_summarizer(ask)
 
@@ -207,7 +207,7 @@ class PolicyFolder:
             return None
         return PaidFold(outcome, read, min(outcome.receipt.summary.tokens, asked))
 
-    def _read_by_model(self, ask: SummaryAsk) -> int:
+    def _read_by_model(self, ask: SummaryRequest) -> int:
         sent = prune_results(ask.messages, len(ask.messages)) if self.policy.prune == "placeholder" else ask.messages
         tokens = self.meter.tokens(sum(map(self.meter.units, sent)), len(sent))
         return tokens + self.meter.counter.count(ask.previous)

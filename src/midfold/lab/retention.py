@@ -34,7 +34,7 @@ from midfold.lab.recorded_sessions import (
     sessions_of,
 )
 from midfold.lab.retention_facts import facts_in, shared_facts
-from midfold.lab.retention_score import MEASURES, Score, Search, exam_at, recall_search, score
+from midfold.lab.retention_score import MEASURES, Score, Search, case_at, recall_search, score
 from midfold.transcript.document import Document, read_many
 
 RESAMPLES = 1_000
@@ -232,7 +232,7 @@ def facts_by_project(sessions: Iterable[RecordedSession]) -> dict[str, set[str]]
 def mark_cut(plan: EvaluationPlan, number: int) -> list[Row]:
     """Every method at every budget at one cut; nothing where the future needs nothing."""
     cut = plan.cuts[number]
-    exam = exam_at(cut, plan.generic, plan.search)
+    exam = case_at(cut, plan.generic, plan.search)
     if not exam.needs:
         return []
     session = cut.session

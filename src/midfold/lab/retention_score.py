@@ -28,7 +28,7 @@ from midfold.lab.retention_facts import (
     places,
     surroundings,
 )
-from midfold.recall import Memory, Recall
+from midfold.recall import InMemorySource, Recall
 from midfold.transcript.message import Message, Transcript
 from midfold.transcript.wrappers import WRAPPERS
 
@@ -151,7 +151,7 @@ class Score(NamedTuple):
     """Constraining sentences of the user that were kept word for word."""
 
 
-class Exam(NamedTuple):
+class Case(NamedTuple):
     """What is asked at one cut. It depends on no method, and is made once."""
 
     past_tokens: int
@@ -169,7 +169,7 @@ def recall_search(past: Transcript, query: str) -> str:
 
 @lru_cache(maxsize=2)
 def _recall(past: Transcript) -> Recall:
-    return Memory({"past": past}).recall(lambda text: text)
+    return InMemorySource({"past": past}).recall(lambda text: text)
 
 
 def query_of(step: str, facts: Iterable[str]) -> str:
@@ -182,12 +182,12 @@ def query_of(step: str, facts: Iterable[str]) -> str:
     return step.replace('"', BLANK)
 
 
-def exam_at(cut: Cut, generic: Collection[str] = frozenset(), search: Search | None = None) -> Exam:
+def case_at(cut: Cut, generic: Collection[str] = frozenset(), search: Search | None = None) -> Case:
     past = cut.past
     needs = needs_at(past, cut.future, generic)
     found = frozenset() if search is None else _findable(past, cut.future, needs, search)
     people = (message for message, human in zip(past, cut.session.human, strict=False) if human)
-    return Exam(total(past), needs, found, demands(people))
+    return Case(total(past), needs, found, demands(people))
 
 
 def _findable(past: Transcript, future: Transcript, needs: Sequence[Need], search: Search) -> frozenset[str]:
@@ -200,7 +200,7 @@ def _findable(past: Transcript, future: Transcript, needs: Sequence[Need], searc
     return frozenset(found)
 
 
-def score(kept: Transcript, exam: Exam) -> Score:
+def score(kept: Transcript, exam: Case) -> Score:
     """The marks of one compaction; the exam must have needs."""
     messages = tuple(message for message in kept if message.role != "system")
     text = join_texts(messages)

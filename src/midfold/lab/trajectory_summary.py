@@ -28,7 +28,7 @@ from midfold.compaction.local.digest import describe_with
 from midfold.compaction.local.identifiers import RESULT, names
 from midfold.compaction.receipt import KEEPS_HISTORY
 from midfold.compaction.redact import redact
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.lab.snippets import may_be_order, snippet
 from midfold.lab.trajectory_plan import TrajectoryPlan, TurnTexts
@@ -228,7 +228,9 @@ def _ask(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer
     ends = (str(plan.spans).encode(), messages[0].digest, messages[-1].digest)
     digest = blake2b(b"".join(ends), digest_size=6).hexdigest()
     head = record.messages(range(plan.spans[0].start))
-    ask = SummaryAsk(messages=messages, budget_tokens=budget - FRAME_TOKENS, fold=digest, redact=redact, before=head)
+    ask = SummaryRequest(
+        messages=messages, budget_tokens=budget - FRAME_TOKENS, fold=digest, redact=redact, before=head
+    )
     try:
         return as_answer(summarizer(ask))
     except SummaryFailed as failed:

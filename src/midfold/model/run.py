@@ -12,7 +12,7 @@ import msgspec
 
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.receipt import cooldown
-from midfold.compaction.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
+from midfold.compaction.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryRequest
 from midfold.decide import Decision, paused_words
 from midfold.errors import ModelFailed, SummaryFailed
 
@@ -20,10 +20,10 @@ _log = logging.getLogger("midfold")
 T = TypeVar("T")
 InThread = Callable[..., Awaitable[Any]]
 """Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
-Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
+Summarizer = Callable[[SummaryRequest], "str | SummaryAnswer"]
 
 
-def local_summarizer(ask: SummaryAsk, instead_of: Exception | None = None) -> SummaryAnswer:
+def local_summarizer(ask: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
     """The embedded default: no model, no network.
 
     `instead_of` is what another summarizer raised: the answer says how that one failed, and is not taken where a
@@ -38,12 +38,12 @@ def local_summarizer(ask: SummaryAsk, instead_of: Exception | None = None) -> Su
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:
     """Runs a compaction to its end."""
     step = advance(flow)
-    while isinstance(step, SummaryAsk):
+    while isinstance(step, SummaryRequest):
         step = advance(flow, answer_of(summarize, step, time.time))
     return step
 
 
-def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Outcome:
+def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryRequest | Outcome:
     """Runs a compaction up to its next question, or to its end: nothing slow happens before the first one."""
     try:
         return next(flow) if answer is None else flow.send(answer)
@@ -54,7 +54,7 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
         return outcome
 
 
-def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
+def answer_of(summarize: Summarizer, ask: SummaryRequest, clock: Callable[[], float]) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
         return as_answer(summarize(ask))
@@ -87,13 +87,13 @@ class CooldownGuard:
         self._summarize, self._decision, self._clock = summarize, decision, clock
         self._asked: SummaryAnswer | None = None
 
-    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
         if self._decision.pause:
             return self._pause_answer()
         self._asked = answer_of(self._summarize, ask, self._clock)
         return self._asked
 
-    async def later(self, ask: SummaryAsk, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
+    async def later(self, ask: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
         """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
         awaited = getattr(self._summarize, "later", None)
         if self._decision.pause or awaited is None:
@@ -124,7 +124,7 @@ class Question(NamedTuple):
     """What a compaction waits with, and who answers it."""
 
     guard: CooldownGuard
-    ask: SummaryAsk
+    ask: SummaryRequest
 
 
 class _FlowResult(NamedTuple):

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.compaction.receipt import FAILURES, waiting_time
-from midfold.compaction.request import SummaryAnswer, SummaryAsk, staying_text
+from midfold.compaction.request import SummaryAnswer, SummaryRequest, staying_text
 from midfold.compaction.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
 from midfold.compaction.summary_check import lacking, rejection
 from midfold.compaction.tracking import without_trail
@@ -89,7 +89,7 @@ Messages = tuple[tuple[str, str], ...]
 
 
 def summarise(
-    ask: SummaryAsk,
+    ask: SummaryRequest,
     endpoint: Endpoint,
     main: Endpoint | None = None,
     progress: Callable[[SummaryProgress], None] | None = None,
@@ -116,7 +116,9 @@ def summarise(
 class _SummaryWork:
     """One summary by one model."""
 
-    def __init__(self, ask: SummaryAsk, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None) -> None:
+    def __init__(
+        self, ask: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
+    ) -> None:
         self.ask = ask
         self.endpoint = endpoint
         self.progress = progress
@@ -364,7 +366,7 @@ class _SummaryWork:
         self.done += 1
 
 
-def _rejection(reply: ModelAnswer, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
+def _rejection(reply: ModelAnswer, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
     """Why an answer is no summary; nothing if it is one."""
     if reply.finish == "filter":
         return "filtered"
@@ -376,7 +378,7 @@ def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
     return reply.finish == "length" and (enough is None or estimate_text(text) < enough)
 
 
-def _pieces_of(ask: SummaryAsk, room: int) -> list[str]:
+def _pieces_of(ask: SummaryRequest, room: int) -> list[str]:
     """The turns in pieces of at most `room` tokens. How long such a piece is depends on what it is made of."""
     characters = room * CHARACTERS_PER_TOKEN
     pieces: list[str] = []
@@ -467,10 +469,10 @@ class ModelSummarizer:
         self._sleep = sleep
         self._sleep_later = sleep_later
 
-    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
         return run(self._steps(ask), self.send, self._sleep)
 
-    async def later(self, ask: SummaryAsk) -> SummaryAnswer:
+    async def later(self, ask: SummaryRequest) -> SummaryAnswer:
         import asyncio
 
         return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
@@ -482,7 +484,7 @@ class ModelSummarizer:
     async def _send_async(self, call: SummaryCall) -> ModelAnswer:
         return await ModelClient(call.endpoint, clock=self._clock).ask_once_async(call.request())
 
-    def _steps(self, ask: SummaryAsk) -> Steps:
+    def _steps(self, ask: SummaryRequest) -> Steps:
         return summarise(ask, self.endpoint, self.main, self.progress)
 
 
@@ -496,7 +498,7 @@ def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoin
     return ModelSummarizer(found.endpoint, found.main)
 
 
-def _nobody(ask: SummaryAsk) -> SummaryAnswer:
+def _nobody(ask: SummaryRequest) -> SummaryAnswer:
     raise SummaryFailed("no_provider")
 
 

@@ -40,7 +40,7 @@ from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
 from midfold.recall import Filters, search
 from midfold.session.sessions import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 
 Sees = Callable[[str], bool]
 """Whether a session of this name may be seen."""
@@ -211,7 +211,7 @@ class Lookup:
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> api.SearchPage:
         if session:
             self._info(session, sees)
-        past = StoredPast(self.store, session or None, role=role or None, sees=sees)
+        past = StoredSource(self.store, session or None, role=role or None, sees=sees)
         hits = search(past, query, self.sessions.redactor, HITS + 1, Filters(role=role))
         titles = {name: self._title(name) for name in {hit.session for hit in hits[:HITS]}}
         facts = tuple(

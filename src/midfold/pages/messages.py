@@ -16,7 +16,7 @@ from midfold.compaction.handoff import recognise
 from midfold.compaction.local import Action, is_digest
 from midfold.compaction.local.digest import describe_with
 from midfold.compaction.local.outcome import read_body as read_tool_output
-from midfold.compaction.local.tool_call import look_at_call
+from midfold.compaction.local.tool_call import read_call_alone
 from midfold.compaction.local.tool_kinds import recognise as recognise_tool
 from midfold.compaction.render_results import brief, render_result
 from midfold.pages.api_types import (
@@ -249,7 +249,7 @@ class MessageFormatter:
         """What calls do and how they ended; a result in a shorter form says that itself."""
         for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MOST_ACTS]:
             if isinstance(part, ToolCall):
-                look = look_at_call(part, self.redact)
+                look = read_call_alone(part, self.redact)
                 yield self._act(recognise_tool(look)(look), is_call=True)
             elif not is_digest(part.text):
                 yield self._act(describe_with(calls.get(part.call_id), part, self.redact), is_call=False)

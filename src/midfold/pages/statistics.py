@@ -50,7 +50,7 @@ from midfold.session.session import memory_of
 from midfold.session.sessions import OPENING, Sessions
 from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
 from midfold.transcript.breakdown import by_kind, context_breakdown, fit_sizes
 from midfold.transcript.document import tool_of
@@ -204,7 +204,7 @@ class Statistics:
         meter = self.sizes.meter(reader.info.model)
         made: dict[int, Retrieval] = {}
         for tool in sorted(NAMES):
-            past = StoredPast(self.store, reader.info.name, role="assistant")
+            past = StoredSource(self.store, reader.info.name, role="assistant")
             having = [set(where.get(reader.info.name, ())) for where in past.places(parse_query(tool).terms)]
             for hit in past.messages({reader.info.name: set.intersection(*having)}):
                 called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}

@@ -2,12 +2,12 @@
 
 `words` says what a text can be found by, `units` what a search finds, `ranking` in which order, `hits` and `excerpts`
 what is shown, `patterns` are a model's patterns, `tool_answers` the tools, `memory_past` a past in memory.
-Pure: whoever keeps originals brings them as a `Past`.
+Pure: whoever keeps originals brings them as a `SearchSource`.
 """
 
 from midfold.recall.hits import Hit, HitPart
-from midfold.recall.in_memory import Memory
-from midfold.recall.ranking import CONSIDERED, Filters, Past, Positions
+from midfold.recall.in_memory import InMemorySource
+from midfold.recall.ranking import CONSIDERED, Filters, Positions, SearchSource
 from midfold.recall.recall_tools import (
     FOUND,
     MOST_CHARACTERS,
@@ -43,10 +43,10 @@ __all__ = [
     "Filters",
     "Hit",
     "HitPart",
-    "Memory",
-    "Past",
+    "InMemorySource",
     "Positions",
     "Recall",
+    "SearchSource",
     "ToolAnswer",
     "Unit",
     "original",

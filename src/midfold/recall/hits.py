@@ -16,7 +16,7 @@ import msgspec
 
 from midfold.compaction.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Redact
-from midfold.recall.ranking import Past, RankedSearch, Scored
+from midfold.recall.ranking import RankedSearch, Scored, SearchSource
 from midfold.recall.units import UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
@@ -63,13 +63,15 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     """What came right after it and right before it, where there is room to show it."""
 
 
-def hits_for_reader(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
+def hits_for_reader(
+    past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int
+) -> list[Hit]:
     """Hits of scored units for somebody who reads them on a page."""
     return _with_handles(past, asked, _hits(asked, scored, redact, limit, PEOPLES_ROOM, ROOM))
 
 
 def hits_for_model(
-    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
+    past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
 ) -> list[Hit]:
     """Hits of scored units within so many characters, the first one with what stands beside it."""
     room = min(FIRST_ROOM, whole // 2)
@@ -203,7 +205,7 @@ def full_handle(digest: bytes) -> str:
     return PREFIX + digest.hex()[:DIGITS]
 
 
-def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
+def _with_handles(past: SearchSource, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
     """The handles of the messages before and after each hit; all of them short."""
     wanted: dict[str, set[int]] = {}
     for hit in hits:

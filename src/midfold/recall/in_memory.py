@@ -19,7 +19,7 @@ from midfold.recall.words import Term, search_tokens
 from midfold.transcript.message import Message, ToolResult, Transcript
 
 
-class Memory:
+class InMemorySource:
     """Originals by handle. A message stands where it was last; a digest of one stands for it."""
 
     def __init__(self, archive: Mapping[str, Transcript]) -> None:

@@ -1,8 +1,8 @@
 """Which units of a conversation answer a query, and in which order.
 
 Rules of this file:
-1. Whoever keeps originals (`Past`) says where each word is, and gives messages by their places. A store and an archive
-   in memory do; everything else is decided here and in the modules beside, so every face finds the same.
+1. Whoever keeps originals (`SearchSource`) says where each word is, and gives messages by their places. A store and an
+   archive in memory do; everything else is decided here and in the modules beside, so every face finds the same.
 2. No word is required. Units are ranked by BM25, a little by how near the words are to each other, and by what stands
    beside them; a unit with the query as it was typed comes before all others. What is "in quotes" is required. Who
    asks for what the user said finds users' words first; who asks for what is now, what is newer.
@@ -66,7 +66,7 @@ Positions = Mapping[str, Collection[int]]
 """Positions of messages, by session."""
 
 
-class Past(Protocol):
+class SearchSource(Protocol):
     """A past that can be searched."""
 
     def size(self) -> int:
@@ -153,7 +153,7 @@ class Scored(NamedTuple):
 
 
 def rank(
-    past: Past,
+    past: SearchSource,
     text: str,
     filters: Filters,
     limit: int,
@@ -186,7 +186,7 @@ class RankedSearch:
 
     def __init__(
         self,
-        past: Past,
+        past: SearchSource,
         text: str,
         filters: Filters = ANY,
         *,

@@ -19,7 +19,7 @@ from midfold.errors import MidfoldError, NotStored
 from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
 from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
 from midfold.recall.patterns import HAS_RE2, FindLines, OutOfTime, PatternRefused, compile_pattern
-from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, Past, RankedSearch, rank
+from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, RankedSearch, SearchSource, rank
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.recall.words import parse_query
 from midfold.transcript.message import ToolCall, ToolResult
@@ -115,7 +115,7 @@ TOOLS = (SEARCH, UNFOLD, STEPS_AROUND)
 NAMES = frozenset(tool.name for tool in TOOLS)
 
 
-def search(past: Past, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
+def search(past: SearchSource, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
     """The best hits first, for people: ordered as a model is told of them, and nothing but what was asked."""
     asked, scored = rank(past, text, filters, limit, wanted=_is_not_own, relaxed=False)
     return hits_for_reader(past, asked, scored, redact, limit)
@@ -156,7 +156,7 @@ class Recall:
 
     def __init__(
         self,
-        past: Past,
+        past: SearchSource,
         redact: Redact,
         *,
         seen: Collection[bytes] = (),

@@ -28,19 +28,19 @@ import msgspec
 from midfold.cache.health import Health, RequestHashes
 from midfold.compaction.archive import Archive
 from midfold.compaction.assemble import with_note
-from midfold.compaction.context import Job, with_size
+from midfold.compaction.context import CompactionContext, with_size
 from midfold.compaction.finish import leave
 from midfold.compaction.handoff import Keeper
 from midfold.compaction.planner import plan_whole
 from midfold.compaction.receipt import Readiness, Receipt, Status
 from midfold.compaction.redact import redact
-from midfold.compaction.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.compaction.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryRequest
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engines.guard import ask_engine, carry_out
 from midfold.model import advance
 from midfold.model.endpoint import Wire
 from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
-from midfold.recall import PAGE, AnswerBounds, Memory, Recall
+from midfold.recall import PAGE, AnswerBounds, InMemorySource, Recall
 from midfold.session.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
@@ -379,14 +379,14 @@ class Conversation(ABC, Generic[N]):
         guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
         flow = carry_out(self.setup.engine, request, decision)
         step = advance(flow)
-        if isinstance(step, SummaryAsk) and decision.pause:
+        if isinstance(step, SummaryRequest) and decision.pause:
             step = advance(flow, guard(step))
         if isinstance(step, Outcome) and not step.changed:
             return self._leave(now, step)
         with self._hold(now) as hold:
             if isinstance(hold, Refusal):
                 return self._refuse(request, hold)
-            while isinstance(step, SummaryAsk):
+            while isinstance(step, SummaryRequest):
                 step = advance(flow, (yield Question(guard, step)))
             outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
             return self._finish(now, request, outcome.with_readiness("local") if local else outcome, hold)
@@ -415,7 +415,9 @@ class Conversation(ABC, Generic[N]):
         return Compacted(outcome.receipt, self)
 
     def _refuse(self, request: CompactionRequest, refusal: Refusal) -> Compacted[Self]:
-        self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
+        self.last = msgspec.structs.replace(
+            leave(CompactionContext(request), refusal.reason).receipt, status=refusal.status
+        )
         return Compacted(self.last, self)
 
     def prepare(
@@ -445,7 +447,7 @@ class Conversation(ABC, Generic[N]):
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         flow = carry_out(self.setup.engine, request, decision)
         step = advance(flow)
-        while isinstance(step, SummaryAsk):
+        while isinstance(step, SummaryRequest):
             step = advance(flow, (yield Question(guard, step)))
         outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
         return PreparedFold(now, tally, decision.apply(request), outcome.with_readiness("prepared"))
@@ -475,7 +477,7 @@ class Conversation(ABC, Generic[N]):
 
     def has_content(self, messages: Any) -> bool:
         """Whether a compaction of these messages that is asked for would fold anything."""
-        job = Job(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
+        job = CompactionContext(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
         return bool(job.new_turns(plan_whole(job)))
 
     def _system(self, dialect: type[Dialect], *, noted: bool) -> Message | None:
@@ -559,7 +561,7 @@ class MemoryConversation(Conversation[Snapshot]):
     def resume(self, messages: Any) -> None:
         """These messages go on with an earlier conversation: what a handoff in them tells of it is known."""
         self.sync(messages)
-        state = Job(self._request(self._now(), {})).state
+        state = CompactionContext(self._request(self._now(), {})).state
         if state.count:
             self._memory = msgspec.structs.replace(self._memory, state=state)
 
@@ -573,7 +575,7 @@ class MemoryConversation(Conversation[Snapshot]):
 
     def recall(self, page: int = PAGE) -> Recall:
         bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
-        return Memory(self.archive).recall(self.setup.redactor or redact, bounds, self.setup.clock)
+        return InMemorySource(self.archive).recall(self.setup.redactor or redact, bounds, self.setup.clock)
 
     def _commit(self, now: Snapshot, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         self.archive.update(outcome.archive)

@@ -50,7 +50,7 @@ from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
 from midfold.store.leases import Lease, Renewal, hold_lease
 from midfold.store.protocol import Commit, CompactionRecord, Item, Prompt, SessionInfo, View
 from midfold.store.sqlstore import StoredKeeper
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 from midfold.store.usage import Turns
 from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
@@ -362,13 +362,13 @@ class Session(Conversation[StoredSnapshot]):
         until: int | None = None,
     ) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
-        past = StoredPast(self.store, self.name, role=role, since=since, until=until)
+        past = StoredSource(self.store, self.name, role=role, since=since, until=until)
         return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
     def recall(self, page: int = PAGE) -> Recall:
         seen = {message.digest for message in self.view().transcript}
         bounds = AnswerBounds.of(self.setup.budget.threshold_tokens, page)
-        past, redactor = StoredPast(self.store, self.name), self.setup.redactor or redact
+        past, redactor = StoredSource(self.store, self.name), self.setup.redactor or redact
         return Recall(past, redactor, seen=seen, bounds=bounds, clock=self.setup.clock)
 
     def unfold(self, handle: str) -> list[Any]:

@@ -39,7 +39,7 @@ from midfold.store.leases import TTL
 from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
 from midfold.store.sqlstore import find_handle
-from midfold.store.stored_search import StoredPast
+from midfold.store.stored_search import StoredSource
 from midfold.store.upkeep import Progress, reindex
 from midfold.transcript.document import Document
 from midfold.transcript.wrappers import title_of
@@ -65,7 +65,7 @@ def project_prefix(folder: Path) -> str:
     return f"project:{word}-{sha256(str(whole).encode('utf-8', 'surrogateescape')).hexdigest()[:10]}/"
 
 
-class KeptLog(NamedTuple):
+class ImportedLog(NamedTuple):
     """What became of a log: where it is kept, how many messages are new and how many there are, damaged lines."""
 
     session: str
@@ -194,7 +194,7 @@ class Sessions:
         quotes" must occur if it does anywhere, `beginning*` is a beginning. Hits with all of the words say so
         (`has_every_word`).
         """
-        past = StoredPast(self.store, session, role=role, since=since, until=until)
+        past = StoredSource(self.store, session, role=role, since=since, until=until)
         return search(past, query, self.redactor, limit, Filters(role=role or ""))
 
     def recall(self, name: str | None = None, *, under: str = "") -> Recall:
@@ -205,7 +205,7 @@ class Sessions:
         """
         asked = name or next((info.name for info in self.all(1, under=under)), None)
         bounds = AnswerBounds() if asked is None else self._bounds(asked)
-        past = StoredPast(self.store, name, sees=lambda one: one.startswith(under))
+        past = StoredSource(self.store, name, sees=lambda one: one.startswith(under))
         return Recall(past, self.redactor, bounds=bounds, clock=time.monotonic)
 
     def _bounds(self, name: str) -> AnswerBounds:
@@ -224,7 +224,7 @@ class Sessions:
         *,
         waits: bool = False,
         report: Callable[[int, int], None] | None = None,
-    ) -> KeptLog:
+    ) -> ImportedLog:
         """Brings what a log holds into the store, under a name: what is there already stays as it is.
 
         A last message that may still grow `waits`. `report` is told how many messages are in, and of how many.
@@ -246,7 +246,7 @@ class Sessions:
             turns = observe_recording(document, settings.models, settings.prompt_caching.cache_ttl)
             record_turns(session, [turn for turn in turns if turn.place < len(batch.entries)])
         damage = document.log.damage if document.log is not None else ""
-        return KeptLog(session.name, added, len(batch.entries), damage, branched, waits)
+        return ImportedLog(session.name, added, len(batch.entries), damage, branched, waits)
 
     def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""

@@ -17,8 +17,8 @@ from midfold.store.sqlstore import SqlStore, digest_range
 from midfold.transcript.message import Transcript
 
 
-class StoredPast:
-    """A `Past`, made for one request: sessions are as they were when it began.
+class StoredSource:
+    """A `SearchSource`, made for one request: sessions are as they were when it began.
 
     `at`: only folds up to this compaction; `stop`: only messages before this position.
     """

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.transcript import jsonio
@@ -44,14 +44,14 @@ class ScriptedSummarizer:
 
     def __init__(self, script: Iterable[Line] = ()) -> None:
         self._script = list(script)
-        self.asks: list[SummaryAsk] = []
+        self.asks: list[SummaryRequest] = []
 
     @property
     def left(self) -> int:
         """How many answers nobody has asked for yet."""
         return max(len(self._script) - len(self.asks), 0)
 
-    def __call__(self, ask: SummaryAsk) -> str | SummaryAnswer:
+    def __call__(self, ask: SummaryRequest) -> str | SummaryAnswer:
         self.asks.append(ask)
         if len(self.asks) > len(self._script):
             raise ScriptEnded(f"asked {len(self.asks)} times, the script has {len(self._script)} answers")
@@ -60,7 +60,7 @@ class ScriptedSummarizer:
             raise line
         return line
 
-    async def later(self, ask: SummaryAsk) -> str | SummaryAnswer:
+    async def later(self, ask: SummaryRequest) -> str | SummaryAnswer:
         """The same, to be awaited: `await host.compress_async(messages)`."""
         return self(ask)
 

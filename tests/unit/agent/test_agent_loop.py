@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from midfold.agent import Agent, Workshop, loop
+from midfold.agent import Agent, AgentAssembly, loop
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said, agree
 from midfold.compaction.handoff import MARKER, UNFOLDS, recognise
 from midfold.config import Config
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, folder: Path, wire: str, window: int | None = None, config: Config | None = None) -> None:
         self.wire: Any = wire
         self.config = config or Config(agent=AgentSettings(max_steps=60))
-        self.workshop = Workshop(
+        self.workshop = AgentAssembly(
             folder, self.config, os.environ, store="memory:", window=window, summarizer=local_summarizer
         )
         self.events: list[Event] = []

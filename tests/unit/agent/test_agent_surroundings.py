@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from midfold.agent import Workshop
+from midfold.agent import AgentAssembly
 from midfold.agent.tools import Toolbox
 from midfold.agent.tools.shell import command_environment, is_secret
 from midfold.config import Config, load
@@ -72,7 +72,7 @@ def test_a_command_sees_no_key_that_any_setting_names(tmp_path: Path) -> None:
     )
     hidden = dict.fromkeys(("LAB", "UP", "GATE", "MIDFOLD_X", "PGPASSWORD", "OPENAI_API_KEY"), SECRET)
     environment = {"PATH": os.environ["PATH"], **hidden, "NPM_TOKEN": "one", "WANTED": "two", "OTHER_TOKEN": SECRET}
-    with Workshop(tmp_path, config, environment, store="memory:") as workshop:
+    with AgentAssembly(tmp_path, config, environment, store="memory:") as workshop:
         toolbox = Toolbox(workshop.tools(lambda: workshop.sessions.session("none")))
         text = toolbox.run(ToolCall("c", "shell", jsonio.text_of({"command": "env"}))).text
     assert SECRET not in text

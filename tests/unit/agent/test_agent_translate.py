@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from midfold.agent import Workshop
+from midfold.agent import AgentAssembly
 from midfold.agent.events import agree
 from midfold.agent.shapes import render_message, translate_message
 from midfold.config import Config
@@ -47,7 +47,7 @@ def test_a_session_goes_on_over_the_other_wire_and_back(first: Any, second: Any,
     model: Callable[[Request], Turn] = thinking_and_reading
     with (
         RulesProvider(model, window=60_000) as provider,
-        Workshop(tmp_path, Config(), os.environ, store="memory:", summarizer=local_summarizer) as workshop,
+        AgentAssembly(tmp_path, Config(), os.environ, store="memory:", summarizer=local_summarizer) as workshop,
     ):
         name = None
         for number, wire in enumerate((first, second, second, first)):
@@ -73,7 +73,7 @@ def test_the_same_message_is_rendered_to_the_same_bytes_at_every_request(tmp_pat
     (tmp_path / "a.txt").write_text("line 1\n")
     with (
         RulesProvider(thinking_and_reading, window=60_000) as provider,
-        Workshop(tmp_path, Config(), os.environ, store="memory:") as workshop,
+        AgentAssembly(tmp_path, Config(), os.environ, store="memory:") as workshop,
     ):
         session = workshop.session(endpoint(provider, "anthropic"))
         workshop.agent(session, endpoint(provider, "anthropic"), consent=agree).run("One?")

@@ -10,7 +10,7 @@ import midfold
 from midfold import read
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from support.automatic_cache import AutomaticCache, BreakpointCache
 from support.prefix_cache import PrefixCache
 
@@ -40,7 +40,7 @@ class Asked:
         self.wire = wire
         self.body: Any = None
 
-    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
         assert ask.prefix is not None
         self.body = ask.prefix("Summarise what stands above.", self.wire)
         return SummaryAnswer(text=SUMMARY, model="own")

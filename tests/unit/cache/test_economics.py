@@ -405,10 +405,10 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
-            from midfold.compaction.context import Job
+            from midfold.compaction.context import CompactionContext
             from midfold.compaction.finish import leave
 
-            return leave(Job(request), "nothing can be done")
+            return leave(CompactionContext(request), "nothing can be done")
             yield
 
     clock = FakeClock(1_000.0)

@@ -15,7 +15,7 @@ from midfold.compaction.request import (
     DENSE_TRAIL_SHARE,
     SHORTENED_CALL,
     STAYS_AGAIN,
-    SummaryAsk,
+    SummaryRequest,
     longest_whole,
 )
 from midfold.compaction.summary import FEW_HEADINGS
@@ -118,7 +118,7 @@ def prompt_catcher() -> tuple[list[str], Any]:
     """A summarizer, and the prompts that it was given."""
     prompts: list[str] = []
 
-    def summarise(ask: midfold.SummaryAsk) -> str:
+    def summarise(ask: midfold.SummaryRequest) -> str:
         prompts.append(ask.prompt())
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
 
@@ -160,7 +160,7 @@ def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_
     turns = [*session(60), user(ask), *call(90, "terminal", {"command": "make " + "x " * 900}, lines)]
     told: list[bool] = []
 
-    def write(asked: SummaryAsk) -> str:
+    def write(asked: SummaryRequest) -> str:
         told.append(asked.shows_result(lines))
         words = "- read a module and ported it to the new place of the parser\n" * 500
         return f"## Goal\nPort it.\n\n## Progress\n### Done\n{words}"[: int(asked.budget_tokens * 3.9)]
@@ -308,9 +308,9 @@ def test_of_a_result_the_ends_inside_its_frame_are_shown_and_its_last_line(lengt
 
 @pytest.mark.parametrize(("target", "is_added"), [(700, False), (6_000, True), (None, True)])
 def test_in_a_small_summary_the_model_tells_what_was_changed(target: int | None, is_added: bool) -> None:
-    asks: list[SummaryAsk] = []
+    asks: list[SummaryRequest] = []
 
-    def summarise(ask: SummaryAsk) -> str:
+    def summarise(ask: SummaryRequest) -> str:
         asks.append(ask)
         return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
 

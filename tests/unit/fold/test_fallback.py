@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold import SummaryAsk, Transcript, read
+from midfold import SummaryRequest, Transcript, read
 from midfold.compaction.local.local_summary import NOTICE, local_summary
 from midfold.compaction.redact import redact
 from midfold.compaction.summary import parse_summary
@@ -50,7 +50,7 @@ def fold() -> Transcript:
 
 def summary(budget: int = 3_000, **changes: Any) -> str:
     fields = {"messages": fold(), "budget_tokens": budget, "fold": "0" * 12, "redact": redact}
-    return local_summary(SummaryAsk(**{**fields, **changes}))[0]
+    return local_summary(SummaryRequest(**{**fields, **changes}))[0]
 
 
 def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
@@ -78,7 +78,7 @@ def test_failures_are_told_as_failures_and_a_later_success_clears_them() -> None
         *read(call(9, "terminal", {"command": "pytest -q"}, '{"output": "9 passed", "exit_code": 0}')).messages,
     )
     told = parse_summary(
-        local_summary(SummaryAsk(messages=mended, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
+        local_summary(SummaryRequest(messages=mended, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
     )
     assert "pytest -q" not in told.blocked
 
@@ -97,7 +97,7 @@ def test_no_half_of_a_secret_is_left_where_a_text_is_cut(before: int) -> None:
             *call(1, "terminal", command, f"{filling} {SECRET} error: failed {'x ' * 300}"),
         ]
     ).messages
-    told = local_summary(SummaryAsk(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
+    told = local_summary(SummaryRequest(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
     assert SECRET[:12] not in told
     assert SECRET[-12:] not in told
 
@@ -130,7 +130,7 @@ def test_a_topic_gets_its_lines_first() -> None:
 def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
     odd = read([None, {"role": "user"}, {"role": "assistant", "tool_calls": [None]}, {"role": "tool"}]).messages
     for messages in ((), odd):
-        assert local_summary(SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))[0]
+        assert local_summary(SummaryRequest(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))[0]
 
 
 def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
@@ -153,7 +153,7 @@ def test_a_value_is_told_before_plumbing_and_a_finding_before_announcements() ->
             *call(2, "Read", {"file_path": "/w/other.ts"}, "nothing here"),
         ]
     ).messages
-    text = local_summary(SummaryAsk(messages=messages, budget_tokens=150, fold="0" * 12, redact=redact))[0]
+    text = local_summary(SummaryRequest(messages=messages, budget_tokens=150, fold="0" * 12, redact=redact))[0]
     assert "WIDGET_TIMEOUT_MS = 600_000" in text
     assert "because its timeout is read twice" in text
     assert "Now update" not in text

@@ -21,7 +21,7 @@ BASH = call("Bash", command="make test")
 GREP = call("Grep", pattern="fox", path="src")
 GLOB = call("Glob", pattern="**/*.py")
 READ = call("Read", file_path="/src/a.py")
-TASK = call("Task", description="Look", prompt="Look for it", subagent_type="Explore")
+TASK = call("Task", description="ToolCallRecord", prompt="Look for it", subagent_type="Explore")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold import Memory, compact
+from midfold import InMemorySource, compact
 from midfold.compaction.archive import PREFIX
 from midfold.compaction.local.step_handles import handle_tokens, without_step_handles
 from midfold.recall import TOOLS
@@ -43,7 +43,7 @@ def test_lines_lead_to_the_messages_they_speak_of() -> None:
     lines = [line for line in result.state.summary.split("\n") if HANDLE.search(line)]
     assert len(lines) > 3
     for line in lines:
-        (message,) = Memory(result.archive).unfold(HANDLE.findall(line)[0])
+        (message,) = InMemorySource(result.archive).unfold(HANDLE.findall(line)[0])
         named = re.findall(r"part_\d+|harbour", line)
         assert not named or any(name in str(message.wire) for name in named), line
 

@@ -13,12 +13,12 @@ import pytest
 
 import midfold
 from midfold.compaction.handoff import recognise
-from midfold.compaction.local.fold_reader import SCANNED, FoldReading, Kind, Line, StoryStep, places_to_read
+from midfold.compaction.local.fold_reader import SCANNED, FoldReader, FoldStep, Kind, Line, places_to_read
 from midfold.compaction.local.identifiers import Shape, binds, judge_name, names, parts
-from midfold.compaction.local.line_selection import Choice
+from midfold.compaction.local.line_selection import LineSelection
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.redact import redact
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.compaction.summary import StructuredSummary, parse_summary
 from midfold.compaction.tracking import follow
 from midfold.compaction.tracking.checks import verdict_of
@@ -31,9 +31,9 @@ from tests.support.build import assistant, call, system, user
 TOKEN = "ghp_" + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz9876"
 
 
-def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryAsk:
+def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryRequest:
     plain = {"budget_tokens": 2_000, "fold": "f" * 12, "redact": redact}
-    return SummaryAsk(messages=midfold.read(turns).messages, **{**plain, **fields})
+    return SummaryRequest(messages=midfold.read(turns).messages, **{**plain, **fields})
 
 
 def told_of(turns: list[dict[str, Any]], **fields: Any) -> StructuredSummary:
@@ -112,9 +112,9 @@ def test_a_size_that_was_asked_for_is_kept_to() -> None:
 
 @pytest.mark.parametrize("piece", ["a_", "a/", "a.", "A", "aB", "0", "--a", "http://", "~", "+", "a\n", "a b_c ", "é_"])
 def test_the_work_is_linear_in_hostile_text(piece: str) -> None:
-    def ask(size: int) -> SummaryAsk:
+    def ask(size: int) -> SummaryRequest:
         messages = midfold.read([user(piece * (size // len(piece)))]).messages
-        return SummaryAsk(messages=messages, budget_tokens=200, fold="f" * 12, redact=redact)
+        return SummaryRequest(messages=messages, budget_tokens=200, fold="f" * 12, redact=redact)
 
     assert_in_proportion(local_summary, ask(50_000), (ask(200_000), 8))
 
@@ -413,9 +413,9 @@ def test_what_the_newest_edits_put_there_counts_and_old_edits_leave_room_for_oth
     for n in range(60):
         new = f"    the_first_{n}(of, this, edit)\n    the_second_{n}(of, this, edit)"
         turns += call(n, "edit_file", {"path": f"src/b_{n}.py", "old_string": "x", "new_string": new}, "ok")
-    reading = FoldReading(ask_of(turns))
+    reading = FoldReader(ask_of(turns))
     assert all(len(step.telling) == 2 for step in reading.steps if step.kind == Kind.CALL)
-    Choice(reading, reading.steps, 1_000)
+    LineSelection(reading, reading.steps, 1_000)
     telling = [bool(step.telling) for step in reading.steps if step.kind == Kind.CALL]
     assert telling == sorted(telling) and 0 < sum(telling) < 10
     worths = [[line.base / len(line.text) for line in step.lines] for step in reading.steps if step.kind == Kind.CALL]
@@ -627,7 +627,7 @@ def test_of_a_fold_that_is_too_long_to_read_the_newest_calls_and_everything_said
     assert 4 <= len(calls) < 40
     assert calls[0] > len(messages) // 2
     assert messages[calls[-1]].text == "def newest_of_all(): ..."
-    reading = FoldReading(ask_of(turns), scanned=3_000)
+    reading = FoldReader(ask_of(turns), scanned=3_000)
     assert {step.at for step in reading.steps if step.kind == Kind.USER} == {0, len(messages) - 1}
     assert reading.length == len(messages)
 
@@ -637,7 +637,7 @@ def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> Non
     text = local_summary(ask_of(turns, budget_tokens=4_000))[0]
     assert "Port the parser to src/parser/core.rs" in text
     assert "I changed handle_2499 in src/module_2499/file_2499.py." in text
-    reading = FoldReading(ask_of(turns))
+    reading = FoldReader(ask_of(turns))
     read = sum(len(row) for step in reading.steps if step.kind == Kind.CALL for row in step.rows)
     assert 0 < read < SCANNED
 
@@ -649,10 +649,10 @@ def test_a_tally_at_the_end_of_an_output_is_the_verdict_of_a_run() -> None:
     assert not verdict_of(f" 5 pass\n 0 fail\n{noise * 20}", failed=None).ok
 
 
-class EagerChoice(Choice):
+class EagerChoice(LineSelection):
     """Judges every line before the first is taken."""
 
-    def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
+    def _candidates(self, steps: list[FoldStep], budget: int) -> list[Line]:
         found = super()._candidates(steps, budget)
         for line in found:
             while not line.is_judged:
@@ -665,8 +665,8 @@ def test_lines_that_are_judged_late_are_chosen_as_if_all_were_judged_before(budg
     example = Path(midfold.__file__).parents[2] / "examples" / "coding-session.json"
     session = json.loads(example.read_text(encoding="utf-8"))["messages"]
     chosen = []
-    for kind in (Choice, EagerChoice):
-        reading = FoldReading(ask_of([*work(30), *session, *work(5)]))
+    for kind in (LineSelection, EagerChoice):
+        reading = FoldReader(ask_of([*work(30), *session, *work(5)]))
         choice = kind(reading, reading.steps, budget)
         chosen.append({reading.steps.index(step): places for step, places in choice.chosen.items()})
     assert chosen[0]

@@ -9,10 +9,10 @@ import pytest
 
 import midfold
 from midfold.compaction.local.digest import describe
-from midfold.compaction.local.fold_reader import FoldReading, rows
+from midfold.compaction.local.fold_reader import FoldReader, rows
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.redact import redact
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.compaction.summary import StructuredSummary, parse_summary
 from midfold.compaction.tracking import follow
 from midfold.compaction.tracking.entries import Trail
@@ -21,10 +21,10 @@ from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user
 
 
-def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryAsk:
+def ask_of(turns: list[dict[str, Any]], **fields: Any) -> SummaryRequest:
     messages = midfold.read(turns).messages
     plain = {"budget_tokens": 2_000, "fold": "f" * 12, "redact": redact, "trail": follow(Trail(), messages, redact)}
-    return SummaryAsk(messages=messages, **{**plain, **fields})
+    return SummaryRequest(messages=messages, **{**plain, **fields})
 
 
 def told_of(turns: list[dict[str, Any]], **fields: Any) -> StructuredSummary:
@@ -200,7 +200,7 @@ def test_lines_of_text_in_json_are_cut_where_they_end() -> None:
     ],
 )
 def test_lines_that_tell_of_nothing_are_left_out(line: str) -> None:
-    reading = FoldReading(ask_of([user("Go."), *bash(1, "make it", f"the value_of_all is 3\n{line}\nbye bye\n" * 3)]))
+    reading = FoldReader(ask_of([user("Go."), *bash(1, "make it", f"the value_of_all is 3\n{line}\nbye bye\n" * 3)]))
     told = [row for step in reading.steps for row in step.rows]
     assert "the value_of_all is 3" in told and line not in told
 

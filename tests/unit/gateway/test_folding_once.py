@@ -11,7 +11,7 @@ from msgspec import Raw
 
 import midfold
 from midfold.compaction.handoff import SYSTEM_NOTE
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold_request import NOTHING, FoldOrder
 from midfold.gateway.peek import peek
@@ -46,9 +46,9 @@ def measured(preparer: RequestPreparer) -> MeasuredRequest:
 
 
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
-    asked: list[SummaryAsk] = []
+    asked: list[SummaryRequest] = []
 
-    def summarize(ask: SummaryAsk) -> str:
+    def summarize(ask: SummaryRequest) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser."
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midfold.gateway.hidden_turns import raw_messages, without_hidden
-from midfold.gateway.stream_merge import JOINED, SEPARATOR, JoinedStream, ShownPart
+from midfold.gateway.stream_merge import JOINED, SEPARATOR, MergedStream, ShownPart
 from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
@@ -39,7 +39,7 @@ def stream(dialect: str, turn: Turn, number: int = 1) -> list[StreamEvent]:
     return [*reader.feed(b"".join(answer.pieces)), *reader.end()]
 
 
-def fed(joined: JoinedStream, events: list[StreamEvent]) -> list[bytes]:
+def fed(joined: MergedStream, events: list[StreamEvent]) -> list[bytes]:
     return [joined.feed(event) for event in events]
 
 

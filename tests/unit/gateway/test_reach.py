@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import midfold
-from midfold.errors import TooMuch, TranscriptError
+from midfold.errors import TooManyValues, TranscriptError
 from midfold.gateway import resource_ids as belongings
 from midfold.gateway import resource_ids as issued
 from midfold.gateway.exchange import Owner
@@ -178,7 +178,7 @@ def test_objects_are_read_with_spaces_and_marks_before_them() -> None:
 @pytest.mark.parametrize("value", [b"{},", b"[],", b"1,", b"[" * 400 + b"]" * 400 + b","])
 def test_what_has_too_many_values_is_not_read(value: bytes) -> None:
     many = b'{"file_id":"a","b":[' + value * (400_001 // value.count(value[:1])) + b"1]}"
-    with pytest.raises(TooMuch):
+    with pytest.raises(TooManyValues):
         references_in(many, "/v1/messages")
     assert references_in(many.replace(b"file_id", b"another"), "/v1/messages") == []
 
@@ -188,7 +188,7 @@ def test_looking_for_references_is_linear(piece: bytes) -> None:
     def work(size: int) -> None:
         body = b'{"a":[' + piece * (size // len(piece))
         if may_have_references(body, "/v1/responses"):
-            with pytest.raises((TranscriptError, TooMuch)):
+            with pytest.raises((TranscriptError, TooManyValues)):
                 references(body)
 
     assert_in_proportion(work, 1_000_000, (4_000_000, 8), quick=0.01)

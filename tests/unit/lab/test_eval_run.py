@@ -106,7 +106,7 @@ def test_the_measure_shares_no_code_with_what_selects() -> None:
     folder = Path(midfold.lab.__file__).parent
     for name in (
         "compactors",
-        "exams",
+        "retention_score",
         "message_text",
         "recorded_sessions",
         "retention",

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from midfold.cli.main import main
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.compaction.summary import CHARACTERS_PER_TOKEN as OF_SUMMARIES
 from midfold.errors import TranscriptError
 from midfold.lab.reading import METHODS, Probe, ProbeQuestion, ReadingRun, _stand_in, load_probes, render, tokens
@@ -138,7 +138,7 @@ def test_what_stands_in_for_a_summary_is_as_long_and_as_dense_as_one() -> None:
     plain = "the server was set up and then it was looked at again by those who had asked for it "
     turns = read([{"role": "user", "content": (plain + f"src/part_{n}.py:{n} get_part_{n}() ") * 3} for n in range(60)])
     for size in (300, 900, 2_400):
-        asked = SummaryAsk(messages=turns.messages, budget_tokens=size, fold="0" * 12, redact=str)
+        asked = SummaryRequest(messages=turns.messages, budget_tokens=size, fold="0" * 12, redact=str)
         made = _stand_in(asked).text
         assert 0.97 * size * OF_SUMMARIES <= len(made) <= size * OF_SUMMARIES
         assert 0.93 * size <= estimate_text(made) <= 1.07 * size

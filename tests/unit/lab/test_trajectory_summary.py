@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from midfold import SummaryAnswer, SummaryAsk
+from midfold import SummaryAnswer, SummaryRequest
 from midfold.errors import SummaryFailed
 from midfold.lab.trajectory_settings import TrajectorySettings
 from midfold.lab.trajectory_work import compress_record
@@ -40,9 +40,9 @@ def test_frames_thoughts_and_credentials_of_an_answer_do_not_get_through() -> No
 
 
 def test_a_model_is_shown_the_folded_turns_and_asked_for_the_room_there_is() -> None:
-    asks: list[SummaryAsk] = []
+    asks: list[SummaryRequest] = []
 
-    def keep(ask: SummaryAsk) -> SummaryAnswer:
+    def keep(ask: SummaryRequest) -> SummaryAnswer:
         asks.append(ask)
         return SummaryAnswer(text="Some turns.", model="tiny", calls=3)
 
@@ -56,7 +56,7 @@ def test_a_model_is_shown_the_folded_turns_and_asked_for_the_room_there_is() -> 
 
 def test_no_network_leaves_a_record_alone_and_other_failures_are_answered_locally() -> None:
     def failing(kind: Any) -> Any:
-        def summarizer(ask: SummaryAsk) -> str:
+        def summarizer(ask: SummaryRequest) -> str:
             raise SummaryFailed(kind)
 
         return summarizer

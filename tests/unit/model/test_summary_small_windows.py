@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.compaction.request import SummaryAnswer, SummaryAsk
+from midfold.compaction.request import SummaryAnswer, SummaryRequest
 from midfold.compaction.summary import MOST_CHUNKS, chunks
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.model.endpoint import Endpoint
@@ -71,12 +71,12 @@ def fold(count: int, words: int = 120) -> list[dict[str, Any]]:
     return [message for pair in zip(asked, runs, strict=True) for turns in pair for message in turns]
 
 
-def ask(messages: list[dict[str, Any]], **changes: Any) -> SummaryAsk:
+def ask(messages: list[dict[str, Any]], **changes: Any) -> SummaryRequest:
     fields: dict[str, Any] = {"budget_tokens": 1_600, "fold": "0" * 12, "redact": lambda text: text}
-    return SummaryAsk(messages=midfold.read(messages).messages, **{**fields, **changes})
+    return SummaryRequest(messages=midfold.read(messages).messages, **{**fields, **changes})
 
 
-def summary(asked: SummaryAsk, model: Any, window: int, **options: Any) -> SummaryAnswer:
+def summary(asked: SummaryRequest, model: Any, window: int, **options: Any) -> SummaryAnswer:
     endpoint = Endpoint(**{**_fields(ENDPOINT), "context_length": window})
     return run(summarise(asked, endpoint, **options), model, lambda seconds: None)
 
@@ -187,7 +187,7 @@ def test_calls_are_counted_when_they_come_to_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "status"), [("network", "aborted"), ("model_not_found", "compacted")])
 def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status: str) -> None:
-    def failing(ask: SummaryAsk) -> str:
+    def failing(ask: SummaryRequest) -> str:
         failed = SummaryFailed(kind)
         failed.calls = 3
         raise failed

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import midfold
-from midfold.recall import MOST_CHARACTERS, PAGE, AnswerBounds, Memory
+from midfold.recall import MOST_CHARACTERS, PAGE, AnswerBounds, InMemorySource
 from midfold.transcript.document import read
 from tests.support.build import assistant, call, user
 
@@ -39,7 +39,7 @@ def test_an_answer_of_a_session_has_a_share_of_what_its_window_can_bear(window: 
 
 
 def test_the_passage_that_was_typed_is_shown_and_not_one_with_its_words_alone() -> None:
-    recall = Memory({"mf-000000000001": read(TALK).messages}).recall(lambda text: text, AnswerBounds(800, 800))
+    recall = InMemorySource({"mf-000000000001": read(TALK).messages}).recall(lambda text: text, AnswerBounds(800, 800))
     answer = recall.run("context_search", {"query": "def value_end"})
     assert "def value_end(source: bytes) -> int:" in answer.text
     assert "def value_end_of" not in answer.text
@@ -49,5 +49,5 @@ def test_the_passage_that_was_typed_is_shown_and_not_one_with_its_words_alone() 
 def test_a_sign_beside_a_word_is_part_of_what_was_typed() -> None:
     source = "\n".join([*(f"use(STUB, {n})" for n in range(200)), 'STUB = "[lost]"', *(f"use({n})" for n in range(99))])
     talk = [user("Go."), *call(1, "read_file", {"path": "src/laws.py"}, source), assistant("Read.")]
-    recall = Memory({"mf-000000000001": read(talk).messages}).recall(lambda text: text, AnswerBounds(800, 800))
+    recall = InMemorySource({"mf-000000000001": read(talk).messages}).recall(lambda text: text, AnswerBounds(800, 800))
     assert 'STUB = "[lost]"' in recall.run("context_search", {"query": "STUB ="}).text

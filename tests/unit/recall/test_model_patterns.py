@@ -11,7 +11,7 @@ import pytest
 
 import midfold
 from midfold.compaction.redact import redact
-from midfold.recall import Memory, patterns
+from midfold.recall import InMemorySource, patterns
 from midfold.recall import recall_tools as tool_answers
 from midfold.recall.patterns import OVERLAP_BYTES, WINDOW_BYTES, PatternRefused, compile_pattern
 from midfold.recall.recall_tools import NO_REGEX, TOO_SLOW, Recall
@@ -49,9 +49,9 @@ def test_a_pattern_that_re2_cannot_match_is_refused(pattern: str) -> None:
         compile_pattern(pattern)
 
 
-def past() -> Memory:
+def past() -> InMemorySource:
     talk = [user("The first."), user("the zebra\n" + "word é " * 100_000), user("the okapi " * 10_000)]
-    return Memory({"mf-" + "a" * 12: midfold.read(talk).messages})
+    return InMemorySource({"mf-" + "a" * 12: midfold.read(talk).messages})
 
 
 def test_a_pattern_stops_at_its_time_limit_and_says_how_to_go_on() -> None:
@@ -76,7 +76,9 @@ def test_a_cancelled_call_stops_before_the_next_window() -> None:
 def test_without_re2_a_pattern_is_plain_text_and_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (patterns, tool_answers):
         monkeypatch.setattr(module, "HAS_RE2", False)
-    tools = Memory({"mf-" + "a" * 12: midfold.read([user("one\nThe zebr[ae] is here")]).messages}).recall(redact)
+    tools = InMemorySource({"mf-" + "a" * 12: midfold.read([user("one\nThe zebr[ae] is here")]).messages}).recall(
+        redact
+    )
     found = tools.run("context_search", {"pattern": "zebr[ae]"}).text
     assert "line 3: The zebr[ae] is here" in found and NO_REGEX in found
     assert "line 3" not in tools.run("context_search", {"pattern": "zeb.*here"}).text

@@ -25,7 +25,7 @@ from midfold import (
     Recall,
     Setup,
     SummaryAnswer,
-    SummaryAsk,
+    SummaryRequest,
     estimate_text,
     load_config,
     local_summarizer,
@@ -118,7 +118,7 @@ class HermesEngine(HermesSessions):
         """Hermes asks this before it compacts by itself: strikes, a pause and the settings may refuse."""
         return not self._conversation.should_compact(self.context_length)
 
-    def _summarize(self, ask: SummaryAsk) -> SummaryAnswer:
+    def _summarize(self, ask: SummaryRequest) -> SummaryAnswer:
         lines = memory_lines(self._memory, ask.redact, ask.budget_tokens) or notes_of(ask.previous)
         spent = sum(estimate_text(line) + 1 for line in lines)
         ask = msgspec.structs.replace(ask, budget_tokens=max(ask.budget_tokens - spent, 1))

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, bare_summary, estimate_text
+from midfold import SummaryAnswer, SummaryFailed, SummaryRequest, bare_summary, estimate_text
 
 Call = Callable[..., Any]
 
@@ -49,7 +49,7 @@ def hermes_call() -> Call | None:
     return call_protected
 
 
-def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], context_length: int) -> SummaryAnswer:
+def summarize_with(call: Call, ask: SummaryRequest, runtime: Mapping[str, str], context_length: int) -> SummaryAnswer:
     """A summary by Hermes' compression model. Raises SummaryFailed, and whatever the call raises."""
     summary = ask.previous
     for piece in ask.pieces(max(context_length * CHARACTERS_PER_TOKEN, SMALLEST_PROMPT)):

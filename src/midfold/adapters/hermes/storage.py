@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from midfold import Archive, Message, MidfoldError, read
-from midfold.adapters.hermes.window_usage import HermesNumbers
+from midfold.adapters.hermes.window_usage import HermesUsage
 from midfold.atomic import NO_FOLLOW
 
 FOLDER = "midfold"
@@ -105,7 +105,7 @@ def _read_originals(line: bytes) -> dict[str, tuple[Message, ...]]:
 _log = logging.getLogger("midfold.hermes")
 
 
-class HermesSessions(HermesNumbers):
+class HermesSessions(HermesUsage):
     """Which session a conversation is of, as Hermes tells it."""
 
     _session_id = ""

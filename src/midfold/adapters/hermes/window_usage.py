@@ -18,7 +18,7 @@ import msgspec
 from midfold import MemoryConversation, Setup
 
 
-class HermesNumbers:
+class HermesUsage:
     """The numbers of one conversation."""
 
     _conversation: MemoryConversation

@@ -20,13 +20,13 @@ from msgspec import Raw
 from midfold.compaction.local.tool_call import (
     REDACTED_AT_ONCE,
     Action,
-    Look,
     Redactor,
+    ToolCallRecord,
     clip,
     flat,
     identity,
     plural,
-    take_a_look,
+    read_tool_call,
 )
 from midfold.compaction.local.tool_kinds import recognise
 from midfold.transcript import jsonio
@@ -68,10 +68,10 @@ def describe(call: ToolCall | None, result: ToolResult) -> Action:
 
 
 def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -> Action:
-    return describe_look(take_a_look(call, result, redact), call, result)
+    return describe_call(read_tool_call(call, result, redact), call, result)
 
 
-def describe_look(look: Look, call: ToolCall | None, result: ToolResult) -> Action:
+def describe_call(look: ToolCallRecord, call: ToolCall | None, result: ToolResult) -> Action:
     """The action that a look shows, by what users registered before the built-in families."""
     for function in _registered:
         try:

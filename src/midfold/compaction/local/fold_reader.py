@@ -21,15 +21,15 @@ from itertools import accumulate, chain, islice
 import msgspec
 
 from midfold.compaction.injection import is_suspicious
-from midfold.compaction.local.digest import describe_look
-from midfold.compaction.local.headlines import FileNames, head_of, is_told_by_its_head
-from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, Census, NameCounts, subwords
+from midfold.compaction.local.digest import describe_call
+from midfold.compaction.local.headlines import FileNames, call_headline, is_in_headline
+from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, IdentifierCounts, NameCounts, subwords
 from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, telling_part, write
-from midfold.compaction.local.tool_call import Action, Look, identity, take_a_look
+from midfold.compaction.local.tool_call import Action, ToolCallRecord, identity, read_tool_call
 from midfold.compaction.local.tool_kinds import recognise
 from midfold.compaction.redact import redact as our_rules
 from midfold.compaction.redact import with_credentials
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.compaction.truncate import ends_with, from_a_boundary, without_long_code
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
@@ -100,7 +100,7 @@ class Kind:
 class Line(msgspec.Struct, eq=False):
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    step: StoryStep
+    step: FoldStep
     first: int
     last: int
     """The places of the first and the last line among those of the step; -1: the step's own line."""
@@ -124,7 +124,7 @@ class Line(msgspec.Struct, eq=False):
         return "\n".join(rows[first : self.last + 1])
 
 
-class StoryStep(msgspec.Struct, eq=False):
+class FoldStep(msgspec.Struct, eq=False):
     """Something that happened: a line on it, and the lines that could stand below."""
 
     kind: int
@@ -159,7 +159,7 @@ class StoryStep(msgspec.Struct, eq=False):
     """The lines that an edit took out."""
     result: ToolResult | None = None
     action: Action | None = None
-    look: Look | None = None
+    look: ToolCallRecord | None = None
     is_answer: bool = False
     """Whether the agent ended its turn with it."""
     is_rule: bool = False
@@ -176,10 +176,10 @@ class StoryStep(msgspec.Struct, eq=False):
         return self.action is not None and self.action.family in LOOKS and " → " not in self.head
 
 
-class FoldReading:
+class FoldReader:
     """The steps of a fold, and the census of its names."""
 
-    def __init__(self, ask: SummaryAsk, scanned: int = SCANNED, *, only_names: bool = False) -> None:
+    def __init__(self, ask: SummaryRequest, scanned: int = SCANNED, *, only_names: bool = False) -> None:
         self.ask = ask
         self._only_names = only_names
         """Whether nothing is to be told of it: no lines are made."""
@@ -193,7 +193,7 @@ class FoldReading:
         self.room = room_for(places.values(), scanned)
         self.longest = self.room + 2 * MARGIN
         """Characters of a text that is read whole."""
-        self.census = Census()
+        self.census = IdentifierCounts()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
         """The names of every line that was read: many stand in more than one place."""
         self.inside: set[NameCounts] = set()
@@ -236,7 +236,7 @@ class FoldReading:
                 continue
             path = action.paths[0] if action.paths else ""
             gone = gone_of.setdefault(path, set())
-            if step.lines and is_told_by_its_head(action, look):
+            if step.lines and is_in_headline(action, look):
                 step.lines = []
             if action.family in LOOKS or (not action.wrote and shows_content(telling_part(look.command))):
                 step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
@@ -249,7 +249,7 @@ class FoldReading:
                 places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
                 step.telling = frozenset(islice(places, MOST_TELLING))
 
-    def _is_change(self, action: Action, look: Look) -> bool:
+    def _is_change(self, action: Action, look: ToolCallRecord) -> bool:
         """Whether a call changes a file of the work, be it by a script."""
         path = action.paths[0] if action.paths else ""
         is_written = action.wrote and path and action.family != "other" and path not in self._scratch
@@ -277,7 +277,7 @@ class FoldReading:
         behind, pinned = at - self.fold.stop, self.ask.pinned
         return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
 
-    def _with_credentials(self) -> set[StoryStep]:
+    def _with_credentials(self) -> set[FoldStep]:
         """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
 
         None where names are only counted: nothing of the texts is told.
@@ -287,7 +287,7 @@ class FoldReading:
         if self.ask.redact is not our_rules:
             return set(self.steps)
         pieces: list[str] = []
-        owners: list[StoryStep] = []
+        owners: list[FoldStep] = []
         for step in self.steps:
             for text in _texts(step):
                 if len(text) <= self.longest:
@@ -302,7 +302,7 @@ class FoldReading:
         """The beginning and the end of a long text, each with a margin."""
         return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
 
-    def safe(self, step: StoryStep, text: str) -> str:
+    def safe(self, step: FoldStep, text: str) -> str:
         """What is read of a text: redacted first, cut at a line after that."""
         redact = self.ask.redact if step in self._dirty else identity
         if len(text) <= self.longest:
@@ -311,16 +311,16 @@ class FoldReading:
         first, last = first[:-MARGIN], last[MARGIN:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
 
-    def _describe(self, step: StoryStep) -> None:
+    def _describe(self, step: FoldStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
         longest = max(len(call.arguments) if call is not None else 0, len(result.text))
         is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
-        look = take_a_look(call, result, identity if is_safe else self._redact)
+        look = read_tool_call(call, result, identity if is_safe else self._redact)
         step.look = look
         if not self._only_names or recognise(look) in (editor, patch, write):
-            step.action = describe_look(look, call, result)
+            step.action = describe_call(look, call, result)
 
-    def _read(self, step: StoryStep) -> None:
+    def _read(self, step: FoldStep) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
         if not self._only_names:
             step.head = self._head(step)
@@ -346,12 +346,12 @@ class FoldReading:
                 elif step.rows and step.rows[-1]:
                     step.rows.append("")
 
-    def _head(self, step: StoryStep) -> str:
+    def _head(self, step: FoldStep) -> str:
         if step.action is not None and step.look is not None:
-            return head_of(step.action, step.look, self.files)
+            return call_headline(step.action, step.look, self.files)
         return ""
 
-    def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
+    def _cut(self, step: FoldStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
@@ -377,7 +377,7 @@ class FoldReading:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
-    def add(self, step: StoryStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
+    def add(self, step: FoldStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
         """Adds a line to a step; without names it only goes along with its neighbours."""
         place = len(step.rows)
         step.rows.append(text)
@@ -390,7 +390,7 @@ class FoldReading:
             entries = self._names[text] = self.census.find(text)
         return entries
 
-    def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
+    def _texts(self, step: FoldStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
             safe = self.safe(step, text)
@@ -403,7 +403,7 @@ class FoldReading:
             text = step.look.body.text if step.look is not None else step.result.text
             yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
 
-    def _visible(self, step: StoryStep, text: str) -> str:
+    def _visible(self, step: FoldStep, text: str) -> str:
         """What a reader sees of a text that stays."""
         ask = self.ask
         if step.kind == Kind.CALL:
@@ -416,24 +416,24 @@ class FoldReading:
         return f"{head}\n{tail}" if step.is_end else head
 
 
-def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
+def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
     """What happened in the messages at these places, in order; a result belongs to its call."""
-    steps: list[StoryStep] = []
-    calls: dict[str, StoryStep] = {}
+    steps: list[FoldStep] = []
+    calls: dict[str, FoldStep] = {}
     for at in places:
         message = messages[at]
         for part in message.parts:
             if type(part) is ToolCall:
-                steps.append(StoryStep(Kind.CALL, at, part))
+                steps.append(FoldStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
             elif type(part) is ToolResult:
                 asked = calls.pop(part.call_id, None)
                 if asked is None:
-                    steps.append(asked := StoryStep(Kind.CALL, at))
+                    steps.append(asked := FoldStep(Kind.CALL, at))
                 asked.result = part
                 tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
                 if reply := reply_in_result(tool, part, arguments):
-                    steps.append(StoryStep(Kind.USER, at, texts=(reply,)))
+                    steps.append(FoldStep(Kind.USER, at, texts=(reply,)))
                     asked.has_reply = steps[-1].is_reply = True
             elif type(part) is Text and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
@@ -442,25 +442,25 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[StoryStep]:
     return steps
 
 
-def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
+def _speech_steps(text: str, role: str, at: int) -> Iterator[FoldStep]:
     """What somebody said; of a user's message the words, and what a client put around them as a note."""
     if role != "user":
-        yield StoryStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
+        yield FoldStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
         return
     read = read_user_text(text)
     for block in read.all_of("instructions", "environment", "output", "summary"):
         is_rule = block.wrapper.meaning == "instructions"
-        yield StoryStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
+        yield FoldStep(Kind.NOTE, at, texts=(block.inside,), is_end=ends_with(text, block.text), is_rule=is_rule)
     for block in read.all_of("report"):
         for report in task_reports(block.text):
-            yield StoryStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
+            yield FoldStep(Kind.SAID, at, texts=(report.full_text,), is_end=ends_with(text, block.text))
     for block in read.all_of("observation"):
-        yield StoryStep(Kind.CALL, at, result=ToolResult("", (Text(block.inside),), is_error=False, name=None))
+        yield FoldStep(Kind.CALL, at, result=ToolResult("", (Text(block.inside),), is_error=False, name=None))
     if read.words:
-        yield StoryStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
+        yield FoldStep(Kind.USER, at, texts=(read.words,), is_end=ends_with(text, read.words))
 
 
-def _texts(step: StoryStep) -> Iterator[str]:
+def _texts(step: FoldStep) -> Iterator[str]:
     yield from step.texts
     if step.call is not None:
         yield step.call.arguments
@@ -472,7 +472,7 @@ def _is_added(line: Line) -> bool:
     return line.step.rows[line.first].startswith("+ ")
 
 
-def _without_context(step: StoryStep) -> list[Line]:
+def _without_context(step: FoldStep) -> list[Line]:
     """The lines of a step; of a search those that it hit, not those around them."""
     around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
     hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
@@ -480,7 +480,7 @@ def _without_context(step: StoryStep) -> list[Line]:
     return [line for line in step.lines if line.first not in around] if is_search else step.lines
 
 
-def _is_echo(step: StoryStep) -> bool:
+def _is_echo(step: FoldStep) -> bool:
     """Whether a result only says that a file was written, or shows what was written into it."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
@@ -535,7 +535,7 @@ def _holds_order(line: str) -> bool:
     return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
 
 
-def _without_numbers(step: StoryStep, text: str) -> str:
+def _without_numbers(step: FoldStep, text: str) -> str:
     """What was read of a file without the numbers of its lines: the step says which were read."""
     is_file = step.action is not None and step.action.family == "read"
     return _NUMBERED.sub("", text) if is_file else text

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from midfold.compaction.local.tool_actions import few_hits, shows_content, telling_part
-from midfold.compaction.local.tool_call import Action, Look
+from midfold.compaction.local.tool_call import Action, ToolCallRecord
 from midfold.compaction.tracking.checks import check_of, verdict_of
 from midfold.compaction.tracking.commands import steps_of as commands_of
 from midfold.transcript.message import CALL, Message, ToolCall
@@ -56,7 +56,7 @@ _HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
 """Commands that run a script of several lines, and that write a file."""
 
 
-def head_of(action: Action, look: Look, files: FileNames) -> str:
+def call_headline(action: Action, look: ToolCallRecord, files: FileNames) -> str:
     """A call in a few words, with its outcome."""
     if action.outcome == "failed":
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
@@ -71,7 +71,7 @@ def head_of(action: Action, look: Look, files: FileNames) -> str:
     return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
 
 
-def _short_output(look: Look) -> str:
+def _short_output(look: ToolCallRecord) -> str:
     """All that a command printed, if it is little."""
     text = look.body.text.strip()
     if not text:
@@ -79,13 +79,13 @@ def _short_output(look: Look) -> str:
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
 
 
-def _last(look: Look) -> str:
+def _last(look: ToolCallRecord) -> str:
     """Return the last line that a command printed: what came of it."""
     last = look.body.text.rstrip().rpartition("\n")[2].strip()
     return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 
-def _counts(look: Look) -> str:
+def _counts(look: ToolCallRecord) -> str:
     """What a check that passed counts, where its last line is that of one of its parts."""
     kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
     kind = next(filter(None, kinds), None)
@@ -93,7 +93,7 @@ def _counts(look: Look) -> str:
     return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
 
 
-def _did(action: Action, look: Look, files: FileNames) -> str:
+def _did(action: Action, look: ToolCallRecord, files: FileNames) -> str:
     if action.family == "shell":
         command = telling_part(look.command).strip()
         first, _, rest = command.partition("\n")
@@ -113,7 +113,7 @@ def _did(action: Action, look: Look, files: FileNames) -> str:
     return did
 
 
-def _run_after(look: Look) -> list[str]:
+def _run_after(look: ToolCallRecord) -> list[str]:
     """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
     others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
     return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
@@ -167,7 +167,7 @@ def _ends_of_path(path: str) -> Iterator[str]:
     yield path
 
 
-def is_told_by_its_head(action: Action, look: Look) -> bool:
+def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
     """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
     if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True

@@ -237,7 +237,7 @@ class NameCounts(msgspec.Struct, eq=False, gc=False):
         return self.by_user, self.by_assistant, self.in_calls, self.in_results
 
 
-class Census(dict[str, NameCounts | None]):
+class IdentifierCounts(dict[str, NameCounts | None]):
     """The names of a conversation, counted as it is read: by every chunk of text that was met, None for prose."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from itertools import islice
 from math import exp
 
 from midfold.compaction.injection import is_suspicious
-from midfold.compaction.local.fold_reader import LOOKS, FoldReading, Kind, Line, StoryStep, sentences
+from midfold.compaction.local.fold_reader import LOOKS, FoldReader, FoldStep, Kind, Line, sentences
 from midfold.compaction.local.identifiers import NameCounts, binds, defines_constant, parts, subwords, worth
 from midfold.compaction.local.outcome import NOT_RUN
 from midfold.transcript.tokens import estimate_each, estimate_text
@@ -157,11 +157,11 @@ _READS = re.compile(
 )
 
 
-class Choice:
+class LineSelection:
     """Lines within a budget, and the names that a reader has with them."""
 
     def __init__(
-        self, reading: FoldReading, steps: list[StoryStep], budget: int, told: str = "", *, only_names: bool = False
+        self, reading: FoldReader, steps: list[FoldStep], budget: int, told: str = "", *, only_names: bool = False
     ) -> None:
         self.reading = reading
         self.left = float(budget)
@@ -172,7 +172,7 @@ class Choice:
         self.covered: set[NameCounts] = set()
         self._cover(reading.seen)
         self._cover(reading.names(told))
-        self.chosen: dict[StoryStep, set[int]] = {}
+        self.chosen: dict[FoldStep, set[int]] = {}
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
         self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
@@ -212,7 +212,7 @@ class Choice:
             if entry not in self.covered:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
-    def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
+    def _candidates(self, steps: list[FoldStep], budget: int) -> list[Line]:
         """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
@@ -404,7 +404,7 @@ class Choice:
                 continue
             self._take(line, cost)
 
-    def _is_full(self, step: StoryStep, *, is_last: bool) -> bool:
+    def _is_full(self, step: FoldStep, *, is_last: bool) -> bool:
         if step.kind != Kind.CALL or self._only_names:
             return False
         most = (MAX_READ_LINES, MAX_LINES) if is_last else (MOST_READ, MOST_LINES)
@@ -475,7 +475,7 @@ def _lacks_referent(line: Line, low: str) -> bool:
     return len(low.split()) < MIN_REMARK_WORDS or (line.first == 0 and _refers_back(line.text))
 
 
-def _head_base(step: StoryStep, has_room: bool) -> float:
+def _head_base(step: FoldStep, has_room: bool) -> float:
     action = step.action
     if action is None:
         return 0.0
@@ -490,7 +490,7 @@ def _head_base(step: StoryStep, has_room: bool) -> float:
     return HEADS.get(action.family, 0.01)
 
 
-def _price_heads(steps: list[StoryStep]) -> None:
+def _price_heads(steps: list[FoldStep]) -> None:
     """What the line of each step costs, and what it does where its file was told before."""
     for step, tokens in zip(steps, estimate_each([step.head for step in steps]), strict=True):
         step.head_cost = step.again_cost = tokens + LINE_TOKENS
@@ -499,9 +499,9 @@ def _price_heads(steps: list[StoryStep]) -> None:
         step.again_cost = tokens + LINE_TOKENS
 
 
-def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
+def _newest_failures(steps: list[FoldStep], room: float) -> set[FoldStep]:
     """The newest calls that failed, of those that failed alike the last, as many as there is room to tell."""
-    found: dict[str, StoryStep] = {}
+    found: dict[str, FoldStep] = {}
     for step in reversed(steps):
         reason = step.head.rpartition(" → ")[2]
         if step.action is not None and step.action.outcome == "failed" and reason not in found:
@@ -512,7 +512,7 @@ def _newest_failures(steps: list[StoryStep], room: float) -> set[StoryStep]:
     return set(found.values())
 
 
-def _limit_edits(steps: list[StoryStep], room: float) -> None:
+def _limit_edits(steps: list[FoldStep], room: float) -> None:
     """Of older edits nothing counts as telling: there is no room for all of them."""
     for step in reversed(steps):
         room -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.telling)
@@ -534,7 +534,7 @@ def _most_per_token(line: Line, text: str) -> float:
     return ERROR if step.action is not None and step.action.outcome == "failed" else VALUE
 
 
-def _is_constant_list(step: StoryStep) -> bool:
+def _is_constant_list(step: FoldStep) -> bool:
     """Return whether a result defines many constants, so that no single one stands out."""
     return len(list(islice(filter(defines_constant, step.rows), MAX_CONSTANTS + 1))) > MAX_CONSTANTS
 
@@ -544,7 +544,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(pattern.findall(text.lower()))
 
 
-def _last_said(steps: list[StoryStep]) -> dict[str, int]:
+def _last_said(steps: list[FoldStep]) -> dict[str, int]:
     """In which message each word of the agent's was last said; every sentence of it gets its words."""
     last: dict[str, int] = {}
     for step in steps:

@@ -23,12 +23,12 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.compaction.injection import TYPED
-from midfold.compaction.local.fold_reader import FoldReading, Kind, StoryStep, is_statement, sentences
+from midfold.compaction.local.fold_reader import FoldReader, FoldStep, Kind, is_statement, sentences
 from midfold.compaction.local.headlines import TOOLS_USED, stated_blockers, tools_used
 from midfold.compaction.local.identifiers import SAID, STOP, USER, subwords
-from midfold.compaction.local.line_selection import DEMAND, Choice
+from midfold.compaction.local.line_selection import DEMAND, LineSelection
 from midfold.compaction.local.outcome import NOT_RUN
-from midfold.compaction.request import SummaryAsk
+from midfold.compaction.request import SummaryRequest
 from midfold.compaction.summary import FENCE, StructuredSummary, parse_summary, sections_text
 from midfold.compaction.tracking import TrackedFile, missing_checks, render, without_stale_states, without_trail
 from midfold.transcript.tokens import estimate_text
@@ -87,20 +87,20 @@ class Book(NamedTuple):
     """The share of names likely to be needed that is kept, each weighted by how likely."""
 
 
-def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
+def local_summary(ask: SummaryRequest) -> tuple[str, Book]:
     """Return the body of a handoff for the fold, and what it keeps of it; the least there is where that fails."""
     attempt, nothing_kept = ask.omissions.attempt, Book(estimate=0.0)
     made = attempt("local summary", lambda: _local_summary(ask), None)
     return made or (attempt("local summary", lambda: _least_summary(ask), NOTICE), nothing_kept)
 
 
-def _least_summary(ask: SummaryAsk) -> str:
+def _least_summary(ask: SummaryRequest) -> str:
     """Return the previous summary and what is known of files."""
     return "\n\n".join(filter(None, (NOTICE, ask.previous, sections_text(ask.trail_lines))))
 
 
-def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
-    with closing(FoldReading(ask)) as reading:
+def _local_summary(ask: SummaryRequest) -> tuple[str, Book]:
+    with closing(FoldReader(ask)) as reading:
         carried = without_stale_states(_without_frame(ask.previous), ask.trail)
         old = parse_summary(carried) if ask.previous else StructuredSummary()
         room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
@@ -110,7 +110,7 @@ def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
         steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
         steps = [step for step in steps if not _is_quoted(step, ask.words.text)]
         told = "\n".join(filter(None, [ask.words.text, rendered]))
-        choice = Choice(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
+        choice = LineSelection(reading, steps, room - estimate_text(rendered) - estimate_text(tools), told)
         told_in_order = without_stale_states(story(steps, choice), ask.trail)
         happened = [STORY if choice.chosen and not ask.dense else "", told_in_order, tools]
         body = msgspec.structs.replace(state, critical="\n".join(filter(None, happened))).render(terse=ask.dense)
@@ -118,23 +118,23 @@ def _local_summary(ask: SummaryAsk) -> tuple[str, Book]:
         return "\n".join(parts), book_of(choice)
 
 
-def _is_quoted(step: StoryStep, words: str) -> bool:
+def _is_quoted(step: FoldStep, words: str) -> bool:
     """Return whether the handoff quotes all that the user said in a step."""
     return step.kind == Kind.USER and all(row in words for row in step.rows)
 
 
-def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
+def count_names(ask: SummaryRequest, text: str, scanned: int) -> Book:
     """How much of what the fold says a reader of this text, and of what stays, has."""
-    with closing(FoldReading(ask, scanned, only_names=True)) as reading:
-        return book_of(Choice(reading, reading.steps, 0, text, only_names=True))
+    with closing(FoldReader(ask, scanned, only_names=True)) as reading:
+        return book_of(LineSelection(reading, reading.steps, 0, text, only_names=True))
 
 
-def state_only(step: StoryStep, reading: FoldReading) -> bool:
+def state_only(step: FoldStep, reading: FoldReader) -> bool:
     """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
     return step.kind == Kind.NOTE or (step.kind == Kind.USER and step.at not in reading.fold)
 
 
-def book_of(choice: Choice) -> Book:
+def book_of(choice: LineSelection) -> Book:
     inside, worths = choice.reading.inside, choice.worths
     kept = inside & choice.covered
     total = sum(worths[entry] for entry in inside)
@@ -160,7 +160,7 @@ def _without_frame(previous: str) -> str:
 # What happened.
 
 
-def story(steps: Sequence[StoryStep], choice: Choice) -> str:
+def story(steps: Sequence[FoldStep], choice: LineSelection) -> str:
     """The chosen lines under their steps, in order; calls of which nothing else is told share a line.
 
     A call whose message stays is marked, so that nobody takes it for another.
@@ -201,7 +201,7 @@ def _together(heads: Mapping[str, str], calls: Counter[str]) -> list[str]:
     return [f"- {'; '.join(told)}"] if heads else []
 
 
-def _user_line(step: StoryStep, places: list[int]) -> str:
+def _user_line(step: FoldStep, places: list[int]) -> str:
     """What the user said, in one line that shows where something is left out."""
     text = ""
     for before, place in zip([-1, *places], places, strict=False):
@@ -209,7 +209,7 @@ def _user_line(step: StoryStep, places: list[int]) -> str:
     return TYPED + text.strip()
 
 
-def _paragraph(step: StoryStep, places: Sequence[int]) -> str:
+def _paragraph(step: FoldStep, places: Sequence[int]) -> str:
     """What the agent said, sentences that follow on each other in a line; an item of its lists begins with a star, as
     calls begin with a dash."""
     text = ""
@@ -222,9 +222,9 @@ def _paragraph(step: StoryStep, places: Sequence[int]) -> str:
     return text
 
 
-def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
+def old_steps(old: str, reading: FoldReader) -> list[FoldStep]:
     """The steps of an earlier story; calls that stayed behind it are told anew."""
-    steps: list[StoryStep] = []
+    steps: list[FoldStep] = []
     is_again = False
     for raw in old.split("\n"):
         text = raw.removeprefix("- ").removeprefix(TYPED).removeprefix(UNDER[1]).strip()
@@ -233,7 +233,7 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
             continue
         if not raw.startswith(UNDER) or not steps:
             kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
-            steps.append(StoryStep(kind, reading.fold.start))
+            steps.append(FoldStep(kind, reading.fold.start))
         step = steps[-1]
         names = reading.names(text)
         reading.census.count(set(names), reading.fold.start, USER if step.kind == Kind.USER else SAID)
@@ -255,7 +255,7 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
 class WorkState:
     """What a fold says about where the work stands."""
 
-    def __init__(self, reading: FoldReading, old: StructuredSummary, room: int) -> None:
+    def __init__(self, reading: FoldReader, old: StructuredSummary, room: int) -> None:
         self.reading = reading
         self.old = old
         self.room = room
@@ -315,7 +315,7 @@ class WorkState:
         )
         return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
 
-    def _commands(self, step: StoryStep) -> dict[str, str]:
+    def _commands(self, step: FoldStep) -> dict[str, str]:
         """Lines that demand a command, and the same with the command, as far as no message that stays shows it."""
         fenced = (self.reading.safe(step, text) for text in step.texts if "```" in text)
         found = (pair for text in fenced for pair in _COMMAND.findall(text))
@@ -324,7 +324,7 @@ class WorkState:
             line: f"{line} `{code.strip()}`" for line, code in found if code.strip() in untold and DEMAND.search(line)
         }
 
-    def _instructions(self, notes: Iterable[StoryStep]) -> list[str]:
+    def _instructions(self, notes: Iterable[FoldStep]) -> list[str]:
         """Lines of instructions around the user's words: those last, and kept first, that are about what is being done
         now."""
         recent, next_up = self.reading.recent, self._next_words()
@@ -391,11 +391,11 @@ class WorkState:
         said = (text for step in self.reading.steps if step.kind == Kind.SAID for text in self._rows_in_fold(step))
         return [*reversed(found[:MOST_BLOCKERS]), *stated_blockers(said, _lines(self.old.blocked))]
 
-    def _rows_in_fold(self, step: StoryStep) -> Iterable[str]:
+    def _rows_in_fold(self, step: FoldStep) -> Iterable[str]:
         """Return the sentences of the assistant's own words in the fold."""
         return step.rows if step.at in self.reading.fold else ()
 
-    def _is_tracked(self, step: StoryStep) -> bool:
+    def _is_tracked(self, step: FoldStep) -> bool:
         """Whether the trail tells of it: as an act that failed, or as a check, with what came of it last."""
         trail, root = self.reading.ask.trail, self.reading.root or chr(0)
         told = [*(act.text for act in trail.acts if not act.ok), *(check.command for check in trail.checks)]
@@ -445,7 +445,7 @@ def _task(item: object) -> list[str]:
     return [str(item.get("status", "pending")), " ".join(text.split())]
 
 
-def _targets(step: StoryStep) -> set[str]:
+def _targets(step: FoldStep) -> set[str]:
     """What a later success must be about, to mend a failure: the same file or the same command."""
     action = step.action
     if action is None:

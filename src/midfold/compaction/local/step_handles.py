@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from midfold.compaction.archive import PREFIX, UNFOLD_TOOL, framed_handles, handle_of, handles_in
-from midfold.compaction.request import CompactionRequest, SummaryAsk
+from midfold.compaction.request import CompactionRequest, SummaryRequest
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.tokens import estimate_text
 
@@ -56,7 +56,7 @@ def without_step_handles(summary: str) -> str:
 
 
 def with_step_handles(
-    body: str, ask: SummaryAsk, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
+    body: str, ask: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
 ) -> str:
     """The summary with handles at the ends of the lines they support.
 

@@ -9,13 +9,13 @@ from typing import Any
 from midfold.compaction.local import outcome as failure
 from midfold.compaction.local.identifiers import constants
 from midfold.compaction.local.outcome import count_lines, last_line
-from midfold.compaction.local.tool_call import Action, Look, Outcome, act, judge_action, plural, scalar
+from midfold.compaction.local.tool_call import Action, Outcome, ToolCallRecord, act, judge_action, plural, scalar
 
 COUNTED_AT_MOST, MOST_VALUES = 65_536, 3
 """Characters of a result that are looked through, and constants of a file that are told."""
 
 
-def read(look: Look) -> Action:
+def read(look: ToolCallRecord) -> Action:
     paths = look.paths()
     what = look.path(paths[0]) if paths else "a file"
     if len(paths) > 1:
@@ -27,13 +27,13 @@ def read(look: Look) -> Action:
     return judge_action(look, "read", did, "; ".join([detail, *_values(look)]), paths=paths)
 
 
-def _values(look: Look) -> list[str]:
+def _values(look: ToolCallRecord) -> list[str]:
     """Constants of a file with their values, if these are words or numbers."""
     found = constants(look.body.text[:COUNTED_AT_MOST])
     return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MOST_VALUES]
 
 
-def _range(look: Look) -> str:
+def _range(look: ToolCallRecord) -> str:
     """Lines as the arguments ask for them: offset and limit, start and end, or a view range."""
     both = look.get("viewrange", "linerange", "range", "lines")
     if isinstance(both, list) and len(both) == 2:
@@ -76,7 +76,7 @@ _VERBS = {
 }
 
 
-def write(look: Look) -> Action:
+def write(look: ToolCallRecord) -> Action:
     paths = look.paths() or tuple(path for path in (look.text("source"), look.text("destination")) if path)
     verb = next((done for word, done in _VERBS.items() if look.has_word(word)), "wrote")
     did = f"{verb} {look.path(paths[0]) if paths else 'a file'}"
@@ -115,7 +115,7 @@ _CHANGES, _CHANGES_LATER = re.compile(_CHANGING), re.compile(rf"[;&|(\n]\s{{0,9}
 _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,300})(?:$|[\n;&|])")
 
 
-def shell(look: Look) -> Action:
+def shell(look: ToolCallRecord) -> Action:
     command, body = telling_part(look.command), look.body
     did = f"ran {look.code(command)}" if look.command else "ran a command"
     shows = shows_content(command)
@@ -197,7 +197,7 @@ _NAMED = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^
 _READ_BY_PATCH = 200_000
 
 
-def patch(look: Look) -> Action:
+def patch(look: ToolCallRecord) -> Action:
     text = patch_text(look)
     if text:
         return _patch_action(look, text)
@@ -212,7 +212,7 @@ def patch(look: Look) -> Action:
     return judge_action(look, "patch", did, detail, content=False, paths=paths, wrote=True)
 
 
-def editor(look: Look) -> Action:
+def editor(look: ToolCallRecord) -> Action:
     """One tool for all: `command` says whether it views, creates or edits (Anthropic's editor, OpenHands)."""
     command = look.text("command", "action", "operation", "mode")
     if command in ("view", "read", "open"):
@@ -222,12 +222,12 @@ def editor(look: Look) -> Action:
     return patch(look)
 
 
-def patch_text(look: Look) -> str:
+def patch_text(look: ToolCallRecord) -> str:
     named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments] if look.has(*PATCH_KEYS) else []
     return next(filter(is_patch, (*named, look.command, look.raw)), "")
 
 
-def changes(look: Look) -> tuple[list[str], list[str]]:
+def changes(look: ToolCallRecord) -> tuple[list[str], list[str]]:
     """The lines that a call added to files, and those that it took out."""
     patch = patch_text(look)
     if patch:
@@ -265,7 +265,7 @@ def is_patch(value: Any) -> bool:
     )
 
 
-def _patch_action(look: Look, text: str) -> Action:
+def _patch_action(look: ToolCallRecord, text: str) -> Action:
     text = text[:_READ_BY_PATCH]
     named = (path.strip() for path in _NAMED.findall(text) if path.strip() != "/dev/null")
     paths = tuple(dict.fromkeys((*look.paths(), *named)))
@@ -285,7 +285,7 @@ _NOTHING = ("No files found", "No files matching", "No matches", "No such", "(em
 _NOTES = ("(Results are truncated", "NOTE:", "- NOTE:", "There are more files")
 
 
-def listing(look: Look) -> Action:
+def listing(look: ToolCallRecord) -> Action:
     pattern = look.text("pattern", "globpattern", "query", "glob", "name")
     where = look.paths()
     place = f" in {look.path(where[0])}" if where else ""
@@ -297,7 +297,7 @@ def listing(look: Look) -> Action:
     return judge_action(look, "list", did, _entries(look), paths=where)
 
 
-def _entries(look: Look) -> str:
+def _entries(look: ToolCallRecord) -> str:
     body = look.body
     if isinstance(body.value, list):
         return plural(len(body.value), "entry").replace("entrys", "entries")
@@ -327,7 +327,7 @@ _LINE_NUMBER, _NUMBER_FIRST, LONGEST_HIT_PATH = re.compile(r":\d{1,9}:"), re.com
 _PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
 
 
-def search(look: Look) -> Action:
+def search(look: ToolCallRecord) -> Action:
     pattern = look.text(*PATTERN_KEYS)
     where = look.paths()
     did = f"searched for {look.quote(pattern, 70)}" if pattern else "searched"
@@ -339,7 +339,7 @@ def search(look: Look) -> Action:
     return judge_action(look, "search", did, _matches(look), paths=where)
 
 
-def _matches(look: Look) -> str:
+def _matches(look: ToolCallRecord) -> str:
     body = look.body
     if body.value is not None:
         return _match_count(look)
@@ -355,7 +355,7 @@ def _matches(look: Look) -> str:
     return _count_hits(look)
 
 
-def _count_hits(look: Look) -> str:
+def _count_hits(look: ToolCallRecord) -> str:
     """Hits of `path:line:text` output; with context lines around them, only those that carry the colon."""
     lines = [line for line in look.body.text.splitlines() if line.strip() and line != "--"]
     context = look.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
@@ -379,14 +379,14 @@ def _hit_path(line: str) -> str | None:
     return "" if _NUMBER_FIRST.match(line) else None
 
 
-def few_hits(look: Look) -> str:
+def few_hits(look: ToolCallRecord) -> str:
     """The hits of a search, where they are few."""
     lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
     hits = list(islice((line for line in lines if _hit_path(line) is not None), MOST_HITS + 1))
     return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 
-def _match_count(look: Look) -> str:
+def _match_count(look: ToolCallRecord) -> str:
     """A JSON answer: its own count, or the length of its list."""
     value = look.body.value
     if isinstance(value, list):

@@ -128,7 +128,7 @@ def squash(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     """The name as it was given."""
     local: str
@@ -191,7 +191,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def act(
-    look: Look,
+    look: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -218,7 +218,7 @@ def act(
 
 
 def judge_action(
-    look: Look,
+    look: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -239,7 +239,7 @@ def judge_action(
     return act(look, family, did, detail, outcome=outcome, paths=paths, wrote=wrote)
 
 
-def take_a_look(call: ToolCall | None, result: ToolResult, redact: Redactor) -> Look:
+def read_tool_call(call: ToolCall | None, result: ToolResult, redact: Redactor) -> ToolCallRecord:
     name = (call.name if call is not None else "") or result.name or ""
     return _look(name, call.arguments if call is not None else "", read_body(result), redact)
 
@@ -247,16 +247,16 @@ def take_a_look(call: ToolCall | None, result: ToolResult, redact: Redactor) -> 
 UNREAD = Body(text="", characters=0, lines=0)
 
 
-def look_at_call(call: ToolCall, redact: Redactor) -> Look:
+def read_call_alone(call: ToolCall, redact: Redactor) -> ToolCallRecord:
     """A call whose result nobody has read yet."""
     return _look(call.name, call.arguments, UNREAD, redact)
 
 
-def _look(name: str, raw: str, body: Body, redact: Redactor) -> Look:
+def _look(name: str, raw: str, body: Body, redact: Redactor) -> ToolCallRecord:
     given = _arguments(raw)
     known = _name(name[:160])
     arguments = {squash(key): item for key, item in given.items()}
-    return Look(
+    return ToolCallRecord(
         tool=known.tool,
         local=known.local,
         words=known.words,

@@ -30,8 +30,8 @@ from midfold.compaction.local.tool_actions import (
 from midfold.compaction.local.tool_call import (
     COMMAND_KEYS,
     Action,
-    Look,
     Outcome,
+    ToolCallRecord,
     act,
     clip,
     flat,
@@ -48,7 +48,7 @@ GOAL_KEYS = ("description", "goal", "task", "objective", "prompt", "instructions
 _BAD = ("failed", "error", "timeout", "timed_out", "cancelled", "canceled", "interrupted")
 
 
-def agent(look: Look) -> Action:
+def agent(look: ToolCallRecord) -> Action:
     goal = look.text(*GOAL_KEYS)
     tasks = look.get("tasks", "agents")
     if not goal and isinstance(tasks, list):
@@ -98,7 +98,7 @@ DEEDS = (
 )  # fmt: skip
 
 
-def browser(look: Look) -> Action:
+def browser(look: ToolCallRecord) -> Action:
     deed = look.text("action", "type", "operation") or next((deed for deed in DEEDS if look.has_word(deed)), "")
     target = look.text("url", "uri")
     if target:
@@ -120,7 +120,7 @@ SHOWN = 4
 _WRITES = ("create", "update", "delete", "remove", "add", "set", "send", "book", "cancel", "save", "post", "put", "modify", "insert", "upload")  # fmt: skip  # noqa: E501
 
 
-def other(look: Look) -> Action:
+def other(look: ToolCallRecord) -> Action:
     body = look.body
     if isinstance(body.value, list):
         detail = plural(len(body.value), "item")
@@ -141,12 +141,12 @@ def other(look: Look) -> Action:
     )
 
 
-def _inner_text(look: Look) -> bool:
+def _inner_text(look: ToolCallRecord) -> bool:
     """Whether the JSON answer was only an envelope, and the body is the text inside."""
     return look.body.text[:64].lstrip()[:1] != "{"
 
 
-def _deed(look: Look) -> str:
+def _deed(look: ToolCallRecord) -> str:
     telling = sorted(((_rank(key, value), key, value) for key, value in look.given.items()), key=lambda item: item[0])
     shown = [f"{look.say(key, 24)}={_show_value(look, value)}" for rank, key, value in telling[:SHOWN] if rank < 9]
     if shown:
@@ -156,7 +156,7 @@ def _deed(look: Look) -> str:
     return "called it"
 
 
-def _show_value(look: Look, value: Any) -> str:
+def _show_value(look: ToolCallRecord, value: Any) -> str:
     if isinstance(value, str):
         return look.say(value, 40)
     if isinstance(value, list):
@@ -187,12 +187,12 @@ ITEM_KEYS = ("todos", "plan", "items", "tasks", "tasklist", "todolist", "steps")
 DONE = ("completed", "complete", "done", "finished")
 
 
-def plan(look: Look) -> Action:
+def plan(look: ToolCallRecord) -> Action:
     items = next((value for key in ITEM_KEYS if isinstance(value := look.get(key), list)), None)
     return judge_action(look, "plan", _plan_deed(look, items), _detail(look, items), content=False)
 
 
-def _plan_deed(look: Look, items: list[Any] | None) -> str:
+def _plan_deed(look: ToolCallRecord, items: list[Any] | None) -> str:
     if items is not None:
         current = next((_label(item) for item in items if _status(item) in ("in_progress", "doing", "active")), "")
         now = f", now {look.quote(current, 70)}" if current else ""
@@ -213,7 +213,7 @@ def _plan_deed(look: Look, items: list[Any] | None) -> str:
     return "looked at the plan"
 
 
-def _detail(look: Look, items: list[Any] | None) -> str:
+def _detail(look: ToolCallRecord, items: list[Any] | None) -> str:
     if items is not None or look.has("taskid", "subject"):
         return "updated"
     return look.size()
@@ -235,7 +235,7 @@ def _label(item: dict[str, Any]) -> str:
 SESSION_KEYS = ("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id", "session")
 
 
-def process(look: Look) -> Action:
+def process(look: ToolCallRecord) -> Action:
     session = look.text(*SESSION_KEYS)
     which = f"session {look.say(session, 40)}" if session else "a process"
     did = f"{_process_deed(look)} {which}"
@@ -250,7 +250,7 @@ def process(look: Look) -> Action:
     return judge_action(look, "process", did, ", ".join([*shown, look.size()]), otherwise="unknown")
 
 
-def _process_deed(look: Look) -> str:
+def _process_deed(look: ToolCallRecord) -> str:
     sent = look.text("chars", "input", "data", "text", "keys")
     if sent.strip():
         return f"sent {look.code(sent, 60)} to"
@@ -268,7 +268,7 @@ def _process_deed(look: Look) -> str:
 URL_KEYS = ("url", "urls", "uri", "href", "link", "address", "source")
 
 
-def web(look: Look) -> Action:
+def web(look: ToolCallRecord) -> Action:
     address, more = _address(look)
     query = look.text("query", "q", "searchterm", "searchquery", "keywords", "prompt")
     if address:
@@ -285,7 +285,7 @@ def web(look: Look) -> Action:
     return judge_action(look, "web", did, detail)
 
 
-def _address(look: Look) -> tuple[str, int]:
+def _address(look: ToolCallRecord) -> tuple[str, int]:
     value = look.get(*URL_KEYS)
     if isinstance(value, list):
         texts = [item for item in value if isinstance(item, str)]
@@ -293,7 +293,7 @@ def _address(look: Look) -> tuple[str, int]:
     return (value, 0) if isinstance(value, str) else ("", 0)
 
 
-Describer = Callable[[Look], Action]
+Describer = Callable[[ToolCallRecord], Action]
 
 _FILE_KEYS = (
     "filepath",
@@ -347,7 +347,7 @@ _VAGUE: dict[str, Describer] = {
 }  # fmt: skip
 
 
-def recognise(look: Look) -> Describer:
+def recognise(look: ToolCallRecord) -> Describer:
     known = _BY_NAME.get(look.local)
     if known is shell and patch_text_in_command(look):
         return patch
@@ -362,16 +362,16 @@ def recognise(look: Look) -> Describer:
     return vague if vague is not None and not look.foreign else other
 
 
-def patch_text_in_command(look: Look) -> bool:
+def patch_text_in_command(look: ToolCallRecord) -> bool:
     return "*** Begin Patch" in look.command[:300]
 
 
-def _is_mistaken(look: Look, known: Describer) -> bool:
+def _is_mistaken(look: ToolCallRecord, known: Describer) -> bool:
     """A server's `list_files` may list files of anything; its arguments must not speak of something else."""
     return known in (agent, plan, process) and not look.arguments
 
 
-def _by_shape(look: Look) -> Describer:
+def _by_shape(look: ToolCallRecord) -> Describer:
     for rule in (_changing, _commanding, _browsing, _planning, _delegating, _searching, _reading):
         found = rule(look)
         if found is not None:
@@ -379,7 +379,7 @@ def _by_shape(look: Look) -> Describer:
     return _by_body(look)
 
 
-def _changing(look: Look) -> Describer | None:
+def _changing(look: ToolCallRecord) -> Describer | None:
     on_file = look.has(*_FILE_KEYS)
     if on_file and look.has("command", "action", "mode") and look.text("command", "action", "mode") in (
         "view", "create", "str_replace", "insert", "undo_edit", "read", "write", "replace", "patch", "append",
@@ -399,7 +399,7 @@ def _changing(look: Look) -> Describer | None:
     return write if on_file and changes else None
 
 
-def _commanding(look: Look) -> Describer | None:
+def _commanding(look: ToolCallRecord) -> Describer | None:
     session = look.has("sessionid", "pid", "processid", "bashid", "shellid", "terminalid")
     if session and (
         look.has("chars", "action", "signal") or look.has_word("process", "stdin", "terminal", "shell", "kill")
@@ -413,7 +413,7 @@ def _commanding(look: Look) -> Describer | None:
     return shell if look.command and (runs or look.has("command", "cmd", "script")) else None
 
 
-def _browsing(look: Look) -> Describer | None:
+def _browsing(look: ToolCallRecord) -> Describer | None:
     if look.has_word("browser", "playwright", "puppeteer", "chrome", "devtools", "screenshot", "navigate"):
         return browser
     if look.has("action") and look.has("coordinate", "selector"):
@@ -423,13 +423,13 @@ def _browsing(look: Look) -> Describer | None:
     return web if look.has_word("web", "internet", "google") and look.has("query", "q") else None
 
 
-def _planning(look: Look) -> Describer | None:
+def _planning(look: ToolCallRecord) -> Describer | None:
     if not look.has_word("todo", "todos", "plan", "task", "tasks") or look.has("goal", "prompt"):
         return None
     return plan if any(isinstance(look.get(key), list) for key in ITEM_KEYS) else None
 
 
-def _delegating(look: Look) -> Describer | None:
+def _delegating(look: ToolCallRecord) -> Describer | None:
     asked = look.has("prompt", "goal", "task", "tasks", "objective", "instructions")
     return (
         agent
@@ -438,7 +438,7 @@ def _delegating(look: Look) -> Describer | None:
     )
 
 
-def _searching(look: Look) -> Describer | None:
+def _searching(look: ToolCallRecord) -> Describer | None:
     by_pattern = look.has(*_PATTERN_KEYS)
     by_name = look.has_word("glob", "files", "file", "find", "list", "ls", "dir")
     if by_pattern:
@@ -451,12 +451,12 @@ def _searching(look: Look) -> Describer | None:
     return listing if listed else None
 
 
-def _reading(look: Look) -> Describer | None:
+def _reading(look: ToolCallRecord) -> Describer | None:
     reads = look.has_word("read", "view", "open", "cat", "show", "load", "file", "get", "image", "document")
     return read if reads and look.has(*_FILE_KEYS) else None
 
 
-def _by_body(look: Look) -> Describer:
+def _by_body(look: ToolCallRecord) -> Describer:
     """Without a call, an output that states how a process ended is still a shell's."""
     body = look.body
     nameless = not look.arguments and not look.local

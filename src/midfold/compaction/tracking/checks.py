@@ -334,7 +334,7 @@ def _go_counts(text: str) -> str:
     return f"{packages.count('ok')} packages ok" + (f", {failed} failed" if failed else "")
 
 
-class CheckBook:
+class CheckTracker:
     """The newest run of each check while a trail is followed."""
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:

@@ -174,7 +174,7 @@ def folders_above(path: str) -> Iterator[str]:
         place = path.rfind("/", 0, place)
 
 
-class RecordBook:
+class FileTracker:
     """Every file that was changed or read. Paths given to it are keys of `places`."""
 
     def __init__(self, trail: Trail) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from midfold.compaction.local.outcome import Body, stated_outcome
-from midfold.compaction.local.tool_call import Look
+from midfold.compaction.local.tool_call import ToolCallRecord
 from midfold.compaction.tracking.entries import RunningTask, Trail, WorldAct
 from midfold.compaction.tracking.shell_effects import Effect
 from midfold.transcript.task_reports import task_reports
@@ -75,7 +75,7 @@ class TaskBook:
             if not report.is_running:
                 self.end(report.task, report.status, at)
 
-    def agent(self, at: int, look: Look, body: Body) -> None:
+    def agent(self, at: int, look: ToolCallRecord, body: Body) -> None:
         """Follow a call that starts, awaits or stops a sub-agent."""
         goal = goal_of(look)
         named = look.get("ids", "agentids", "taskids", "targets")
@@ -96,7 +96,7 @@ class TaskBook:
         came = told.reason if told.failed else found[0] if found else ""
         self._acts.append(WorldAct(what="agent", text=goal, ok=not told.failed, outcome=came, at=at))
 
-    def end_if_reported(self, task: str, at: int, look: Look, body: Body) -> None:
+    def end_if_reported(self, task: str, at: int, look: ToolCallRecord, body: Body) -> None:
         """End a task that a call stopped, or that the answer reports as ended."""
         if look.has_word("close", "stop", "kill", "terminate"):
             self.end(task, "stopped", at)
@@ -107,7 +107,7 @@ class TaskBook:
         if told:
             self.end(task, told[1].lower(), at)
 
-    def process(self, at: int, look: Look, body: Body, *, failed: bool) -> None:
+    def process(self, at: int, look: ToolCallRecord, body: Body, *, failed: bool) -> None:
         """Follow a call that looks at a process or stops it."""
         task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
         if not task or body.running:
@@ -152,7 +152,7 @@ class TaskBook:
             self._running = {key: task for key, task in self._running.items() if name not in task.what}
 
 
-def goal_of(look: Look) -> str:
+def goal_of(look: ToolCallRecord) -> str:
     return f"{SUB_AGENT}{look.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from midfold.compaction.local.digest import is_digest
 from midfold.compaction.local.outcome import Body, read_body, stated_outcome
 from midfold.compaction.local.tool_actions import NEW_KEYS, OLD_KEYS, patch_text
-from midfold.compaction.local.tool_call import Look, identity, look_at_call
+from midfold.compaction.local.tool_call import ToolCallRecord, identity, read_call_alone
 from midfold.compaction.local.tool_kinds import recognise
 from midfold.compaction.omissions import Omissions
-from midfold.compaction.tracking.checks import CheckBook
+from midfold.compaction.tracking.checks import CheckTracker
 from midfold.compaction.tracking.commands import Step, steps_of
 from midfold.compaction.tracking.edits import (
     SCRIPTS,
@@ -46,7 +46,7 @@ from midfold.compaction.tracking.entries import (
     WorldAct,
     newest_files,
 )
-from midfold.compaction.tracking.file_tracker import RecordBook, is_aside_file
+from midfold.compaction.tracking.file_tracker import FileTracker, is_aside_file
 from midfold.compaction.tracking.shell_effects import (
     Effect,
     Fate,
@@ -132,17 +132,17 @@ def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omis
 class _Walk:
     def __init__(self, trail: Trail) -> None:
         self.trail = trail
-        self.book = RecordBook(trail)
+        self.book = FileTracker(trail)
         self.acts = list(trail.acts)
         self.tasks = TaskBook(trail.running, self.acts)
-        self.checks = CheckBook(trail.checks)
+        self.checks = CheckTracker(trail.checks)
         self.branch, self.branch_folder = trail.git.branch, ""
         self.commit = trail.git.commit
         self.scripts: dict[str, str] = {}
         self.whole: dict[str, str | CallAnswer] = {}
         """What was last seen of a file that was shown or written as a whole."""
         self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
-        self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
+        self.tools: dict[Any, Callable[[int, ToolCallRecord, CallAnswer], None]] = {
             "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
             "editor": self._editor, "agent": self._agent, "process": self._process, "other": self._other,
             "search": self._search, "listing": self._search,
@@ -160,7 +160,7 @@ class _Walk:
     # Calls, by family.
 
     def call(self, at: int, call: ToolCall, result: ToolResult | None) -> None:
-        look = look_at_call(call, identity)
+        look = read_call_alone(call, identity)
         family = recognise(look).__name__
         if result is None:
             if family == "agent":
@@ -170,7 +170,7 @@ class _Walk:
         if act is not None:
             act(at, look, CallAnswer(result))
 
-    def _read(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _read(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         paths = look.paths()
         is_content = len(answer.result.text) > LONGEST_MESSAGE and not answer.result.is_error
         if paths and (is_content or not answer.has_failed(content=True)):
@@ -184,13 +184,13 @@ class _Walk:
         if answer is not None and not looked:
             self.whole[key] = answer
 
-    def _search(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _search(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         """What searches find is told relative to where the agent works."""
         if not self.book.places.root:
             lines = answer.result.text[:2_000].split("\n")[:12]
             self.book.places.learn_root_from(line.partition(":")[0] for line in lines)
 
-    def _editor(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _editor(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         command = look.text("command", "action", "operation", "mode")
         if command in ("view", "read", "open"):
             self._read(at, look, answer)
@@ -199,7 +199,7 @@ class _Walk:
         else:
             self._patch(at, look, answer)
 
-    def _write(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _write(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         source, target = look.text("source", "sourcepath", "oldpath", "from"), look.text("destination", "newpath", "to")
         if answer.has_failed():
             return
@@ -233,7 +233,7 @@ class _Walk:
         names = () if is_aside else names_in(content, key)
         self.book.write(key, at, FileEdit(key, "add", lines, 0, names), is_new=is_new)
 
-    def _patch(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _patch(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         if answer.has_failed():
             return
         text = patch_text(look)
@@ -264,7 +264,7 @@ class _Walk:
             else:
                 self.book.write(key, at, change, is_new=change.deed == "add")
 
-    def _other(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _other(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         what = tool_act(look.words, look.tool)
         if not what:
             return
@@ -278,15 +278,15 @@ class _Walk:
 
     # What runs.
 
-    def _agent(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _agent(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         self.tasks.agent(at, look, answer.body)
 
-    def _process(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _process(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         self.tasks.process(at, look, answer.body, failed=answer.has_failed())
 
     # Commands.
 
-    def _shell(self, at: int, look: Look, answer: CallAnswer) -> None:
+    def _shell(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         command = look.command
         folder = look.text("workdir", "cwd", "workingdirectory", "directory")
         self.tasks.shell_in_background(at, command, answer.result.text[:400], answer.body.running)
@@ -512,7 +512,7 @@ def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
     return change if old else change._replace(deed="add")
 
 
-def _lines(look: Look) -> str:
+def _lines(look: ToolCallRecord) -> str:
     """The lines that a call asks for."""
     both = look.get("viewrange", "linerange")
     if isinstance(both, list) and len(both) == 2:
