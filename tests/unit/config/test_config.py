@@ -12,7 +12,7 @@ import yaml
 from midfold.config import FIELDS, Config, json_schema, parse
 from midfold.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def problem(text: str | bytes) -> str:

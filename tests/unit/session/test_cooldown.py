@@ -13,7 +13,7 @@ from midfold.errors import FailureKind, SummaryFailed
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer
 from tests.support.build import WINDOW, assistant, system, user, work
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SESSION = [system(), user("Port the parser."), assistant("Yes."), *work(0, 60)]
 
 

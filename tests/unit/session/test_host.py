@@ -10,7 +10,7 @@ import midfold
 from midfold import EngineHost, Pressure
 from midfold.compaction.handoff import SYSTEM_NOTE, recognise
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "coding-session.json"
 MESSAGES: list[dict[str, Any]] = json.loads(EXAMPLE.read_text(encoding="utf-8"))["messages"]
 
 
