@@ -37,14 +37,14 @@ def history(size: int = 40) -> list[dict[str, Any]]:
 SEAMS = {
     "midfold.compaction.context.follow": "file tracking",
     "midfold.compaction.context.render": "file tracking",
-    "midfold.compaction.tracking.checks.CheckBook.add": "file tracking",
-    "midfold.compaction.context.standing_instructions": "client instructions",
-    "midfold.compaction.local.fold_reader.describe_look": "tool headline",
-    "midfold.compaction.local.fold_reader.head_of": "tool headline",
-    "midfold.compaction.local.fold_reader.FoldReading._drop_stale": "tool headline",
+    "midfold.compaction.tracking.checks.CheckTracker.add": "file tracking",
+    "midfold.compaction.context.find_client_instructions": "client instructions",
+    "midfold.compaction.local.fold_reader.describe_call": "tool headline",
+    "midfold.compaction.local.fold_reader.call_headline": "tool headline",
+    "midfold.compaction.local.fold_reader.FoldReader._drop_stale": "tool headline",
     "midfold.compaction.local.fold_reader.with_credentials": "redaction",
-    "midfold.compaction.local.local_summary.Choice": "local summary",
-    "midfold.compaction.local.local_summary.FoldReading": "local summary",
+    "midfold.compaction.local.local_summary.LineSelection": "local summary",
+    "midfold.compaction.local.local_summary.FoldReader": "local summary",
     "midfold.compaction.assemble.local_audit": "summary check",
 }
 

@@ -6,7 +6,6 @@ import difflib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.fold.test_trail import bash, followed, ran, states
 
 import midfold
 from midfold import Trail
@@ -15,6 +14,7 @@ from midfold.compaction.tracking import follow, missing_checks, parse, render
 from midfold.compaction.tracking.edits import replacement, rewrite
 from midfold.compaction.tracking.entries import CheckRun, FileRead, TrackedFile
 from support.timing import assert_in_proportion
+from tests.unit.compaction.test_trail import bash, followed, ran, states
 
 FILE = "import re\n\nclass Validator:\n    regex = r'^[a-z]+$'\n    message = 'Enter a name.'\n    flags = 0\n"
 LINES = st.lists(st.sampled_from(["a", "b", "c = 1", "", "}"]), max_size=12).map("\n".join)
