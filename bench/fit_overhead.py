@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from midfold import Message, Meter, read, read_usage
+from midfold import Message, Meter, read
 from midfold.models import look_up
+from midfold.types import read_usage
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 METER = Meter()

@@ -7,9 +7,10 @@ from statistics import mean, median
 
 from bench.peers import HERMES, ask
 from bench.workload import best, messages, origin, report
-from midfold import Message, Meter, Part, Text, Thinking, ToolCall, ToolResult, read
+from midfold import Message, Meter, Text, ToolCall, ToolResult, read
 from midfold.transcript.tokenizers import Tokenizer
 from midfold.transcript.tokens import estimate_text
+from midfold.types import Part, Thinking
 
 COUNT = 10_000
 SMALLEST = 50

@@ -35,7 +35,7 @@ ALLOWED_MODULE_NAMES = frozenset(
         "sessions",
     }
 )
-ALLOWED_FILES: frozenset[str] = frozenset()
+ALLOWED_FILES = frozenset({"midfold/compaction/partial.py"})
 ALLOWED_ARGUMENTS: frozenset[str] = frozenset()
 
 ALLOWED_PARTICIPLES = frozenset(

@@ -16,9 +16,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import midfold
+from midfold import errors, types
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "src" / "midfold" / "__init__.pyi"
@@ -28,12 +30,35 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LONGEST_LINE = 200
 
 
+def is_error(kind: object) -> bool:
+    """Return whether a value of `midfold.errors` is one of its classes."""
+    return getattr(kind, "__module__", "") == errors.__name__
+
+
+PUBLIC = {
+    **{name: f"types.{name}" for name in types.__all__},
+    **{
+        name: f"errors.{name}"
+        for name, kind in vars(errors).items()
+        if getattr(kind, "__module__", "") == errors.__name__
+    },
+    **{name: name for name in midfold.__all__},
+}
+"""Public name -> its path below `midfold`."""
+
+
+def value_of(name: str) -> object:
+    """Return the public value of a name."""
+    return attrgetter(PUBLIC[name])(midfold)
+
+
 def stub() -> str:
-    """The public names as type checkers read them."""
+    """Return the public names as type checkers read them."""
     lines = ["# Made by tools/gen_python_doc.py from the table in __init__.py. Do not edit."]
     for module, names in vars(midfold)["_MODULES"].items():
         pairs = [(name.rpartition("=")[2], name.partition("=")[0]) for name in names.split()]
         lines.append(f"from midfold.{module} import {', '.join(f'{there} as {here}' for there, here in pairs)}")
+    lines.append("from midfold import config as config, errors as errors, types as types")
     listed = "".join(f'    "{name}",\n' for name in sorted(midfold.__all__))
     return "\n".join([*lines, "", "__version__: str", "", f"__all__ = [\n{listed}]", ""])
 
@@ -52,20 +77,20 @@ def _table(names: list[str]) -> Iterator[str]:
 
 
 def _signature(name: str) -> str:
-    value = getattr(midfold, name)
+    value = value_of(name)
     if not inspect.isfunction(value):
-        return name
+        return PUBLIC[name]
     pieces: list[str] = []
     for parameter in inspect.signature(value).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in pieces:
             pieces.append("*")
         pieces.append(parameter.name)
-    return f"{name}({', '.join(pieces)})"
+    return f"{PUBLIC[name]}({', '.join(pieces)})"
 
 
 def _line(name: str) -> str:
     """The first sentence of what the code says about a name; what it stands for, where that is an alias."""
-    value = getattr(midfold, name)
+    value = value_of(name)
     if inspect.isclass(value) or inspect.isfunction(value):
         told = inspect.getdoc(value) or ""
         sentence = re.split(r"(?<=[^.][.!?])\s|\n\n", told, maxsplit=1)[0]
@@ -77,7 +102,7 @@ def _line(name: str) -> str:
 
 def _alias(name: str) -> str:
     """An alias as its module defines it."""
-    module, attribute = vars(midfold)["_HOMES"][name]
+    module, attribute = vars(midfold)["_HOMES"].get(name, ("types", name))
     tree = ast.parse(inspect.getsource(import_module(f"midfold.{module}")))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and attribute in [alias.name for alias in node.names]:
@@ -92,15 +117,15 @@ def _alias(name: str) -> str:
 def problems(page: str) -> Iterator[str]:
     """Names without a line, without an example, or with two of them."""
     counted = Counter(name for names in TABLE.findall(page) for name in names.split())
-    yield from (f"{name} is missing" for name in midfold.__all__ if name not in counted)
-    yield from (f"{name} is not public" for name in counted if name not in midfold.__all__)
+    yield from (f"{name} is missing" for name in PUBLIC if name not in counted)
+    yield from (f"{name} is not public" for name in counted if name not in PUBLIC)
     yield from (f"{name} stands there {count} times" for name, count in counted.items() if count > 1)
     for section in page.split("\n## "):
         examples = "\n".join(BLOCK.findall(section))
         for name in " ".join(TABLE.findall(section)).split():
             if not re.search(rf"\b{name}\b", examples):
                 yield f"{name} has no example"
-    yield from (f"{name} has no line" for name in midfold.__all__ if not _line(name))
+    yield from (f"{name} has no line" for name in PUBLIC if not _line(name))
 
 
 def main() -> None:

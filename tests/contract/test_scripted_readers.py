@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import midfold
-from midfold import InMemorySource, Recall
 from midfold.recall import NOTHING
 from midfold.recall.words import SILENT
 from midfold.transcript.message import Transcript
+from midfold.types import InMemorySource, Recall
 from support.data import SHARED, need
 from support.effort import effort
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from midfold import Message, Text, Thinking, ToolCall, ToolResult, read, write
+from midfold import Message, Text, ToolCall, ToolResult, read, write
 from midfold.transcript.laws import pair
 from midfold.transcript.splice import message_bytes, message_value
+from midfold.types import Thinking
 from support import data
 from support.convert import to_anthropic, to_responses
 

@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import midfold
-from midfold import project_prefix
 from midfold.atomic import replace_file
 from midfold.cli.main import main
 from midfold.lab.trajectory_run import SUFFIX
+from midfold.types import project_prefix
 from support.data import need
 from support.trajectories import lines
 

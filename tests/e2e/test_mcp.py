@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 import midfold
-from midfold import AnswerBounds, project_prefix
 from midfold.adapters.claude_code import EVENTS, answer, keep
 from midfold.adapters.mcp_tools import SPECS, SessionTools
 from midfold.cli.main import main
 from midfold.errors import ConfigError
 from midfold.gateway.admission import hash_key, new_key
+from midfold.types import AnswerBounds, project_prefix
 from support.data import need
 
 ROOT = Path(__file__).resolve().parents[2]

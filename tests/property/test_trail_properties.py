@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import midfold
-from midfold import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.compaction.summary import StructuredSummary
 from midfold.compaction.tracking import GitState, follow, latest_checks, parse, render, without_trail
+from midfold.types import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
 
 LARGE = 1_000_000
 FOLDER = "/home/me/project"
@@ -140,7 +140,7 @@ CHANGES: st.SearchStrategy[Call] = (
 )
 
 
-def messages_of(calls: Sequence[Call]) -> midfold.Transcript:
+def messages_of(calls: Sequence[Call]) -> midfold.types.Transcript:
     made: list[dict[str, Any]] = []
     for number, (name, arguments, result) in enumerate(calls):
         function = {"name": name, "arguments": json.dumps(arguments)}

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import midfold
-from midfold import Trail
 from midfold.compaction.tracking import follow
+from midfold.types import Trail
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRUTH = ROOT / "tests" / "data" / "artifacts"
@@ -61,7 +61,7 @@ def halves() -> tuple[list[str], list[str]]:
     return names[0::2], names[1::2]
 
 
-def past_of(session: str) -> midfold.Transcript:
+def past_of(session: str) -> midfold.types.Transcript:
     """The messages before the cut, without system messages."""
     probe = json.loads((SHARED / "probes" / "questions" / f"{session}.json").read_text(encoding="utf-8"))
     with (SHARED / "data" / probe["source"] / "conversations.jsonl").open(encoding="utf-8") as lines:

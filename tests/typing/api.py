@@ -3,7 +3,8 @@
 from typing import assert_type
 
 import midfold
-from midfold import Count, Document, Message, Meter, Text, TokenCounter, Usage
+from midfold import Document, Message, Meter, Text, Usage
+from midfold.types import Count, TokenCounter
 
 
 class Mine:
@@ -23,7 +24,7 @@ def use(source: bytes) -> None:
     assert_type(Meter(counter).count(document.messages), Count)
     changed = document.messages[0].with_parts((Text("x"),))
     assert_type(changed, Message)
-    assert_type(midfold.read_usage({}), Usage | None)
+    assert_type(midfold.types.read_usage({}), Usage | None)
     assert_type(midfold.look_up_model("gpt-5.5").model.context_window, int)
     assert_type(midfold.load_config().config.compression.threshold, float)
     assert_type(midfold.Config().compression.enabled, bool)
@@ -31,8 +32,8 @@ def use(source: bytes) -> None:
         assert_type(sessions, midfold.Sessions)
         assert_type(sessions.session("s").append([]), range)
         assert_type(sessions.session("s").compact().session, midfold.Session)
-        assert_type(sessions.session("s").view(), midfold.View)
-        assert_type(sessions.search("words"), list[midfold.Hit])
+        assert_type(sessions.session("s").view(), midfold.types.View)
+        assert_type(sessions.search("words"), list[midfold.types.Hit])
     assert_type(midfold.compact([]).receipt, midfold.Receipt)
     assert_type(midfold.compact([]).archive, midfold.Archive)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import midfold
 
 if TYPE_CHECKING:
-    from midfold import Transcript
+    from midfold.types import Transcript
 
 MODULE = "midfold.adapters.claude_code"
 SAFE = ("-P",)
@@ -91,7 +91,7 @@ def keep(project: Path, log: Path, size: int, session: str) -> None:
         document = midfold.read(file.read(size))
     with midfold.open(config=midfold.load_config().config) as sessions:
         waits = document.log is not None and document.log.is_open
-        sessions.keep_log(document, midfold.project_prefix(project) + session_name(session), waits=waits)
+        sessions.keep_log(document, midfold.types.project_prefix(project) + session_name(session), waits=waits)
 
 
 def note(messages: Transcript, session: str) -> str:

@@ -17,22 +17,19 @@ from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
 from midfold import (
-    AnswerBounds,
     Config,
-    InMemorySource,
     MemoryConversation,
     MidfoldError,
     Protection,
-    Recall,
     Receipt,
     Setup,
     Summarizer,
-    ToolAnswer,
     ToolSpec,
     learn_limit,
     read,
 )
 from midfold import redact as redact_text
+from midfold.types import AnswerBounds, InMemorySource, Recall, ToolAnswer
 
 Report = Callable[[str], None]
 Piece = int | dict[str, Any]

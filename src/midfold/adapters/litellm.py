@@ -23,8 +23,8 @@ from typing import Any, Unpack
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from midfold import ToolAnswer
 from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings, RunningHistories
+from midfold.types import ToolAnswer
 
 CHATS = ("completion", "acompletion")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

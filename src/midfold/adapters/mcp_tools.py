@@ -16,19 +16,9 @@ from typing import Any
 from uuid import uuid4
 
 import midfold
-from midfold import (
-    Document,
-    MidfoldError,
-    NotStored,
-    Recall,
-    Session,
-    SessionInfo,
-    Sessions,
-    ToolAnswer,
-    ToolSpec,
-    TranscriptError,
-    artifacts_text,
-)
+from midfold import Document, MidfoldError, Session, Sessions, ToolSpec, TranscriptError, artifacts_text
+from midfold.errors import NotStored
+from midfold.types import Recall, SessionInfo, ToolAnswer
 
 SEARCH, UNFOLD, TIMELINE = Recall.tools
 MOST_SESSIONS = 10_000

@@ -16,10 +16,12 @@ from midfold.cache.breakpoints import (
 )
 from midfold.cache.markers import PromptCacheHint
 from midfold.cache.prefix import stable_prefix_cache_key
+from midfold.cache.schedule import break_even
 
 __all__ = [
     "PromptCacheHint",
     "apply_anthropic_cache_control",
+    "break_even",
     "caching_applies",
     "is_claude",
     "layout_for",

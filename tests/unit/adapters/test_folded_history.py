@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from midfold import AnswerBounds, FailureKind, Setup, SummaryFailed, SummaryRequest, ToolSpec
+from midfold import Setup, SummaryFailed, SummaryRequest, ToolSpec
 from midfold.adapters import folded_history
 from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings, answer_recall
 from midfold.recall import NOTHING_FOLDED
+from midfold.types import AnswerBounds, FailureKind
 
 WORDS = "lorem ipsum dolor sit amet " * 110
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from midfold import Message, Opaque, Text, ToolCall, ToolResult, select_tail_by_budget
+from midfold import Message, Text, ToolCall, ToolResult, select_tail_by_budget
 from midfold.compaction.boundary import (
     Layout,
     Plan,
@@ -12,6 +12,7 @@ from midfold.compaction.boundary import (
 )
 from midfold.compaction.handoff import filler, handoff
 from midfold.transcript.laws import legal_cuts
+from midfold.types import Opaque
 
 SYSTEM = Message("system", (Text("rules"),))
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from midfold import SummaryRequest, Transcript, read
+from midfold import SummaryRequest, read
 from midfold.compaction.local.local_summary import NOTICE, local_summary
 from midfold.compaction.redact import redact
 from midfold.compaction.summary import parse_summary
 from midfold.transcript.tokens import estimate_text
+from midfold.types import Transcript
 
 SECRET = "ghp_" + "aB3dE6gH9" * 4
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold import InMemorySource, compact
+from midfold import compact
 from midfold.compaction.archive import PREFIX
 from midfold.compaction.local.step_handles import handle_tokens, without_step_handles
 from midfold.recall import TOOLS
 from midfold.transcript.tokens import estimate_text
+from midfold.types import InMemorySource
 from support.build import assistant, call, user
 from support.hash_seeds import outputs_under_hash_seeds
 

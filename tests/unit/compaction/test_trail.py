@@ -8,20 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 import midfold
-from midfold import Trail
 from midfold.compaction.summary import StructuredSummary
 from midfold.compaction.tracking import follow, parse, render, without_trail
 from midfold.compaction.tracking.checks import check_of
 from midfold.compaction.tracking.commands import steps_of
 from midfold.compaction.tracking.edits import names_in
 from midfold.compaction.tracking.entries import CheckRun, RunningTask, WorldAct
+from midfold.types import Trail
 from support.artifacts import SHARED, Score, halves, score_half
 from support.data import need
 from support.hash_seeds import outputs_under_hash_seeds
 from support.timing import assert_in_proportion
 
 
-def ran(*calls: tuple[str, dict[str, object], str]) -> midfold.Transcript:
+def ran(*calls: tuple[str, dict[str, object], str]) -> midfold.types.Transcript:
     messages: list[dict[str, object]] = [{"role": "user", "content": "go"}]
     for number, (name, arguments, result) in enumerate(calls):
         function = {"name": name, "arguments": json.dumps(arguments)}
@@ -72,7 +72,7 @@ def test_a_folder_that_is_guessed_is_the_same_under_every_hash_seed() -> None:
         "    calls = [{'id': f'c{n}', 'type': 'function', 'function': function}]\n"
         "    turns.append({'role': 'assistant', 'content': None, 'tool_calls': calls})\n"
         "    turns.append({'role': 'tool', 'tool_call_id': f'c{n}', 'content': result})\n"
-        "sys.stdout.write(follow(midfold.Trail(), midfold.read(turns).messages, midfold.redact).root)"
+        "sys.stdout.write(follow(midfold.types.Trail(), midfold.read(turns).messages, midfold.redact).root)"
     )
     assert outputs_under_hash_seeds(script, "1", "2", "3", "4") == {"/home/one"}
 

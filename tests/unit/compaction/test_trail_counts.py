@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midfold
-from midfold import Trail
 from midfold.compaction.summary import StructuredSummary
 from midfold.compaction.tracking import follow, missing_checks, parse, render
 from midfold.compaction.tracking.edits import replacement, rewrite
 from midfold.compaction.tracking.entries import CheckRun, FileRead, TrackedFile
+from midfold.types import Trail
 from support.timing import assert_in_proportion
 from tests.unit.compaction.test_trail import bash, followed, ran, states
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from midfold import Media, Message, Text, Thinking, ToolCall, ToolResult
+from midfold import Media, Message, Text, ToolCall, ToolResult
 from midfold.compaction.redact import redact
 from midfold.compaction.summary import serialize_turns
 from midfold.compaction.truncate import clip, trouble
+from midfold.types import Thinking
 
 MESSAGES = (
     Message("user", (Text("look"), Media("image", "AA"))),

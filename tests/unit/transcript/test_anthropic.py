@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult, read, write
+from midfold import Media, Message, Text, ToolCall, ToolResult, read, write
 from midfold.transcript.anthropic import Anthropic
 from midfold.transcript.splice import message_value
+from midfold.types import Opaque, Thinking
 
 
 def parse(value: Any) -> Message:

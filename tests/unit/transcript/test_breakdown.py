@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from midfold import Meter, Tool, read
+from midfold import Meter, read
 from midfold.transcript.breakdown import KINDS, by_kind, context_breakdown, largest
+from midfold.types import Tool
 
 BODY = {
     "model": "claude-opus-4-6",

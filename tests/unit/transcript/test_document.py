@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from midfold import MalformedTranscript, Message, Text, TranscriptError, read, read_many, write
+from midfold import Message, Text, TranscriptError, read, read_many, write
+from midfold.errors import MalformedTranscript
 from support.timing import assert_in_proportion
 
 CHAT = b"""{

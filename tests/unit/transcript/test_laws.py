@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import itertools
 
-from midfold import Message, Text, Thinking, ToolCall, ToolResult, Transcript
+from midfold import Message, Text, ToolCall, ToolResult
 from midfold.transcript.laws import is_human, legal_cuts, pair, violations
+from midfold.types import Thinking, Transcript
 
 USER = Message("user", (Text("ask"),))
 ANSWER = Message("assistant", (Text("answer"),))

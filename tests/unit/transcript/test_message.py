@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from midfold import Message, Opaque, Text, ToolCall, read
+from midfold import Message, Text, ToolCall, read
 from midfold.transcript.message import Part
+from midfold.types import Opaque
 
 
 def one(source: bytes) -> Message:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from midfold import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult, read, write
+from midfold import Media, Message, Text, ToolCall, ToolResult, read, write
 from midfold.transcript.openai_responses import OpenAIResponses
 from midfold.transcript.splice import message_value
+from midfold.types import Opaque, Thinking
 
 
 def parse(value: Any) -> Message:

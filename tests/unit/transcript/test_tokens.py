@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from midfold import Media, Message, Meter, Opaque, Text, Thinking, Tool, ToolCall, ToolResult, read
+from midfold import Media, Message, Meter, Text, ToolCall, ToolResult, read
 from midfold.transcript.tokens import (
     ESTIMATE,
     IMAGE_UNITS,
@@ -17,6 +17,7 @@ from midfold.transcript.tokens import (
     estimate_text,
     part_units,
 )
+from midfold.types import Opaque, Thinking, Tool
 
 
 class Counting:

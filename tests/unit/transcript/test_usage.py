@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from midfold import Usage, read_usage
+from midfold import Usage
+from midfold.types import read_usage
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from midfold import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult, TranscriptError, read, write
+from midfold import Media, Message, Text, ToolCall, ToolResult, TranscriptError, read, write
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.splice import message_bytes, message_value
+from midfold.types import Opaque, Thinking
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

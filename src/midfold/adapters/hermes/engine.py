@@ -22,7 +22,6 @@ from midfold import (
     Config,
     ConfigError,
     MemoryConversation,
-    Recall,
     Setup,
     SummaryAnswer,
     SummaryRequest,
@@ -32,6 +31,7 @@ from midfold import (
 )
 from midfold.adapters.hermes.model_summary import Call, hermes_call, memory_lines, notes_of, summarize_with, with_memory
 from midfold.adapters.hermes.storage import HermesSessions
+from midfold.types import Recall
 
 NAME = "midfold"
 STORED = "_db_persisted"

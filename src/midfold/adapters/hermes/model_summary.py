@@ -22,7 +22,8 @@ from typing import Any
 
 import msgspec
 
-from midfold import SummaryAnswer, SummaryFailed, SummaryRequest, bare_summary, estimate_text
+from midfold import SummaryAnswer, SummaryFailed, SummaryRequest, estimate_text
+from midfold.types import bare_summary
 
 Call = Callable[..., Any]
 
