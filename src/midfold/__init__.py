@@ -12,7 +12,7 @@ checkers read (`__init__.pyi`) and docs/reference/python.md. A module is importe
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "api": "Compaction compact",
