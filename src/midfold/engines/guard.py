@@ -109,7 +109,7 @@ def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:
         except StopIteration as stop:
             return _legal(stop.value, request)
         if not isinstance(ask, SummaryRequest):
-            raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryAsk")
+            raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryRequest")
         answer = yield ask
 
 
