@@ -71,7 +71,8 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     """
     if isinstance(engine, Compressor) or not outcome.changed:
         return outcome
-    missing = Job(request).words.missing_from(outcome.messages)
+    job = Job(request)
+    missing = job.words.missing_from(outcome.messages)
     if not missing:
         return outcome
     notice = (

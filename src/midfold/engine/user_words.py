@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 from midfold.engine.previews import Ends, ladder_for
 from midfold.fold.archive import handle_of
@@ -35,12 +35,13 @@ STAYING_OF_TARGET = 0.1
 
 
 class WordsOfUser:
-    """The user's words in the messages of a job and in the handoff before it, read once."""
+    """The user's words in the messages of a job and in the handoff before it, read once.
 
-    def __init__(self, job: Job, beside: Callable[[], Container[int]]) -> None:
-        self.job = job
-        self._find_beside = beside
-        """Returns the places of messages that also hold a client's summary."""
+    The job owns this object, which refers to it weakly: a cycle would keep a large request in memory after its end.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job: Job = proxy(job)
         self._records: dict[Plan, RecordText] = {}
 
     @cached_property
@@ -68,12 +69,12 @@ class WordsOfUser:
     @cached_property
     def _speech(self) -> dict[int, tuple[list[Words], str]]:
         """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
-        job, tools, beside = self.job, dict[str, str](), self._find_beside()
+        job, tools = self.job, dict[str, str]()
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
             if index in job.ours:
                 continue
-            said = words_of(without_summary(message) if index in beside else message, tools)
+            said = words_of(without_summary(message) if index in job.beside else message, tools)
             report = reports_finished(message)
             if said or report:
                 handle, redact = handle_of(message), job.request.redact
