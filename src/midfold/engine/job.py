@@ -102,7 +102,7 @@ class Job:
         """The largest size the view should have: the one that was asked for, else just below the threshold."""
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
         """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
-        self.words = WordsOfUser(self)
+        self.words = WordsOfUser(self, lambda job: job._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
@@ -191,11 +191,6 @@ class Job:
     def ours(self) -> dict[int, Generated]:
         """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
         return self._generated_messages[0]
-
-    @property
-    def beside(self) -> dict[int, Generated]:
-        """Summaries of clients in messages that also hold the user's words, by their places."""
-        return self._generated_messages[1]
 
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
@@ -319,7 +314,9 @@ class Job:
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
         turns = self._turns(plan)
-        return tuple([without_summary(turns[index]) if index in self.beside else turns[index] for index in turns])
+        return tuple(
+            [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
+        )
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import proxy
@@ -40,8 +41,10 @@ class WordsOfUser:
     The job owns this object, which refers to it weakly: a cycle would keep a large request in memory after its end.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, beside: Callable[[Job], Container[int]]) -> None:
         self.job: Job = proxy(job)
+        self._find_beside = beside
+        """Returns the places of a job's messages that also hold a client's summary."""
         self._records: dict[Plan, RecordText] = {}
 
     @cached_property
@@ -69,12 +72,12 @@ class WordsOfUser:
     @cached_property
     def _speech(self) -> dict[int, tuple[list[Words], str]]:
         """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
-        job, tools = self.job, dict[str, str]()
+        job, tools, beside = self.job, dict[str, str](), self._find_beside(self.job)
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
             if index in job.ours:
                 continue
-            said = words_of(without_summary(message) if index in job.beside else message, tools)
+            said = words_of(without_summary(message) if index in beside else message, tools)
             report = reports_finished(message)
             if said or report:
                 handle, redact = handle_of(message), job.request.redact
