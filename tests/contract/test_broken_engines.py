@@ -47,7 +47,10 @@ FAILING = {
     "compress raises in our words": ("    def compress(self, request):\n" + REFUSES, "no answer with"),
     "compress raises at its end": ("    def compress(self, request):\n" + LATER + RAISES, "ZeroDivisionError"),
     "compress gives nothing": ("    def compress(self, request):\n        pass\n", "expected a generator"),
-    "compress asks for words": ("    def compress(self, request):\n        yield 'what?'\n", "expected a SummaryRequest"),
+    "compress asks for words": (
+        "    def compress(self, request):\n        yield 'what?'\n",
+        "expected a SummaryRequest",
+    ),
     "its outcome is nothing": ("    def compress(self, request):\n" + LATER, "expected an Outcome"),
     "its messages are none": ("    def compress(self, request):\n" + GIVES.format("()"), "gave back no messages"),
     "its messages are words": ("    def compress(self, request):\n" + GIVES.format("('a',)"), "no tuple of Message"),

@@ -102,7 +102,7 @@ class CompactionContext:
         """The largest size the view should have: the one that was asked for, else just below the threshold."""
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
         """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
-        self.words = WordsOfUser(self, lambda: self._generated_messages[1])
+        self.words = WordsOfUser(self, lambda job: job._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property

@@ -50,6 +50,7 @@ MIN_TASK_TOKENS = 25
 MAX_LINE_CHARACTERS = (600, 240, 120, 60, 40)
 """Length to which the lines of an outline are cut, until they fit."""
 MAX_READ_CHARACTERS = 200_000
+"""Characters of one message, half of them at each end, that are searched for rules: that takes 0.1 s."""
 NEAR_START = 24
 """Characters before a phrase that states a rule: closer to the start it is a directive."""
 LONG_LINE = 200
@@ -266,11 +267,11 @@ class UserRecord:
         """Return the record within its budget, and what of rules, decisions and tasks did not fit."""
         if not self.entries:
             return NO_RECORD
-        chosen = _Selection(self.entries, max_tokens - HEADING_TOKENS, max_other_tokens).choose()
+        selection = _Selection(self.entries, max_tokens - HEADING_TOKENS, max_other_tokens)
         entries: list[Words] = []
         omitted: list[OmittedWords] = []
-        for entry, text in zip(self.entries, chosen, strict=True):
-            if text != entry.text and (lost := _lost_tokens(entry.text, text)):
+        for entry, units, text in zip(self.entries, selection.units, selection.choose(), strict=True):
+            if text != entry.text and (lost := _lost_tokens(units, text)):
                 omitted.append(OmittedWords(handle=entry.handle, tokens=lost, kept_tokens=estimate_text(text)))
             if text:
                 entries.append(
@@ -332,11 +333,11 @@ class WordsLine(NamedTuple):
 
 
 def _units(text: str) -> list[WordsLine]:
-    """Return the lines of a text; a command in a fence below a rule ("Run exactly:") belongs to the rule."""
+    """Return the lines that are read of a text; a command in a fence below a rule ("Run exactly:") belongs to it."""
     units: list[WordsLine] = []
     is_code = False
     demanded = 0
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(_readable(text).split("\n")):
         is_fence = line.lstrip().startswith("```")
         pieces = [line] if len(line) <= LONG_LINE or is_code else _SENTENCE_END.split(line)
         is_machine = is_code or is_fence or _MACHINE.match(line) is not None
@@ -360,10 +361,10 @@ def _items(text: str) -> int:
     return sum(_ITEM.match(line) is not None for line in text.split("\n"))
 
 
-def _lost_tokens(text: str, kept: str) -> int:
+def _lost_tokens(units: Iterable[WordsLine], kept: str) -> int:
     """Return the tokens of rules, decisions and items of a text that are not kept."""
-    units = [unit for unit in _units(text) if unit.level or _ITEM.match(unit.text)]
-    return sum(estimate_text(unit.text) for unit in units if unit.text.strip() not in kept)
+    lost = (unit.text for unit in units if unit.level or _ITEM.match(unit.text))
+    return sum(estimate_text(text) for text in lost if text.strip() not in kept)
 
 
 class _Selection:
@@ -374,13 +375,13 @@ class _Selection:
         self.left = budget
         self.other_left = other_budget
         self.sizes = [estimate_text(entry.text) + LABEL_TOKENS for entry in entries]
+        self.units = [_units(entry.text) for entry in entries]
         self.kept: list[set[int] | None] = [set() for _ in entries]
         """Numbers of the units that are kept; None: all of the text."""
 
     def choose(self) -> list[str]:
         """Return what is kept of each entry; empty for those that are omitted."""
-        units = [_units(_readable(entry.text)) for entry in self.entries]
-        self.units = units
+        units = self.units
         newest_first = range(len(units) - 1, -1, -1)
         found = self._find_tasks()
         tasks = [at for at in newest_first if at in found]

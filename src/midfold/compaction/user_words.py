@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 from midfold.compaction.archive import handle_of
 from midfold.compaction.boundary import Plan
@@ -35,12 +36,15 @@ STAYING_OF_TARGET = 0.1
 
 
 class WordsOfUser:
-    """The user's words in the messages of a job and in the handoff before it, read once."""
+    """The user's words in the messages of a job and in the handoff before it, read once.
 
-    def __init__(self, job: CompactionContext, beside: Callable[[], Container[int]]) -> None:
-        self.job = job
+    The job owns this object, which refers to it weakly: a cycle would keep a large request in memory after its end.
+    """
+
+    def __init__(self, job: CompactionContext, beside: Callable[[CompactionContext], Container[int]]) -> None:
+        self.job: CompactionContext = proxy(job)
         self._find_beside = beside
-        """Returns the places of messages that also hold a client's summary."""
+        """Returns the places of a job's messages that also hold a client's summary."""
         self._records: dict[Plan, RecordText] = {}
 
     @cached_property
@@ -68,7 +72,7 @@ class WordsOfUser:
     @cached_property
     def _speech(self) -> dict[int, tuple[list[Words], str]]:
         """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
-        job, tools, beside = self.job, dict[str, str](), self._find_beside()
+        job, tools, beside = self.job, dict[str, str](), self._find_beside(self.job)
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
             if index in job.ours:

@@ -74,7 +74,8 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     """
     if isinstance(engine, Compressor) or not outcome.changed:
         return outcome
-    missing = CompactionContext(request).words.missing_from(outcome.messages)
+    job = CompactionContext(request)
+    missing = job.words.missing_from(outcome.messages)
     if not missing:
         return outcome
     notice = (

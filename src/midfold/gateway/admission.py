@@ -164,27 +164,38 @@ def _is_key(text: bytes, keys: GatewayKeys) -> bool:
 
 LARGE_TO_RETURN = 2_000_000
 """Bytes of a request after which it is worth the while."""
-PAUSE = 2.0
-"""Seconds; by then a request is recorded, too."""
+TRIM_SECONDS = (2.0, *(4.0,) * 10)
+"""Pauses before each trim after a large request: threads may work on it for a while after its client has gone."""
 M_MMAP_THRESHOLD = -3
 OWN_PAGES = 1 << 20
 
 
 class MemoryTrimmer:
-    """Told about every body that is over, it gives back what large ones have left."""
+    """Returns the memory of large requests to the system, some time after they have ended."""
 
     def __init__(self) -> None:
-        self._is_waiting = False
+        self._next: asyncio.TimerHandle | None = None
+        self._pauses: Iterator[float] = iter(())
 
     def __call__(self, size: int) -> None:
-        if size < LARGE_TO_RETURN or self._is_waiting:
+        """Note that a request with a body of this size has ended."""
+        if size < LARGE_TO_RETURN:
             return
-        self._is_waiting = True
-        asyncio.get_running_loop().call_later(PAUSE, self._begin)
+        soon = asyncio.get_running_loop().time() + TRIM_SECONDS[0]
+        self._pauses = iter(TRIM_SECONDS)
+        if self._next is None or self._next.when() > soon:
+            self._wait()
 
-    def _begin(self) -> None:
-        self._is_waiting = False
+    def _wait(self) -> None:
+        """Schedule the next trim in place of any other; none after the last pause."""
+        if self._next is not None:
+            self._next.cancel()
+        pause = next(self._pauses, None)
+        self._next = None if pause is None else asyncio.get_running_loop().call_later(pause, self._trim)
+
+    def _trim(self) -> None:
         asyncio.get_running_loop().run_in_executor(None, give_back)
+        self._wait()
 
 
 def give_back() -> None:

@@ -49,6 +49,8 @@ _SUMMARY_TOOLS = re.compile(r"summar|condens|compact", re.I)
 MAX_OPENING_MESSAGES = 60
 """Messages of a conversation in which a client's summary is looked for; Codex keeps the user's before it."""
 MAX_OPENING_BYTES = 400_000
+MAX_ASK_CHARACTERS = 20_000
+"""Characters at either end of a message in which a request for a summary is looked for."""
 SHORTEST_LINE = 30
 MAX_LINES_READ = 2_000
 LINES_PER_THIRD = 4
@@ -96,7 +98,9 @@ def may_continue(body: bytes) -> bool:
 
 def asks_for_summary(talk: Transcript) -> bool:
     """Return whether the newest message may ask the model for a summary."""
-    return bool(talk) and _ASKS.search(talk[-1].text) is not None
+    text = talk[-1].text if talk else ""
+    ends = (text,) if len(text) <= 2 * MAX_ASK_CHARACTERS else (text[:MAX_ASK_CHARACTERS], text[-MAX_ASK_CHARACTERS:])
+    return any(_ASKS.search(end) is not None for end in ends)
 
 
 def summary_in(turn: ModelAnswer) -> str:
