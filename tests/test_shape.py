@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_FUNCTION = 60
+MAX_LINES = 74_000
+MAX_PATTERNS = 480
+"""Budgets that may only fall, or the commit says why."""
 MOST_METHODS = 20
 SMALLEST_OWN_FILE = 100
 parse = cache(ast.parse)
@@ -275,3 +279,48 @@ def test_the_lock_files_pin_hashes_and_name_no_address() -> None:
         assert all("--hash=sha256:" in block for block in blocks)
         assert "://" not in text
         assert "--index-url" not in text
+
+
+# Language: see CONTRIBUTING.md.
+
+QUESTION = re.compile(r"(?:What|Which|Whether|Who|Whose|How|Where)\b")
+DIALECT = re.compile(
+    r"\b(?:told|whoever|whomever|somebody|nobody|gives? way|comes? to nothing|leads? over|but for|stands? for)\b", re.I
+)
+MAX_DIALECT_WORDS = 0
+MAX_QUESTION_DOCSTRINGS = 0
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Yield every docstring, those of attributes included."""
+    for node in ast.walk(parse(source)):
+        for part in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            if (
+                isinstance(part, ast.Expr)
+                and isinstance(part.value, ast.Constant)
+                and isinstance(part.value.value, str)
+            ):
+                yield part.value.value.strip()
+
+
+def test_docstrings_are_plain_english(sources: dict[str, str]) -> None:
+    texts = [text for source in sources.values() for text in docstrings(source)]
+    questions = [text for text in texts if QUESTION.match(text)]
+    dialect = [text for text in texts if DIALECT.search(text)]
+    assert len(questions) <= MAX_QUESTION_DOCSTRINGS, questions[:10]
+    assert len(dialect) <= MAX_DIALECT_WORDS, dialect[:10]
+
+
+def test_budgets_are_printed(sources: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Print the sizes that may only fall."""
+    functions = sum(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for source in sources.values()
+        for node in ast.walk(parse(source))
+    )
+    lines = sum(source.count("\n") for source in sources.values())
+    patterns = sum(len(re.findall(r"\bre2?\.compile\(", source)) for source in sources.values())
+    with capsys.disabled():
+        sys.stdout.write(f"\n{len(sources)} files, {lines:,} lines, {functions:,} functions, {patterns} patterns\n")
+    assert lines <= MAX_LINES
+    assert patterns <= MAX_PATTERNS
