@@ -86,8 +86,8 @@ def burdened(process: Process, work: Callable[[], Any]) -> Any:
 
 
 def assert_let_go(process: Process, before: int) -> None:
-    """What requests took is free again, soon."""
-    ends = time.monotonic() + 20
+    """Require that the memory of requests is given back, also by folds that go on after their client has left."""
+    ends = time.monotonic() + 60
     while process.memory() - before > FREED and time.monotonic() < ends:
         time.sleep(0.2)
     assert process.memory() - before < FREED

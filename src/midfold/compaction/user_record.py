@@ -233,14 +233,19 @@ class UserRecord:
 
     def __init__(self, entries: Iterable[Words] = ()) -> None:
         self.entries: list[Words] = list(entries)
+        self._seen = {key for entry in self.entries for key in (entry.text, entry.handle) if key}
+        """Texts and handles of all entries: most words are in no earlier entry, and those are not searched."""
 
     def add(self, words: Words) -> None:
         """Append words; a message that is already in the record, whole or shortened, stands once."""
-        same = [
-            place
-            for place, entry in enumerate(self.entries)
-            if entry.text == words.text or (not entry.is_whole and entry.handle == words.handle != "")
-        ]
+        same = []
+        if words.text in self._seen or words.handle in self._seen:
+            same = [
+                place
+                for place, entry in enumerate(self.entries)
+                if entry.text == words.text or (not entry.is_whole and entry.handle == words.handle != "")
+            ]
+        self._seen.update(filter(None, (words.text, words.handle)))
         for place in reversed(same):
             if self.entries[place].is_finished and self.entries[place].text == words.text:
                 words = msgspec.structs.replace(words, is_finished=False)
@@ -385,7 +390,7 @@ class _Selection:
         newest_first = range(len(units) - 1, -1, -1)
         found = self._find_tasks()
         tasks = [at for at in newest_first if at in found]
-        others = [at for at in newest_first if at not in found and not any(unit.level for unit in units[at])]
+        others = {at for at in newest_first if at not in found and not any(unit.level for unit in units[at])}
         needed = sum(self.sizes) - sum(self.sizes[at] for at in others)
         if needed <= self.left:
             for at in newest_first:

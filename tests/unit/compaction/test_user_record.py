@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import midfold
@@ -187,3 +189,13 @@ def test_rules_are_not_marked_as_finished() -> None:
     kept = UserRecord([Words("Paint the house."), Words("Never push to main.")])
     kept.finish("The task is complete")
     assert [words.is_finished for words in kept.entries] == [True, False]
+
+
+def test_many_different_messages_take_linear_time() -> None:
+    record, began = UserRecord(), time.perf_counter()
+    for number in range(10_000):
+        record.add(Words(f"message {number}", f"mf-{number:06x}"))
+    assert time.perf_counter() - began < 1, "each message was compared with all before it"
+    record.add(Words("message 7", "mf-000007"))
+    assert len(record.entries) == 10_000
+    assert record.entries[-1].text == "message 7"

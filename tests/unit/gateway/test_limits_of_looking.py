@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from midfold.compaction import injection as hostile
 from midfold.compaction.injection import harmless
 from midfold.gateway import peek as peeking
+from midfold.gateway.client_compactions import asks_for_summary
 from midfold.gateway.peek import (
     MOST_IN_ONE,
     MOST_MESSAGES,
@@ -24,6 +25,7 @@ from midfold.gateway.peek import (
     structural_values,
 )
 from midfold.gateway.request_size import without_markers
+from midfold.transcript.message import Message, Text
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)
@@ -174,3 +176,12 @@ def test_a_request_of_too_many_pieces_is_known_before_it_is_read(body: bytes, cr
 def test_half_a_character_is_read_slowly_and_within_the_same_limits() -> None:
     found = peek_slowly(b'{"x":"\\ud83d","model":"' + b"m" * 5_000 + b'","stream":true}')
     assert found is not None and found.is_overlong and found.is_streaming
+
+
+def test_request_for_a_summary_is_found_at_either_end_of_a_long_message() -> None:
+    filling = "\n" * 1_000_000
+    for text in (f"Summarize this:{filling}", f"{filling}Now summarize this."):
+        assert asks_for_summary((Message("user", (Text(text),)),))
+    began = time.perf_counter()
+    assert not asks_for_summary((Message("user", (Text(filling * 20),)),))
+    assert time.perf_counter() - began < 0.1, "the whole text is not searched"
