@@ -1,13 +1,11 @@
-"""A fold read once, as what happened in it: steps in order, and for each the whole lines that could be told of it.
+"""Read a fold once into steps in order, each with the lines that a summary may include.
 
-Rules of this file:
-1. A step is something the user said, something the agent said, or a call with its result. Nothing is rewritten: lines
-   of results, added lines of edits and sentences of what was said stand as they stood, without the space around them.
-2. Every text is redacted before it is cut into lines, and read once. Very long folds are read by the beginning and the
-   end of each text; where that is too much, too, only the newest messages, and of the others those in which nothing
-   is called: what the user asked, and what the agent answered.
-3. Arguments of calls are told by the step's own line, not as facts; of files that were written, the lines are.
-4. A line of a result that may be taken for an order is not told.
+1. A step is a user message, an assistant message, or a tool call with its result. Lines and sentences are verbatim,
+   without surrounding whitespace.
+2. Every text is redacted before it is split into lines. In very long folds only the beginning and end of each text
+   are read; if that is still too much, the newest messages and the older ones without tool calls.
+3. Call arguments appear in the step's headline only; of written files the added lines are candidates.
+4. Result lines that may be prompt injections are omitted.
 """
 
 from __future__ import annotations
@@ -37,30 +35,30 @@ from midfold.transcript.task_reports import task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
 SCANNED = 300_000
-"""Characters that are read at most, more or less."""
+"""Approximate maximum of characters read."""
 ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
 PER_TEXT = 80
-"""What a text costs beside its characters, in such."""
+"""Fixed cost of a text, in characters."""
 MARGIN = 256
-"""Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
+"""Characters redacted beyond a cut: half of a credential would not be recognized."""
 MOST_DESCRIBED = 300
-"""Newest calls whose outcome is told; older ones are told by what was called."""
+"""Maximum number of newest calls described with their outcome; older ones have no headline."""
 MOST_REDACTED = 1_000
-"""Pieces of calls that are remembered as they were redacted: a call is told more than once."""
+"""Maximum number of redacted call texts in the cache: each is used more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LOOKS = ("read", "search", "list")
 SHORT_RESULT = 4
-"""Lines; of a result that has no more, every line can be told, whether it has names or not."""
+"""Maximum lines of a result whose lines are all candidates, with or without names."""
 RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
 GAP = "[… "
-"""Before what was left out of a result: a mark of the view, nothing that was printed."""
+"""Marker for omitted output; it comes from the view, not from the tool."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _STOP = re.compile(r"[.!?。][ \t]")
 _HIT, _AROUND = re.compile(r"(?:\S{1,200}:)?[0-9]{1,7}:"), re.compile(r"(?:\S{1,200}-)?[0-9]{1,7}-")
-"""Lines that `grep` found, and lines around them."""
+"""Matches that `grep` prints, and their context lines."""
 MOST_OF_SEARCH = 0.6
-"""Of a result: with so many of both it is that of a search."""
+"""Share of a result's lines that must be matches or context for it to count as search output."""
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
 _FRAME = re.compile(
@@ -68,7 +66,7 @@ _FRAME = re.compile(
     r"if err != nil|\w+,$|expect\(|assert|</?[\w.]{1,60}[^>]{0,80}>?$|"
     r"[\w-]{1,40}=(?:\"[^\"]{0,240}\"|\{[^}]{0,240}\})/?>?$)"
 )
-"""An added line that stands around what was changed."""
+"""An added line that is only boilerplate around a change."""
 _IDLE = re.compile(
     r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
     r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information|"
@@ -84,37 +82,38 @@ _IDLE_MARKS = (
     "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ", "Traceback ", "Collecting ",
     "Downloading ", "Obtaining ", "Installing ", "Building ", "Preparing ", "total ",
 )  # fmt: skip
-"""A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
-while something is installed, the frames of a traceback with their code, the times and ids of a record."""
+"""Lines without information, and substrings that any such line contains: passed tests, text around an error, links,
+installation progress, traceback frames with their code, times and ids of records.
+"""
 FRAME = 'File "'
 MOST_TELLING = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
 class Kind:
-    """Whose step it is. Numbers: to look up the members of an enumeration takes ten times as long."""
+    """Kinds of steps. Plain integers, because enum member lookup is ten times slower."""
 
     USER, SAID, CALL, NOTE = range(4)
 
 
 class Line(msgspec.Struct, eq=False):
-    """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
+    """Consecutive lines or a sentence of a step that a summary may include, with their names and value."""
 
     step: FoldStep
     first: int
     last: int
-    """The places of the first and the last line among those of the step; -1: the step's own line."""
+    """Indexes of the first and last line among the step's rows; -1 is the step's headline."""
     names: tuple[NameCounts, ...]
     base: float = 0.0
-    """What it is worth beside its names; until it is judged, at most."""
+    """Value apart from its names; an upper bound until the line is judged."""
     binds: bool = True
-    """Whether it says what its names are."""
+    """Whether the text explains its names."""
     cost: float = 0.0
     is_intent: bool = False
     is_weighed: bool = False
     is_judged: bool = False
     words: frozenset[str] = frozenset()
-    """Those of a sentence of the agent's, where it may be told."""
+    """Words of an assistant sentence that may be included."""
 
     @property
     def text(self) -> str:
@@ -125,81 +124,81 @@ class Line(msgspec.Struct, eq=False):
 
 
 class FoldStep(msgspec.Struct, eq=False):
-    """Something that happened: a line on it, and the lines that could stand below."""
+    """One event of the fold: a headline and the lines that can be included below it."""
 
     kind: int
     at: int
     call: ToolCall | None = None
     texts: tuple[str, ...] = ()
     is_end: bool = True
-    """Whether the text it was found in ends with it."""
+    """Whether the text that contains the step ends with it."""
     age: float = 1.0
-    """What its age makes of its worth."""
+    """Multiplier for the age of the step."""
     length: int = 0
-    """Characters of what the user said."""
+    """Characters of the user's text."""
     head: str = ""
     file: str = ""
     again: str = ""
-    """The file that the head names, and the head as it is told where that file was told before."""
+    """File that the headline names, and the headline for use after that file was already named."""
     head_base: float = 0.0
     names_count: float = 1.0
-    """What the names in its lines count."""
+    """Multiplier for the names in its lines."""
     is_stale: bool = False
-    """Whether it shows what a file had before one was changed, or stands behind the fold."""
+    """Whether it shows file content from before a later change, or is behind the fold."""
     head_cost: float = 0.0
     again_cost: float = 0.0
     head_names: tuple[NameCounts, ...] = ()
     rows: list[str] = []
-    """Everything that can be told of it, in order."""
+    """All lines of the step that can be included, in order."""
     lines: list[Line] = []
-    """What of that is worth considering."""
+    """Candidates among the rows."""
     telling: frozenset[int] = frozenset()
-    """The places of the lines that say most of an edit."""
+    """Indexes of the most informative lines of an edit."""
     gone: list[str] = []
-    """The lines that an edit took out."""
+    """Lines that an edit removed."""
     result: ToolResult | None = None
     action: Action | None = None
     look: ToolCallRecord | None = None
     is_answer: bool = False
-    """Whether the agent ended its turn with it."""
+    """Whether it ends the assistant's turn."""
     is_rule: bool = False
-    """Whether a note is an instruction: what a local command printed, or where the client runs, is none."""
+    """Whether a note is an instruction, not the output of a local command or the client's environment."""
     is_unseen: bool = False
-    """Whether it did something in a message behind the handoff: lines of its result may be shown nowhere."""
+    """Whether it did something in a message behind the handoff, where its result may be truncated."""
     has_reply: bool = False
     is_reply: bool = False
-    """Whether its result is what the user said, and whether it is that."""
+    """Whether its result contains a user reply, and whether the step is that reply."""
 
     @property
     def is_bare_look(self) -> bool:
-        """Whether its line says of a look at something only that it was taken."""
+        """Return whether the headline of a read, search or listing has no outcome."""
         return self.action is not None and self.action.family in LOOKS and " → " not in self.head
 
 
 class FoldReader:
-    """The steps of a fold, and the census of its names."""
+    """Steps of a fold and the counts of its names."""
 
     def __init__(self, ask: SummaryRequest, scanned: int = SCANNED, *, only_names: bool = False) -> None:
         self.ask = ask
         self._only_names = only_names
-        """Whether nothing is to be told of it: no lines are made."""
+        """Whether to count names only, without collecting lines."""
         self._redact = lru_cache(MOST_REDACTED)(ask.redact)
         messages = (*ask.before, *ask.messages, *ask.after)
         self.length = len(messages)
         self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
         self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
-        """The folder in which the work is done; paths are told from there."""
+        """Working directory; paths are written relative to it."""
         places = places_to_read(messages, scanned)
         self.room = room_for(places.values(), scanned)
         self.longest = self.room + 2 * MARGIN
-        """Characters of a text that is read whole."""
+        """Maximum characters of a text that is read whole."""
         self.census = IdentifierCounts()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
-        """The names of every line that was read: many stand in more than one place."""
+        """Cache of the names in each line: many lines occur more than once."""
         self.inside: set[NameCounts] = set()
-        """Names of the fold."""
+        """Names in the fold."""
         self.seen: set[NameCounts] = set()
-        """Names that a reader has anyway, in messages that stay."""
+        """Names visible in messages that stay."""
         self.staying: set[str] = set()
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
@@ -226,8 +225,10 @@ class FoldReader:
             step.lines = []
 
     def _drop_stale(self) -> None:
-        """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
-        well printed. What was looked at before the last change of a file is stale, and what stands behind the fold."""
+        """Drop lines that a later edit removed, lines of scratch files, and output of successful checks and commits.
+
+        Mark reads before the last file change, and reads behind the fold, as stale.
+        """
         gone_of: dict[str, set[str]] = {}
         is_changed = False
         for step in reversed(self.steps):
@@ -250,7 +251,7 @@ class FoldReader:
                 step.telling = frozenset(islice(places, MOST_TELLING))
 
     def _is_change(self, action: Action, look: ToolCallRecord) -> bool:
-        """Whether a call changes a file of the work, be it by a script."""
+        """Return whether a call changes a file of the task, directly or by a script."""
         path = action.paths[0] if action.paths else ""
         is_written = action.wrote and path and action.family != "other" and path not in self._scratch
         return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
@@ -265,22 +266,24 @@ class FoldReader:
         return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
 
     def is_below(self, at: int) -> bool:
-        """Whether a message stands behind the handoff."""
+        """Return whether a message is behind the handoff."""
         return at >= self.fold.stop + len(self.ask.pinned)
 
     def may_be_cut(self, at: int) -> bool:
-        """Whether a message stands behind the handoff in a size that was asked for: there, results are cut for it."""
+        """Return whether results of this message may be truncated: it is behind the handoff of a size-limited
+        compaction.
+        """
         return self.ask.dense and self.is_below(at)
 
     def _when(self, at: int) -> float:
-        """The place of a message in the order in which all were written."""
+        """Return the position of a message in the original order."""
         behind, pinned = at - self.fold.stop, self.ask.pinned
         return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
 
     def _with_credentials(self) -> set[FoldStep]:
-        """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
+        """Return the steps whose texts contain credentials; all steps if the redactor is not the built-in one.
 
-        None where names are only counted: nothing of the texts is told.
+        Return no steps when names are only counted, because no text is included then.
         """
         if self._only_names:
             return set()
@@ -299,11 +302,11 @@ class FoldReader:
         return {owners[place] for place in with_credentials(pieces)}
 
     def _ends(self, text: str) -> tuple[str, str]:
-        """The beginning and the end of a long text, each with a margin."""
+        """Return the beginning and end of a long text, each with a margin."""
         return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
 
     def safe(self, step: FoldStep, text: str) -> str:
-        """What is read of a text: redacted first, cut at a line after that."""
+        """Return the part of a text that is read: redacted first, then truncated at a line break."""
         redact = self.ask.redact if step in self._dirty else identity
         if len(text) <= self.longest:
             return redact(text)
@@ -321,7 +324,7 @@ class FoldReader:
             step.action = describe_call(look, call, result)
 
     def _read(self, step: FoldStep) -> None:
-        """Counts the names of a step's texts, and cuts them into lines."""
+        """Count the names in a step's texts and split the texts into lines."""
         if not self._only_names:
             step.head = self._head(step)
             step.file, step.again = self.files.again(step.action, step.head)
@@ -352,7 +355,7 @@ class FoldReader:
         return ""
 
     def _cut(self, step: FoldStep, who: int, text: str, shown: str) -> set[NameCounts]:
-        """Cuts a text into lines, and tells the names in it."""
+        """Split a text into lines and return its names."""
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
@@ -378,7 +381,7 @@ class FoldReader:
         return entries
 
     def add(self, step: FoldStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
-        """Adds a line to a step; without names it only goes along with its neighbours."""
+        """Add a line to a step; without names it is no candidate and only accompanies its neighbors."""
         place = len(step.rows)
         step.rows.append(text)
         if found or keep:
@@ -391,7 +394,7 @@ class FoldReader:
         return entries
 
     def _texts(self, step: FoldStep) -> Iterator[tuple[int, str]]:
-        """The texts of a step, and who speaks in each."""
+        """Yield the texts of a step with their speakers."""
         for text in step.texts:
             safe = self.safe(step, text)
             yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
@@ -404,7 +407,7 @@ class FoldReader:
             yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
 
     def _visible(self, step: FoldStep, text: str) -> str:
-        """What a reader sees of a text that stays."""
+        """Return the part of a text that stays visible."""
         ask = self.ask
         if step.kind == Kind.CALL:
             return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
@@ -417,7 +420,7 @@ class FoldReader:
 
 
 def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
-    """What happened in the messages at these places, in order; a result belongs to its call."""
+    """Return the steps of the messages at these indexes, in order; a result joins its call."""
     steps: list[FoldStep] = []
     calls: dict[str, FoldStep] = {}
     for at in places:
@@ -443,7 +446,7 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
 
 
 def _speech_steps(text: str, role: str, at: int) -> Iterator[FoldStep]:
-    """What somebody said; of a user's message the words, and what a client put around them as a note."""
+    """Yield the steps of a text; in a user message, the user's own words and the client's wrappers as notes."""
     if role != "user":
         yield FoldStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
         return
@@ -473,7 +476,7 @@ def _is_added(line: Line) -> bool:
 
 
 def _without_context(step: FoldStep) -> list[Line]:
-    """The lines of a step; of a search those that it hit, not those around them."""
+    """Return the lines of a step, without the context lines of search output."""
     around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
     hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
     is_search = hits and len(around) + hits > MOST_OF_SEARCH * len(step.rows)
@@ -481,7 +484,7 @@ def _without_context(step: FoldStep) -> list[Line]:
 
 
 def _is_echo(step: FoldStep) -> bool:
-    """Whether a result only says that a file was written, or shows what was written into it."""
+    """Return whether a result only confirms a write or shows the written content."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
@@ -505,12 +508,12 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def is_statement(line: str) -> bool:
-    """Whether a line is an item of a list or a sentence, and no code or piece of one."""
+    """Return whether a line is a list item or a full sentence, not code or a fragment."""
     return bool(_LISTED.match(line)) or line[-1:] in (".", "!", "?")
 
 
 def rows(text: str) -> Iterator[str]:
-    """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
+    """Yield the lines of an output, splitting overlong ones into fields or clauses."""
     for raw in text.split("\n"):
         line = raw.strip().rstrip("━─═ ")
         length = len(line)
@@ -525,26 +528,26 @@ def rows(text: str) -> Iterator[str]:
 
 
 def _is_cut_into_pieces(text: str, who: int) -> bool:
-    """Whether not all of a text is told, cut into lines or sentences: it may have more names than they."""
+    """Return whether splitting into lines or sentences omits part of a text, so that the whole may have more names."""
     mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
     return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
 
 
 def _holds_order(line: str) -> bool:
-    """Whether a line that is told by its pieces may give an order: a piece would not show it."""
+    """Return whether an overlong line may contain a prompt injection, which its pieces would hide."""
     return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
 
 
 def _without_numbers(step: FoldStep, text: str) -> str:
-    """What was read of a file without the numbers of its lines: the step says which were read."""
+    """Remove line numbers from file content: the headline has the range."""
     is_file = step.action is not None and step.action.family == "read"
     return _NUMBERED.sub("", text) if is_file else text
 
 
 def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
-    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called.
+    """Return the indexes of the messages to read, with the lengths of their texts.
 
-    With each place, the lengths of its texts.
+    All messages if the ends of each text fit; otherwise the newest and the older ones without tool calls.
     """
     left, least = scanned, ROOMS[-1]
     found: dict[int, list[int]] = {}
@@ -567,7 +570,7 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
 
 
 def room_for(texts: Iterable[list[int]], scanned: int) -> int:
-    """How much of each text is read, so that all of them together are not too much."""
+    """Return the maximum characters to read of each text so that all of them fit together."""
     lengths = sorted(chain.from_iterable(texts))
     scanned -= PER_TEXT * len(lengths)
     before = list(accumulate(lengths, initial=0))

@@ -1,4 +1,4 @@
-"""A call in a few words, with its outcome, and how the files of a fold are named."""
+"""One-line headlines of tool calls with their outcome, and short file names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from midfold.transcript.tokens import estimate_text
 
 TOOLS_USED = "- Tools used: "
 IDS_SHARE = 0.04
-"""Share of the budget that call ids may take; the newest id of each tool is always named."""
+"""Share of the budget that call ids may take; the newest id of each tool is always listed."""
 TOKENS_PER_TOOL, MAX_TOOLS = 500, 8
-"""Budget tokens for each tool that is listed, and the most tools."""
+"""Budget tokens per listed tool, and maximum number of tools."""
 STATED = "- The assistant said: "
 MAX_STATED = 2
 MAX_STATED_CHARS = 300
@@ -41,7 +41,7 @@ ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 WRITES = ("patch", "write")
 CLOSINGS = ("search", "list", "other", "web", "process")
-"""Families whose whole outcome is told."""
+"""Families whose whole outcome is included."""
 NO_OUTPUT = "no output"
 
 _RUN = re.compile(
@@ -53,11 +53,11 @@ _SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[
 _CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
 _PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
 _HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
-"""Commands that run a script of several lines, and that write a file."""
+"""Commands that run a script of several lines, that change a file, and that write one with a here-document."""
 
 
 def call_headline(action: Action, look: ToolCallRecord, files: FileNames) -> str:
-    """A call in a few words, with its outcome."""
+    """Return a headline of a call with its outcome."""
     if action.outcome == "failed":
         return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
@@ -72,7 +72,7 @@ def call_headline(action: Action, look: ToolCallRecord, files: FileNames) -> str
 
 
 def _short_output(look: ToolCallRecord) -> str:
-    """All that a command printed, if it is little."""
+    """Return the whole output of a command if it is short."""
     text = look.body.text.strip()
     if not text:
         return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
@@ -80,13 +80,13 @@ def _short_output(look: ToolCallRecord) -> str:
 
 
 def _last(look: ToolCallRecord) -> str:
-    """Return the last line that a command printed: what came of it."""
+    """Return the last line of a command's output if it is short."""
     last = look.body.text.rstrip().rpartition("\n")[2].strip()
     return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
 
 
 def _counts(look: ToolCallRecord) -> str:
-    """What a check that passed counts, where its last line is that of one of its parts."""
+    """Return the counts of a check that passed, for runners whose last line covers only one part."""
     kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
     kind = next(filter(None, kinds), None)
     verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
@@ -120,14 +120,14 @@ def _run_after(look: ToolCallRecord) -> list[str]:
 
 
 def _telling_line(script: str) -> str:
-    """The line of a script that changes something; where none does, the first that is no preparation."""
+    """Return the first line of a script that changes something, or else the first that is not setup."""
     lines = [line.strip() for line in script.split("\n")]
     changing = (line for line in lines if _CHANGING.search(line))
     return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
 
 
 class FileNames:
-    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
+    """Display names of a fold's files: the path at first, then the shortest unique suffix."""
 
     def __init__(self, root: str, paths: Iterable[str]) -> None:
         self.root = root
@@ -140,16 +140,16 @@ class FileNames:
         }
 
     def inside(self, text: str) -> str:
-        """A text of the agent's or of its tools with paths told from the root."""
+        """Make paths in a text relative to the root."""
         return text.replace(self.root, "") if self.root else text
 
     def first(self, path: str) -> str:
-        """The path from the root, or the telling end of a long one."""
+        """Return the path relative to the root; of a long one, the last three components."""
         inside = path.removeprefix(self.root)
         return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
 
     def again(self, action: Action | None, head: str) -> tuple[str, str]:
-        """The file that a head names, and the head where that file was told before."""
+        """Return the file that a headline names, and the headline for use after that file was already named."""
         path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
         inside, first = path.removeprefix(self.root), self.first(path)
         if not path or first not in head:
@@ -160,7 +160,7 @@ class FileNames:
 
 
 def _ends_of_path(path: str) -> Iterator[str]:
-    """What a path ends in, the shortest first."""
+    """Yield the suffixes of a path, shortest first."""
     place = len(path)
     while (place := path.rfind("/", 0, place)) > 0:
         yield path[place + 1 :]
@@ -168,7 +168,7 @@ def _ends_of_path(path: str) -> Iterator[str]:
 
 
 def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
-    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
+    """Return whether the headline covers a call: successful tests, builds, linters and commits, plans, failed writes."""
     if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True
     if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
@@ -176,11 +176,11 @@ def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
     return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
 
 
-# Anchors of the summary without a model: call ids and stated blockers.
+# Call ids and stated blockers of the built-in summary.
 
 
 def tools_used(messages: Iterable[Message], budget: int) -> str:
-    """Return one line with the tools that were called, how often, and the ids of their calls, the newest first."""
+    """Return one line with the tools called, their counts, and their call ids, newest first."""
     parts = [part for message in messages if message.kinds & CALL for part in message.parts]
     ids: dict[str, list[str]] = {}
     for part in parts:
@@ -207,10 +207,10 @@ def _ids_text(ids: Sequence[str], left: float) -> str:
 
 
 def stated_blockers(sentences: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
-    """Return the newest sentences in which the assistant says what blocks it, quoted, unless it said later that nothing
-    does.
+    """Return the newest sentences in which the assistant states a blocker, unless it later stated that it is
+    unblocked.
 
-    `earlier` are such lines of an earlier summary.
+    `earlier` are lines of an earlier summary.
     """
     found = [line for line in earlier if line.startswith(STATED)]
     for sentence in sentences:

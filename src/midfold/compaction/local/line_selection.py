@@ -1,20 +1,17 @@
-"""Which lines of a fold are told: the agent's findings and the user's words first, then what is worth most per token.
+"""Select the lines of a fold for a summary: user requests and assistant findings first, then by value per token.
 
-Rules of this file:
-1. What the user asked for comes first, a line an ask; then what the agent found, decided or reported; both have a
-   share of the budget, those of earlier folds included. Then calls and the lines of their results.
-2. Under one step stand few lines, some more where everything else is included. A summary may be shorter than its
-   budget.
-3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
-   is only handed on less. A sentence of the agent's counts by what it tells, too, less where its words are told
-   already or said again later, where it only supposes something or goes on with another; one that only announces a
-   call counts nothing.
-4. The value of a constant, how a call failed, and what an edit put there are told before other lines: nobody can guess
-   them.
-5. No line is included twice, and few that differ from each other only in numbers and quoted strings.
-6. What was looked at before the last change of a file comes last, but for constants, and so does a look of which
-   nothing is told.
-7. The same fold and budget give the same lines.
+1. One line of each user message comes first, then the assistant's findings, decisions and reports, each within a
+   share
+   of the budget, earlier folds included. Calls and lines of their results follow.
+2. The number of lines per step is limited, and less so in the last pass. A summary may be shorter than its budget.
+3. Each name counts once. A line that explains its names is worth more, a field without a value less. Assistant
+   sentences are also worth something for their text: less if their words are already included or repeated later, if
+   they are hedged or refer back; nothing if they only announce a call.
+4. Values of constants, reasons of failures and the text that edits insert precede other lines: they cannot be
+   guessed.
+5. No line is included twice; lines that differ only in numbers and quoted strings are limited.
+6. Reads before the last file change come last, except constants; so do reads of which no line is included.
+7. The result is deterministic.
 """
 
 from __future__ import annotations
@@ -32,46 +29,47 @@ from midfold.compaction.local.outcome import NOT_RUN
 from midfold.transcript.tokens import estimate_each, estimate_text
 
 NAMED = 100.0
-"""What the names of a line count beside what it says."""
+"""Weight of a line's names relative to its text."""
 SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
-"""A line break and what stands before a line."""
+"""Tokens of a line break and indentation."""
 LEAST_LEFT = 3
-"""Tokens; with no more left, nothing is told any more."""
+"""Minimum tokens left; below that the selection stops."""
 UNBOUND = 0.4
 MOST_ALIKE = 3
-"""Lines that differ in nothing but their numbers."""
+"""Maximum number of lines that differ only in numbers and quoted strings."""
 ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
-"""Of the budget, for a line of each ask, and for that and what the agent said for its own sake; beyond that its
-sentences count by their names."""
+"""Shares of the budget: for the first line of each user message, and for that plus assistant sentences. Beyond it,
+sentences count by their names only.
+"""
 MOST_READ, MOST_LINES = 4, 8
-"""Lines under a step that reads, and under another."""
+"""Maximum lines per step that reads, and per other step."""
 MAX_READ_LINES, MAX_LINES = 16, 24
-"""The same where everything else is included."""
+"""The same limits in the last pass."""
 OLDEST, NEWEST = 0.6, 1.4
 OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
-"""What the age of a step makes of its worth; of what was said, less."""
+"""Multipliers by the age of a step; smaller range for speech."""
 SHORT_ASK = 600
-"""Characters; a longer message of the user's is told by its beginning and by what it demands."""
+"""Maximum characters of a user message whose lines all count; of a longer one its beginning and its demands do."""
 LONGEST_CALL = 120
-"""Characters of a sentence that announces a call."""
+"""Maximum characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
-"""What a token of the user's words is worth beside its names."""
+"""Value of a token of the user's text, apart from names."""
 SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
-"""What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
-much of them is said again later."""
+"""Value of a token of the assistant's text, apart from names; multiplier for findings; decay by the share of words
+repeated later.
+"""
 DOUBTED = 0.5
 """Multiplier for hedged sentences."""
 MIN_REMARK_WORDS = 9
-"""Words of a remark between two calls that names nothing; a shorter one ("Found the issue.") says nothing alone."""
+"""Minimum words of a remark between two calls without names; shorter ones ("Found the issue.") mean nothing alone."""
 MAX_ANTECEDENTS = 3
-"""Sentences before one that refers back which are included with it."""
+"""Maximum number of preceding sentences included with one that refers back."""
 NEW_WORDS = 0.5
-"""How much it counts that a sentence has words which are not told yet."""
+"""Exponent of the share of new words in a sentence."""
 OF_READ_FILES, OF_STALE = 0.2, 0.03
-"""What the names count that stand in a file which was read, of which there are very many; and in what is stale: so
-little that they come last."""
+"""Multipliers for names in files that were read, which are very many, and in stale steps, so that they come last."""
 HEADS = {
     "act": 90.0,
     "wrote": 0.35,
@@ -84,24 +82,24 @@ HEADS = {
 }
 ADDED, ERROR, DEFINES, VALUE = 0.008, 0.05, 5.0, 0.02
 MAX_CONSTANTS = 4
-"""Constants in one result that are worth more than other lines; more of them are a list."""
+"""Maximum constants of one result that get extra value; more of them are a list."""
 EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
-"""What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
-budget they may take for that."""
+"""Value of a token of an edit's most informative lines and of a failure, and the shares of the budget these may take.
+"""
 WORTH_A_RUN = 0.02
-"""Of the budget: what must be free again so that lines are looked for once more."""
+"""Share of the budget that must be freed to justify another pass."""
 UNSEEN = 3.0
-"""What a token is worth that says something of the newest results, where the messages that stay do not show it."""
+"""Value of a token about the outcome of a newest call whose result may be truncated."""
 ON_TOPIC = 100.0
-"""For each token of a line that is about what was asked to be kept."""
+"""Value of a token in a line that matches the requested focus."""
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
-"""A line of any text that demands something: documents are full of what somebody wants or needs."""
-# The next eight are for text in small letters: to look for both is several times as slow.
+"""A demand in any text. Stricter than WISH: documents often contain "want" and "need"."""
+# The next eight patterns expect lower-case text: ignoring case is several times slower.
 WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
-"""A sentence that the user typed and that asks for something, however politely."""
+"""A sentence of the user's that requests something."""
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
@@ -132,14 +130,14 @@ _LEANS = re.compile(
     r"(?:(?:actually|wait|good|great|ok|okay|hmm|yes|no|now|perfect|right|well)[,!.:]? ){0,2}"
     r"(?:so|however|that|it(?! turns out)|but|this|these|those|still|which|they|also|and|because|then|both|same|here)\b"
 )
-"""How a sentence opens that refers to what stands before it."""
+"""The opening of a sentence that refers back to the one before it."""
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
-"""What a bracket or a decorator has not: two words in a row."""
+"""Two words in a row, which brackets and decorators do not have."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _OUTCOME = re.compile(r"[0-9]|error|fail|pass|success|warn|expected|got|found|called|missing|not ")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
-"""A value: what nobody can guess from the names around it."""
+"""A value, which cannot be guessed from the names around it."""
 _IMPORTS = re.compile(
     r"(?:import|from|use|using|#include|require|export \* from)\b.*|[\w.]{0,20} ?[\"'][\w@./-]+[\"'][,;)]?"
 )
@@ -147,10 +145,10 @@ _DIGITS = re.compile(r"[0-9]+")
 _QUOTED = re.compile(r"\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|`[^`\n]{1,200}`")
 _WORD = re.compile(r"[a-z_]\w{3,}+|[0-9]{2,}+")
 _PLAIN_WORD = re.compile(r"[a-z_][a-z0-9_]{3,}+|[0-9]{2,}+")
-"""The same for text in ASCII: faster by a quarter."""
+"""The same for ASCII text: a quarter faster."""
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
-"""A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
+"""A field without a literal value, or a directory entry."""
 _READS = re.compile(
     r"(?:read|searched|listed|found|looked)\b|"
     r"\$ (?:cat (?!>)|sed -n|head|tail|grep|rg|ls|find|nl|git (?:show|diff|log))"
@@ -158,7 +156,7 @@ _READS = re.compile(
 
 
 class LineSelection:
-    """Lines within a budget, and the names that a reader has with them."""
+    """Lines selected within a budget, and the names they cover."""
 
     def __init__(
         self, reading: FoldReader, steps: list[FoldStep], budget: int, told: str = "", *, only_names: bool = False
@@ -173,11 +171,11 @@ class LineSelection:
         self._cover(reading.seen)
         self._cover(reading.names(told))
         self.chosen: dict[FoldStep, set[int]] = {}
-        """The lines of each step that is told."""
+        """Indexes of the included lines of each included step."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
         self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
         self._files: set[str] = set()
-        """Those that steps which are told name."""
+        """Files named by included steps."""
         self._topic = frozenset(subwords(reading.ask.focus or ""))
         self._last_said = {} if only_names else _last_said(steps)
         self._told_words = set() if only_names else set(_words(told))
@@ -193,7 +191,7 @@ class LineSelection:
             self._run(lines, self.left, is_last=True)
 
     def _drop_leads(self, lines: list[Line]) -> float:
-        """Takes back what the agent said to lead over to lines that are not told: their room is free again."""
+        """Remove lead-in sentences whose following line is not included; return the tokens freed."""
         leads = [line for line in lines if line.step in self.chosen and _leads_over(line)]
         left = self.left
         for line in leads:
@@ -213,7 +211,7 @@ class LineSelection:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
     def _candidates(self, steps: list[FoldStep], budget: int) -> list[Line]:
-        """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
+        """Return the candidate lines. Judge them here if they are too many, otherwise later, on demand."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
         _price_heads(steps)
@@ -247,7 +245,7 @@ class LineSelection:
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
-        """The lines that are worth most, judged."""
+        """Judge all lines and return the most valuable ones."""
         lines = [line for line in found if not line.is_judged]
         for line in lines:
             line.base = self._base(line)
@@ -270,7 +268,7 @@ class LineSelection:
         return found
 
     def _judge(self, line: Line) -> None:
-        """Weighs a line; where it may be next even so, finds out whether it says what its names are."""
+        """Compute the value of a line; on the second call, find out whether it explains its names."""
         if line.is_weighed:
             self._bind(line)
         else:
@@ -283,11 +281,11 @@ class LineSelection:
                 line.is_weighed = True
 
     def _base(self, line: Line) -> float:
-        """What a line is worth beside its names."""
+        """Return the value of a line apart from its names."""
         return (self._said_worth(line) if line.step.kind == Kind.SAID else _worth(line)) * line.step.age
 
     def _said_worth(self, line: Line) -> float:
-        """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
+        """Return the value of an assistant sentence apart from its names; zero if it only announces a call."""
         step, text = line.step, line.text
         low = text.lower()
         line.is_intent = _is_intent(line, low) or _lacks_referent(line, low)
@@ -300,12 +298,12 @@ class LineSelection:
         return worth * exp(-SAID_LATER * later)
 
     def _newness(self, line: Line) -> float:
-        """How much of a sentence has words that are not told yet."""
+        """Return a multiplier for the share of words in a sentence that are not included yet."""
         new = len(line.words - self._told_words)
         return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
 
     def _bind(self, line: Line) -> None:
-        """Whether a line says what its names are, if need be with the one before or behind it."""
+        """Find out whether a line explains its names, extending it by a neighboring line if necessary."""
         line.is_judged = True
         if line.step.kind == Kind.CALL and line.first >= 0:
             self._widen(line)
@@ -325,7 +323,7 @@ class LineSelection:
             line.cost = estimate_text(line.text) + LINE_TOKENS
 
     def _widen(self, line: Line) -> None:
-        """Takes the line before or behind along where a line does not say what its names are."""
+        """Extend a line that does not explain its names by the line before or after it."""
         rows, place = line.step.rows, line.first
         bare = _without_number(rows[place])
         if _FIELD.fullmatch(bare) or _IMPORTS.fullmatch(bare.removeprefix("+ ")):
@@ -341,7 +339,7 @@ class LineSelection:
         line.binds = False
 
     def _names_worth(self, line: Line) -> float:
-        """What the names of a line are worth that a reader does not have yet."""
+        """Return the value of the line's names that are not covered yet."""
         covered, worths, named = self.covered, self.worths, 0.0
         for entry in line.names:
             if entry not in covered:
@@ -352,7 +350,7 @@ class LineSelection:
         return self._price(line, self._names_worth(line), self._speech_left > 0, is_told=True)[0]
 
     def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
-        """What a line adds and what it costs, with the line of its step where that is not told yet."""
+        """Return the value and cost of a line, with its step's headline if that is not included yet."""
         step = line.step
         if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
             return line.base, line.cost
@@ -369,11 +367,11 @@ class LineSelection:
         return gain if self._only_names else gain + step.head_base, cost + head_cost
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> None:
-        """Include what is worth most per token, within a part of the budget."""
+        """Include the most valuable lines per token, within a part of the budget."""
         named = [self._names_worth(line) if line.names else 0.0 for line in lines]
         told, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
-        """What each line would add for each token before this run, at most; exact where it is judged."""
+        """Value per token of each line before this run: exact for judged lines, an upper bound for others."""
 
         def judge_first() -> None:
             while heap and not (line := lines[number := heap[0][1]]).is_judged:
@@ -411,7 +409,7 @@ class LineSelection:
         return len(self.chosen.get(step, ())) >= most[not _READS.match(step.head)]
 
     def _key(self, line: Line, row: str) -> str:
-        """By what a line is known again: of tool output, without its numbers."""
+        """Return the key that identifies repeated lines; for tool output, without numbers."""
         return _skeleton(row) if line.step.kind == Kind.CALL else row.lstrip("-*# ")
 
     def _take(self, line: Line, cost: float) -> None:
@@ -447,7 +445,7 @@ def _without_number(text: str) -> str:
 
 
 def _skeleton(text: str) -> str:
-    """Return the shape of a line of output: without its numbers and what it quotes."""
+    """Return the shape of an output line: without its numbers and quoted strings."""
     return _DIGITS.sub("0", _QUOTED.sub("''", _without_number(text)))
 
 
@@ -457,7 +455,7 @@ def _leads_over(line: Line) -> bool:
 
 
 def _is_intent(line: Line, low: str) -> bool:
-    """Whether a sentence, in small letters, only announces the call behind it."""
+    """Return whether a lower-case sentence only announces the call after it."""
     is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
     return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
 
@@ -491,7 +489,7 @@ def _head_base(step: FoldStep, has_room: bool) -> float:
 
 
 def _price_heads(steps: list[FoldStep]) -> None:
-    """What the line of each step costs, and what it does where its file was told before."""
+    """Set the cost of each headline, with the full and with the short file name."""
     for step, tokens in zip(steps, estimate_each([step.head for step in steps]), strict=True):
         step.head_cost = step.again_cost = tokens + LINE_TOKENS
     again = [step for step in steps if step.file]
@@ -500,7 +498,7 @@ def _price_heads(steps: list[FoldStep]) -> None:
 
 
 def _newest_failures(steps: list[FoldStep], room: float) -> set[FoldStep]:
-    """The newest calls that failed, of those that failed alike the last, as many as there is room to tell."""
+    """Return the newest failed calls that fit the budget, one for each reason."""
     found: dict[str, FoldStep] = {}
     for step in reversed(steps):
         reason = step.head.rpartition(" → ")[2]
@@ -513,7 +511,7 @@ def _newest_failures(steps: list[FoldStep], room: float) -> set[FoldStep]:
 
 
 def _limit_edits(steps: list[FoldStep], room: float) -> None:
-    """Of older edits nothing counts as telling: there is no room for all of them."""
+    """Unmark the informative lines of older edits that exceed the budget."""
     for step in reversed(steps):
         room -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.telling)
         if room < 0:
@@ -521,7 +519,7 @@ def _limit_edits(steps: list[FoldStep], room: float) -> None:
 
 
 def _most_per_token(line: Line, text: str) -> float:
-    """What a token of a line is worth beside its names, at most: what can be told without a search."""
+    """Return an upper bound for the value of a token, apart from names, without a regex search."""
     step = line.step
     if step.kind in SPEECH:
         return PER_TOKEN["ask"] if step.kind == Kind.USER else SAID * FOUND
@@ -535,7 +533,7 @@ def _most_per_token(line: Line, text: str) -> float:
 
 
 def _is_constant_list(step: FoldStep) -> bool:
-    """Return whether a result defines many constants, so that no single one stands out."""
+    """Return whether a result defines so many constants that no single one stands out."""
     return len(list(islice(filter(defines_constant, step.rows), MAX_CONSTANTS + 1))) > MAX_CONSTANTS
 
 
@@ -545,7 +543,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _last_said(steps: list[FoldStep]) -> dict[str, int]:
-    """In which message each word of the agent's was last said; every sentence of it gets its words."""
+    """Set the words of each assistant sentence; return the last message of each word."""
     last: dict[str, int] = {}
     for step in steps:
         if step.kind == Kind.SAID:
@@ -556,7 +554,7 @@ def _last_said(steps: list[FoldStep]) -> dict[str, int]:
 
 
 def _worth(line: Line) -> float:
-    """What a line of the user's, of a call or of its result is worth beside its names."""
+    """Return the value of a line from the user, a call or a result, apart from its names."""
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind == Kind.USER:

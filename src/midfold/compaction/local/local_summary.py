@@ -1,13 +1,11 @@
-"""A summary without a model: the state first, then what happened, in order, within its budget.
+"""Write a summary without an LLM: the state of the work, then the events in order, within a budget.
 
-Rules of this file:
-1. It says that it was made locally and may be incomplete.
-2. What the user said is quoted before the summary (`user_record`), not repeated in it. A failure that was mended does
-   not block; what was done is told as done.
-3. What happened stands in order: sentences of the user and the agent as they are, calls in a line with their outcome,
-   exact lines indented below the step they belong to. The newer, the fuller.
-4. What an earlier summary knew is taken apart and carried forward: its state is brought up to date, its steps get
-   shorter.
+1. The summary states that it was made locally and may be incomplete.
+2. User messages are quoted before the summary (`user_record`), not in it. A failure that was fixed later is no
+   blocker.
+3. Events are in order: verbatim sentences of the user and the assistant, one line per call with its outcome, and
+   verbatim lines indented below their step. Newer events get more lines.
+4. An earlier summary is parsed and carried forward: its state is updated, its steps are shortened.
 """
 
 from __future__ import annotations
@@ -37,27 +35,29 @@ NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, incomplete."
 LEFT_OUT = " […] "
 ABOVE, BELOW = "(above) ", "(below) "
-"""Before a call whose message stays, shortened."""
+"""Prefixes of a call whose message stays, shortened."""
 UNDER = ("  ", " …")
-"""Before a line under its step; the second where it does not follow on the one before."""
+"""Prefixes of a line under its step; the second one marks a gap before the line."""
 STORY = "What happened, in order:"
 UNCHECKED, MOST_MISSING = "- asked for, not run since the last change: ", 4
 FRAME_TOKENS = 40
-"""The notice and the headings."""
+"""Tokens of the notice and the headings."""
 GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE, INSTRUCTIONS_SHARE = 0.08, 0.15, 0.08, 0.2, 0.06, 0.1
-"""Of the budget, at most; what they leave over is for what happened."""
+"""Maximum shares of the budget; the remainder is for the events."""
 NEXT, LEAST_ABOUT, ON_RECORD = 4, 0.45, ("commit", "commits", "stage", "staging", "push")
-"""How much more a word of what comes next says about an instruction than one of what was last done."""
+"""Weight of a word about the next steps relative to one about the latest work; minimum relevance of an instruction
+relative to the best one; words about committing.
+"""
 LEAST_ROOM, COMMAND_ROOM, LEAST_TRAIL = 16, 40, 400
-"""Tokens of a section, of instructions that give a command, and of the trail, however small the budget."""
+"""Minimum tokens of a section, of instructions with a command, and of the tracked work."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
-"""Open failures that are told, and among how many of the newest calls that do something they are looked for."""
+"""Maximum number of open failures, and the number of newest acting calls searched for them."""
 SHORT_HEAD = 40
-"""Characters of an act that stand in the line of its call."""
+"""Characters of a side effect that identify its call's headline."""
 LOOKING = ("read", "search", "list", "plan")
 RUNNERS = ("run", "exec")
 FRESH_PLAN = 4
-"""Steps after which a plan is told as one that may be out of date."""
+"""Maximum steps since a plan was written; an older plan is marked as possibly outdated."""
 OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
@@ -67,7 +67,7 @@ _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I
 _COMMAND = re.compile(
     r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE
 )
-"""A line that speaks of a command, and the command in a fence of its own below it."""
+"""A line that introduces a command, and the command in a code fence below it."""
 _FILE = re.compile(r"\b[\w-]{1,60}\.[a-z]{1,5}\b")
 _ENDS_WITH_COMMAND = re.compile(r": `[^`\n]{1,200}`\Z")
 _MARKS = re.compile(r"\A(?:[-*+#]{1,6} )+")
@@ -77,25 +77,25 @@ _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
 
 class Book(NamedTuple):
-    """What a reader has of the names of a fold."""
+    """Counts of the fold's names that are kept."""
 
     kept: int = 0
     """Names of the fold that are in the summary or in messages that stay."""
     recoverable: int = 0
-    """Names that are only behind the fold's handle."""
+    """Names available only through the fold's handle."""
     estimate: float = 1.0
-    """The share of names likely to be needed that is kept, each weighted by how likely."""
+    """Kept share of all names, weighted by the probability that they are needed."""
 
 
 def local_summary(ask: SummaryRequest) -> tuple[str, Book]:
-    """Return the body of a handoff for the fold, and what it keeps of it; the least there is where that fails."""
+    """Return the body of a handoff for the fold and its name counts; fall back to a minimal summary on failure."""
     attempt, nothing_kept = ask.omissions.attempt, Book(estimate=0.0)
     made = attempt("local summary", lambda: _local_summary(ask), None)
     return made or (attempt("local summary", lambda: _least_summary(ask), NOTICE), nothing_kept)
 
 
 def _least_summary(ask: SummaryRequest) -> str:
-    """Return the previous summary and what is known of files."""
+    """Return the previous summary and the tracked files."""
     return "\n\n".join(filter(None, (NOTICE, ask.previous, sections_text(ask.trail_lines))))
 
 
@@ -119,18 +119,18 @@ def _local_summary(ask: SummaryRequest) -> tuple[str, Book]:
 
 
 def _is_quoted(step: FoldStep, words: str) -> bool:
-    """Return whether the handoff quotes all that the user said in a step."""
+    """Return whether the handoff quotes the whole user message of a step."""
     return step.kind == Kind.USER and all(row in words for row in step.rows)
 
 
 def count_names(ask: SummaryRequest, text: str, scanned: int) -> Book:
-    """How much of what the fold says a reader of this text, and of what stays, has."""
+    """Return the name counts of a text together with the messages that stay."""
     with closing(FoldReader(ask, scanned, only_names=True)) as reading:
         return book_of(LineSelection(reading, reading.steps, 0, text, only_names=True))
 
 
 def state_only(step: FoldStep, reading: FoldReader) -> bool:
-    """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
+    """Return whether a step appears in the state only: instructions, and user messages that stay."""
     return step.kind == Kind.NOTE or (step.kind == Kind.USER and step.at not in reading.fold)
 
 
@@ -147,7 +147,7 @@ def _is_work(file: TrackedFile) -> bool:
 
 
 def _makes_what(rows: Sequence[str], commands: Sequence[str]) -> Iterable[str]:
-    """Lines with a command that makes a file which others need."""
+    """Return lines with a command that creates a file which the other commands need."""
     files = {file for command in commands for file in _FILE.findall(command)}
     return (line for line in rows if any(f"> {file}`" in line for file in files))
 
@@ -157,13 +157,13 @@ def _without_frame(previous: str) -> str:
     return "\n".join(line for line in bare.split("\n") if not line.startswith((TOOLS_USED, UNCHECKED)))
 
 
-# What happened.
+# Events.
 
 
 def story(steps: Sequence[FoldStep], choice: LineSelection) -> str:
-    """The chosen lines under their steps, in order; calls of which nothing else is told share a line.
+    """Return the selected lines under their steps, in order; calls without further lines share a line.
 
-    A call whose message stays is marked, so that nobody takes it for another.
+    A call whose message stays is marked, so that it is not taken for another call.
     """
     out: list[str] = []
     bare: dict[str, str] = {}
@@ -196,13 +196,13 @@ def story(steps: Sequence[FoldStep], choice: LineSelection) -> str:
 
 
 def _together(heads: Mapping[str, str], calls: Counter[str]) -> list[str]:
-    """Calls in one line, each once, with how often it was made here."""
+    """Join calls into one line, each once, with its count."""
     told = (f"{told} ({calls[head]}x)" if calls[head] > 1 else told for head, told in heads.items())
     return [f"- {'; '.join(told)}"] if heads else []
 
 
 def _user_line(step: FoldStep, places: list[int]) -> str:
-    """What the user said, in one line that shows where something is left out."""
+    """Return the user's text in one line, with gaps marked."""
     text = ""
     for before, place in zip([-1, *places], places, strict=False):
         text += (LEFT_OUT if place > before + 1 else " ") + step.rows[place].lstrip("#").strip()
@@ -210,8 +210,7 @@ def _user_line(step: FoldStep, places: list[int]) -> str:
 
 
 def _paragraph(step: FoldStep, places: Sequence[int]) -> str:
-    """What the agent said, sentences that follow on each other in a line; an item of its lists begins with a star, as
-    calls begin with a dash."""
+    """Join assistant sentences into a paragraph; list items begin with a star, because calls begin with a dash."""
     text = ""
     for before, place in pairwise([places[0], *places]):
         line = step.rows[place]
@@ -223,7 +222,7 @@ def _paragraph(step: FoldStep, places: Sequence[int]) -> str:
 
 
 def old_steps(old: str, reading: FoldReader) -> list[FoldStep]:
-    """The steps of an earlier story; calls that stayed behind it are told anew."""
+    """Parse the steps of an earlier summary, except calls whose messages stayed: these are read again."""
     steps: list[FoldStep] = []
     is_again = False
     for raw in old.split("\n"):
@@ -249,11 +248,11 @@ def old_steps(old: str, reading: FoldReader) -> list[FoldStep]:
     return steps
 
 
-# The state.
+# State.
 
 
 class WorkState:
-    """What a fold says about where the work stands."""
+    """State of the work according to a fold."""
 
     def __init__(self, reading: FoldReader, old: StructuredSummary, room: int) -> None:
         self.reading = reading
@@ -276,12 +275,12 @@ class WorkState:
         )
 
     def _section(self, key: str, trail: dict[str, list[str]]) -> str:
-        """The trail's lines of a section, and what else an earlier summary has there."""
+        """Return the tracked lines of a section and the other lines of an earlier summary."""
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
     def _checks_to_run(self) -> str:
-        """Checks that the user asked for and that were not run since the last change."""
+        """Return the checks that the user requested and that did not run since the last change."""
         trail = self.reading.ask.trail
         asks = ("\n".join(step.texts) for step in reversed(self.reading.steps) if step.kind == Kind.USER)
         asked = next((ask for ask in asks if "`" in ask), "") if any(map(_is_work, trail.files)) else ""
@@ -291,7 +290,7 @@ class WorkState:
     def _fit(
         self, lines: Iterable[str], share: float, first: Callable[[str], bool] = bool, least: int = LEAST_ROOM
     ) -> str:
-        """The newest lines that fit, those before others that come first, in their order."""
+        """Return the newest lines that fit, in order; lines for which `first` is true have priority."""
         left = max(self.room * share, least)
         every = list(dict.fromkeys(lines))
         kept: set[int] = set()
@@ -303,7 +302,7 @@ class WorkState:
         return "\n".join(every[place] for place in sorted(kept))
 
     def _constraints(self) -> str:
-        """Return the constraints of an earlier summary, and what instructions around the user's words demand."""
+        """Return the constraints of an earlier summary, and demands of the client's instructions."""
         notes = [step for step in self.reading.steps if step.kind == Kind.NOTE and step.is_rule]
         commands = [_item(line) for step in notes for line in self._commands(step).values()]
         first = [_item(line) for step in notes for line in _makes_what(step.rows, commands)]
@@ -316,7 +315,7 @@ class WorkState:
         return "\n".join(dict.fromkeys(line for part in parts for line in _lines(part)))
 
     def _commands(self, step: FoldStep) -> dict[str, str]:
-        """Lines that demand a command, and the same with the command, as far as no message that stays shows it."""
+        """Map lines that introduce a command to the same with the command, unless a message that stays shows it."""
         fenced = (self.reading.safe(step, text) for text in step.texts if "```" in text)
         found = (pair for text in fenced for pair in _COMMAND.findall(text))
         untold = set(step.rows)
@@ -325,8 +324,7 @@ class WorkState:
         }
 
     def _instructions(self, notes: Iterable[FoldStep]) -> list[str]:
-        """Lines of instructions around the user's words: those last, and kept first, that are about what is being done
-        now."""
+        """Return relevant instruction lines, the most relevant last: `_fit` keeps the last ones."""
         recent, next_up = self.reading.recent, self._next_words()
         ranked: list[tuple[float, str]] = []
         for line in (line for step in notes for line in _unwrap(step.rows)):
@@ -340,12 +338,14 @@ class WorkState:
         return [line for about, line in sorted(ranked, key=lambda pair: pair[0]) if about > least]
 
     def _next_words(self) -> set[str]:
-        """Words of what comes next: of the newest ask, and of how changes are put on record where some are not."""
+        """Return words about the next steps: of the newest user message, and about committing if changes are
+        uncommitted.
+        """
         asks = [text for step in self.reading.steps if step.kind == Kind.USER for text in step.texts]
         return {*subwords(asks[-1] if asks else ""), *(ON_RECORD if self.reading.ask.trail.git.is_dirty else ())}
 
     def _plan(self) -> str:
-        """The steps of the newest plan, unless a message that stays shows it; done ones are counted where all are."""
+        """Return the steps of the newest plan, unless a message that stays shows it; one line if all are done."""
         tasks, written = _old_tasks(self.old.next_steps), -FRESH_PLAN
         carried = [] if tasks else _lines(self.old.next_steps)
         lacks = NOT_SHOWN in self.old.next_steps
@@ -378,7 +378,7 @@ class WorkState:
         return "\n".join(filter(None, [OLD_PLAN if is_old else "", told, NOT_SHOWN if lacks else ""]))
 
     def _blockers(self) -> list[str]:
-        """Return failures among the newest calls that nothing mended, and blockers that the assistant stated."""
+        """Return unresolved failures among the newest calls, and blockers that the assistant stated."""
         mended: set[str] = set()
         found: list[str] = []
         doing = [step for step in self.reading.steps if step.action is not None and step.action.family not in LOOKING]
@@ -392,11 +392,11 @@ class WorkState:
         return [*reversed(found[:MOST_BLOCKERS]), *stated_blockers(said, _lines(self.old.blocked))]
 
     def _rows_in_fold(self, step: FoldStep) -> Iterable[str]:
-        """Return the sentences of the assistant's own words in the fold."""
+        """Return the assistant's sentences in the fold."""
         return step.rows if step.at in self.reading.fold else ()
 
     def _is_tracked(self, step: FoldStep) -> bool:
-        """Whether the trail tells of it: as an act that failed, or as a check, with what came of it last."""
+        """Return whether the tracked work includes the step, as a failed side effect or as a check."""
         trail, root = self.reading.ask.trail, self.reading.root or chr(0)
         told = [*(act.text for act in trail.acts if not act.ok), *(check.command for check in trail.checks)]
         head = _QUOTES.sub("", step.head)
@@ -404,12 +404,12 @@ class WorkState:
 
 
 def _is_worth_its_size(line: str) -> bool:
-    """Whether a demand forbids something in a few words, or gives the very command: hardly anything is worth more."""
+    """Return whether a demand is a short prohibition or contains the exact command."""
     return (len(line) <= SHORT_BAN and _BAN.search(line) is not None) or _ENDS_WITH_COMMAND.search(line) is not None
 
 
 def _unwrap(rows: Iterable[str]) -> list[str]:
-    """Lines of a text, those together over which a sentence goes on, or a demand and what it lists."""
+    """Join wrapped sentences, and demands with the lists they introduce."""
     lines: list[str] = []
     is_list = False
     for row in rows:
@@ -429,7 +429,7 @@ def _item(line: str) -> str:
 
 
 def _old_tasks(text: str) -> dict[str, list[str]]:
-    """The steps of a plan as an earlier summary told them, by their numbers."""
+    """Parse the plan steps of an earlier summary, by their numbers."""
     tasks: dict[str, list[str]] = {}
     for line in _lines(text):
         if match := _TASK.fullmatch(line):
@@ -446,7 +446,7 @@ def _task(item: object) -> list[str]:
 
 
 def _targets(step: FoldStep) -> set[str]:
-    """What a later success must be about, to mend a failure: the same file or the same command."""
+    """Return the files or command that a later success must share to resolve a failure."""
     action = step.action
     if action is None:
         return set()

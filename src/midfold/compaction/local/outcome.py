@@ -1,11 +1,11 @@
-"""Whether an output says that the tool failed, and the one line that tells why.
+"""Detect failures in tool output, and find the line that explains them.
 
-Rules of this file:
-1. A stated failure is believed: the error flag, an error tag, an exit code, a JSON field, a message that opens with
-   a known error phrase.
-2. A mention is no statement. Content that a tool merely shows (a file, a page, search hits) is judged only while it is
-   as short as an error message is.
-3. Without an exit code, the end of a shell output decides: a traceback, an error of the shell, a failed test run.
+1. An explicit failure counts: the error flag, an error tag, an exit code, a JSON field, a message that opens with a
+   known error phrase.
+2. A mention does not count. Content that a tool shows (a file, a page, search hits) is checked only if it is as
+   short
+   as an error message.
+3. Without an exit code, the end of shell output decides: a traceback, a shell error, a failed test run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from midfold.transcript import jsonio
 from midfold.transcript.message import Text, ToolResult
 from midfold.transcript.wrappers import REFUSED
 
-# How the output of a tool says how it ended.
+# Parse the envelope of tool output.
 #
-# Rules:
-# 1. Only the first and the last kilobytes are searched; the rest is counted with `str.count`.
-# 2. An envelope is not output: "Exit code 1", "<returncode>1</returncode>", Codex's header and JSON fields around an
-#    inner text are read, taken off, and not counted as lines. The lines of a JSON terminal result are those inside.
-# 3. What states no exit code has none. Nothing here guesses.
+# 1. Only the first and last kilobytes are searched; the rest is counted with `str.count`.
+# 2. Envelopes are parsed and removed, and not counted as lines: "Exit code 1", "<returncode>1</returncode>", Codex's
+#    header, JSON fields around an inner text. For JSON terminal results the inner lines count.
+# 3. Output without an exit code has none; it is never guessed.
 
 
 HEAD = 2_000
@@ -46,26 +45,26 @@ _EXIT_LAST = re.compile(
     r"\n?\[(?:The command completed|Command (?:finished|completed|exited)) with exit code (-?\d{1,10})"
 )
 _EXIT_OWN = re.compile(r"(?:\A|\n)\[exit (-?\d{1,10})\]\Z")
-"""Of the shell of midfold's own agent."""
+"""Exit line of the shell in midfold's own agent."""
 _EXIT_GEMINI = re.compile(r"^Exit Code: (-?\d{1,10})$", re.MULTILINE)
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A result without its envelope."""
+    """Tool result without its envelope."""
 
     text: str
-    """What the tool printed."""
+    """Output of the tool."""
     characters: int
-    """Of the whole result, envelope included: what a digest saves."""
+    """Characters of the whole result, envelope included: the size that a digest saves."""
     lines: int
     exit_code: int | None = None
     running: str = ""
-    """The session that still runs, where the output names it."""
+    """Id of the session that is still running."""
     value: Any = None
-    """The JSON value, where the output is JSON."""
+    """Decoded value of JSON output."""
     media: int = 0
     partial: bool = False
-    """The recording itself left something out of the output."""
+    """Whether the recorded output was already truncated."""
     is_error: bool = False
 
     @property
@@ -78,7 +77,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Open(msgspec.Struct, gc=False):
-    """A body while its envelopes are taken off."""
+    """Body under construction, while its envelopes are removed."""
 
     text: str
     exit_code: int | None = None
@@ -159,7 +158,7 @@ def _take_off_return_code(opened: _Open) -> bool:
 
 
 def _take_off_exception(opened: _Open, stopped: re.Match[str]) -> bool:
-    """A command that the agent's frame stopped: why stands behind what it printed."""
+    """Append the reason to the output of a command that the agent's harness stopped."""
     opened.text = opened.text[stopped.end() :]
     is_framed = _take_off_return_code(opened)
     reason = stopped[1].rpartition("]' ")[2]
@@ -201,7 +200,7 @@ def _take_off_json(opened: _Open) -> None:
     except jsonio.NotJSON:
         return
     if not isinstance(value, dict) or opened.exit_code is not None:
-        return  # JSON inside another envelope is what the command printed
+        return  # JSON inside another envelope is the command's output
     opened.exit_code = code = _exit_code(value)
     inner = [shown for key in INNER_KEYS if (shown := _inner(value.get(key)))]
     if inner or code is not None:
@@ -228,7 +227,7 @@ def _inner(value: Any) -> str:
 
 
 def _take_off_reminder(opened: _Open) -> None:
-    """Claude Code appends notes to the model in this tag; they are no part of what was read."""
+    """Remove the note that Claude Code appends for the model; it is not part of the content."""
     text = opened.text
     floor = max(0, len(text) - HEAD)
     if not text[-64:].rstrip().endswith("</system-reminder>"):
@@ -239,14 +238,14 @@ def _take_off_reminder(opened: _Open) -> None:
 
 
 def _take_off_folder(opened: _Open) -> None:
-    """Claude Code says behind what a command printed that it went back to its folder."""
+    """Remove Claude Code's line about the reset working directory."""
     start = opened.text.rfind(_WENT_BACK, max(len(opened.text) - 400, 0))
     if start >= 0 and "\n" not in opened.text[start:].rstrip("\n") and opened.text[start - 1 : start] in ("", "\n"):
         opened.text = opened.text[:start].rstrip("\n")
 
 
 MESSAGE_LENGTH = 1_500
-"""Longer than any error message a reading tool returns; what is longer is content."""
+"""Maximum characters of an error message from a reading tool; longer text is content."""
 
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
@@ -276,7 +275,7 @@ _BLOCKED = re.compile(
     re.IGNORECASE,
 )
 ONE_LINE = 240
-"""Characters: a result of one line that is no longer and has such words in it is a message, whatever the tool."""
+"""Maximum characters of a single-line result that counts as an error message if it contains such a phrase."""
 
 _STRONG = re.compile(
     r"(?:E {1,9})?(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|KeyboardInterrupt|Panic)\b(?::| at |\(|$)"
@@ -295,11 +294,11 @@ _EPILOGUE = re.compile(
     r"error: script .{1,60} exited|.{0,40}ERROR task failed|npm ERR! (?:code|A complete|errno)|make.{0,9}: \*\*\*"
     r"|error Command failed|exit status \d|.{0,20}Process completed with exit code|FAIL(?:\t|$)|Exited with code"
 )
-"""How task runners repeat that something failed, without saying what."""
+"""Lines in which task runners repeat that something failed, without the reason."""
 _SOURCE = re.compile(
     r"(?:return |throw (?:new )?|raise |await )?[\w.]{1,80}\((?:[^()\"'`]{0,60}, ?)?[fb]?[\"'`]|panic\(\{"
 )
-"""Code that a linter or a traceback shows: what it would say, not what happened."""
+"""Source code in a linter message or traceback: not an actual error."""
 _NONE_FAILED = re.compile(r"\b0 (?:fail|err)|no error|without error|--- PASS")
 _FAILED_RUN = re.compile(
     r"(?:=+ )?(?:[\d,]{1,9} \w{1,12}, )?[1-9]\d{0,8} (?:failed|failing|failures?|errors?)\b"
@@ -320,16 +319,20 @@ _VERDICT = re.compile(
 
 
 class Stated(NamedTuple):
-    """What an output says about itself: failed or not, or nothing at all (None), and why."""
+    """Outcome that an output states: failed, succeeded, or None if it states neither, with the reason."""
 
     failed: bool | None
     reason: str = ""
     aside: bool = False
-    """Said by the agent's frame, not by the tool: the tool did not run, or its output is not here."""
+    """Whether the agent's harness wrote it: the tool did not run, or its output is missing."""
 
 
 def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated:
-    """`content`: the tool shows content, so only a short text is a message. `opening`: its first words may be one."""
+    """Return the outcome that an output states.
+
+    `content`: the tool shows content, so only a short text is an error message. `opening`: its first words may be
+    one.
+    """
     text = body.head.lstrip()
     if text.startswith(REFUSED):
         return Stated(True, "rejected by the user", aside=True)
@@ -358,7 +361,7 @@ def opens_with_an_error(text: str) -> bool:
 
 
 def _told_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
-    """A JSON answer with a verdict of its own. A long record with a field named error is a record."""
+    """Return the outcome in the fields of a JSON response. A large record with an error field is content."""
     if content and len(fields) > 8:
         return Stated(None)
     error = fields.get("error") or fields.get("errors")
@@ -379,14 +382,14 @@ def _text(value: Any) -> str:
 
 
 def own_error(body: Body, command: str) -> Stated:
-    """A command that shows content fails in its own name: `cat: a: No such file or directory`."""
+    """Return the failure of a command that shows content, prefixed by its name: `cat: a: No such file or directory`."""
     last = last_line(body.text)
     word = command.partition(" ")[0]
     return Stated(True, last) if word and last.startswith(f"{word}: ") and _SHELL_ERROR.match(last) else Stated(None)
 
 
 def ending(body: Body) -> Stated:
-    """What the end of a shell output without an exit code tells."""
+    """Return the outcome at the end of shell output without an exit code."""
     tail = last_lines(body)
     if not tail:
         return Stated(None)
@@ -406,7 +409,7 @@ def traceback_end(body: Body) -> str:
 
 
 def _traceback_end(tail: list[str]) -> str:
-    """The raised exception, where an output ends in a traceback."""
+    """Return the exception if the output ends in a traceback."""
     starts = [index for index, line in enumerate(tail) if line.startswith(_TRACEBACK)]
     if not starts:
         return ""
@@ -415,7 +418,7 @@ def _traceback_end(tail: list[str]) -> str:
 
 
 def verdict(body: Body) -> str:
-    """The line with which a test run, linter or build closes, if one of the last lines is such a line."""
+    """Return the closing line of a test run, linter or build if it is among the last lines."""
     for line in reversed(last_lines(body, 800)[-4:]):
         if len(line) < 200 and _VERDICT.match(line.strip("= ")):
             return line.strip("= ")
@@ -423,7 +426,7 @@ def verdict(body: Body) -> str:
 
 
 def error_line(body: Body) -> str:
-    """The most telling error line: near the end before near the start, what failed before that something failed."""
+    """Return the most informative error line: the end before the start, the reason before generic failure lines."""
     windows = (last_lines(body), body.head.splitlines() if len(body.text) > TAIL else [])
     for rule in (_is_strong, _is_weak, _EPILOGUE.match):
         for lines in windows:
@@ -435,7 +438,7 @@ def error_line(body: Body) -> str:
 
 
 def _with_reason(line: str, lines: list[str], place: int) -> str:
-    """A failed test of Go's with what its assertion says, which stands before or behind it."""
+    """Add the adjacent assertion message to a failed Go test."""
     if not line.startswith("--- FAIL: "):
         return line
     near = (lines[at].strip() for at in (place + 1, place - 1) if 0 <= at < len(lines))
@@ -453,7 +456,7 @@ def _is_weak(line: str) -> bool:
 
 
 def last_lines(body: Body, window: int = TAIL) -> list[str]:
-    """The lines at the end, without a first one that the window cut."""
+    """Return the lines at the end, without a partial first line."""
     text = body.text
     lines = [line for line in text[-window:].splitlines() if line and not line.isspace()]
     return lines[1:] if len(text) > window and len(lines) > 1 else lines

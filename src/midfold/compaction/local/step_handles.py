@@ -1,12 +1,13 @@
-"""Handles in a summary: beside the lines on steps, files and errors stand the handles of the messages behind them.
+"""Add message handles to the lines of a summary about steps, files and errors.
 
-Rules of this file:
-1. It is done by rule, whoever wrote the summary: a line is given the handle of the call, result or text of the fold
-   that shares most of its rare names, and none if nothing does so clearly.
-2. Errors and files come first, then the newest steps, within the tokens that were kept free. In a small summary only
-   errors and files have handles.
-3. A handle is written once, and long enough that no other message begins like it. A line that is carried into the
-   next summary as it is keeps its handle.
+1. Rules decide, not the summarizer: a line gets the handle of the call, result or text of the fold that shares most
+   of
+   its rare names, or none if there is no clear match.
+2. Errors and files come first, then the newest steps, within the reserved tokens. In a small summary only errors
+   and
+   files get handles.
+3. Each handle is written once, long enough to be unique. A line carried unchanged into the next summary keeps its
+   handle.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from midfold.transcript.tokens import estimate_text
 WRITTEN_DIGITS = 8
 _SIZE = len(PREFIX) + WRITTEN_DIGITS
 SCANNED, LEAST_SCANNED, MOST_SCANNED = 300_000, 300, 4_000
-"""Characters of a fold that names are looked for in, and of one text of it."""
+"""Characters scanned for names in the fold, and the minimum and maximum for one text."""
 COMMON, CLEAR = 3, 0.5
-"""Places of a name that says which message is meant, and the weight of shared names that does."""
+"""Maximum number of messages that share a rare name, and the minimum weight of shared names for a match."""
 SMALL_BUDGET = 1_500
 SHARE, SMALL_SHARE = 0.05, 0.025
-"""Of a summary's budget, for handles."""
+"""Shares of a summary's budget for handles."""
 _ADDED = re.compile(rf" {PREFIX}[0-9a-f]{{{WRITTEN_DIGITS}}}$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_./@:-]{4,}")
 _ERROR = re.compile(r"\b(?:fail|error|exception|traceback|refused|denied)|\bexit [1-9]", re.IGNORECASE)
@@ -35,33 +36,33 @@ _FILE = re.compile(r"[\w-]\.[a-z]{1,5}\b")
 
 
 def can_unfold(request: CompactionRequest) -> bool:
-    """Whether the model has, or is given with the fold, a tool that unfolds."""
+    """Return whether the model has an unfold tool, or gets one with the fold."""
     offered = (*request.tools, *request.late_tools)
     return request.has_unfold_tool or any(tool.name == UNFOLD_TOOL for tool in offered)
 
 
 def handle_tokens(budget: int) -> int:
-    """Tokens that a summary keeps free for handles."""
+    """Return the tokens to reserve for handles."""
     return int(budget * (SHARE if budget >= SMALL_BUDGET else SMALL_SHARE))
 
 
 def short_handle(message: Message) -> str:
-    """The handle of a message as summaries write it."""
+    """Return the handle of a message as written in summaries."""
     return handle_of(message)[:_SIZE]
 
 
 def without_step_handles(summary: str) -> str:
-    """The summary as it was before handles were added."""
+    """Return the summary without added handles."""
     return _ADDED.sub("", summary)
 
 
 def with_step_handles(
     body: str, ask: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
 ) -> str:
-    """The summary with handles at the ends of the lines they support.
+    """Append handles to the lines they support.
 
-    `folded` are the messages it is about, `earlier` is the summary before it; `is_own`: whether a handle leads to an
-    original.
+    `folded` are the summarized messages, `earlier` is the previous summary, `is_own` returns whether a handle
+    resolves.
     """
     left = ask.handle_tokens
     lines = body.split("\n")
@@ -90,7 +91,7 @@ def _rank(line: str, place: int, budget: int) -> tuple[int, int] | None:
 
 
 def _with_details(lines: list[str], place: int) -> Iterator[str]:
-    """A line and what stands below it, further in."""
+    """Yield a line and the indented lines below it."""
     yield lines[place]
     for line in lines[place + 1 :]:
         if not line.startswith(" "):
@@ -99,7 +100,7 @@ def _with_details(lines: list[str], place: int) -> Iterator[str]:
 
 
 def _sources(messages: Transcript, wanted: set[str]) -> dict[str, list[str]]:
-    """Handles by the names in what they lead to, the newest last."""
+    """Map names to the handles of the texts that contain them, newest last."""
     room = min(max(SCANNED // max(len(messages), 1), LEAST_SCANNED), MOST_SCANNED)
     found: dict[str, list[str]] = {}
     for handle, texts in _by_handle(messages):
@@ -109,12 +110,12 @@ def _sources(messages: Transcript, wanted: set[str]) -> dict[str, list[str]]:
 
 
 def _names(texts: Iterable[str], room: int) -> dict[str, None]:
-    """In the order of the text: which of two handles of the same weight is taken depends on it."""
+    """Return names in text order, which decides between handles of equal weight."""
     return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:room]))
 
 
 def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
-    """A call belongs to its result: who unfolds it sees what came of it."""
+    """Yield the texts of each handle. A call joins its result, so that its handle shows the outcome."""
     calls: dict[str, str] = {}
     for message in messages:
         own = short_handle(message)

@@ -1,4 +1,4 @@
-"""Files read: which, which lines, how much, and whether it worked."""
+"""Describe tool calls that read, write, search and list files or run commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midfold.compaction.local.outcome import count_lines, last_line
 from midfold.compaction.local.tool_call import Action, Outcome, ToolCallRecord, act, judge_action, plural, scalar
 
 COUNTED_AT_MOST, MOST_VALUES = 65_536, 3
-"""Characters of a result that are looked through, and constants of a file that are told."""
+"""Maximum characters of a result to scan, and maximum number of constants to show."""
 
 
 def read(look: ToolCallRecord) -> Action:
@@ -28,13 +28,13 @@ def read(look: ToolCallRecord) -> Action:
 
 
 def _values(look: ToolCallRecord) -> list[str]:
-    """Constants of a file with their values, if these are words or numbers."""
+    """Return constants of a file with their values, if these are words or numbers."""
     found = constants(look.body.text[:COUNTED_AT_MOST])
     return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MOST_VALUES]
 
 
 def _range(look: ToolCallRecord) -> str:
-    """Lines as the arguments ask for them: offset and limit, start and end, or a view range."""
+    """Return the requested line range: offset and limit, start and end, or a view range."""
     both = look.get("viewrange", "linerange", "range", "lines")
     if isinstance(both, list) and len(both) == 2:
         return _span(_number(both[0]), _number(both[1]))
@@ -60,7 +60,7 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 10**12 else None
 
 
-# Files written, moved and deleted: which, how much was written, and whether it worked.
+# Files written, moved and deleted.
 
 
 CONTENT_KEYS = ("content", "contents", "filetext", "text", "data", "codecontent", "filecontent")
@@ -87,7 +87,7 @@ def write(look: ToolCallRecord) -> Action:
     return judge_action(look, "write", did, detail, content=False, paths=paths, wrote=True)
 
 
-# Commands: what ran, its exit code, how many lines it printed, and the line that tells what went wrong.
+# Shell commands: exit code, line count and error line.
 
 
 _INTO_FOLDER = re.compile(r"\s{0,9}cd [^\s;&|]{1,300}\s{0,9}(?:&&|;)\s{0,9}")
@@ -96,10 +96,10 @@ _SHOWS = re.compile(
     r"|git (?:log|show|diff|status|blame|grep|branch)|gh (?:api|pr|issue|run))\b"
 )
 _LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
-"""What exits with 1 where it finds nothing."""
+"""Commands that exit with 1 if they find nothing."""
 _QUOTED = re.compile(r"'[^']*'")
 LONGEST_PIPE = 1_000
-"""Characters of a command whose quotes are looked at: many that do not close take the square of that."""
+"""Maximum characters of a command whose quotes are parsed: unclosed quotes take quadratic time."""
 _ANY_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _REDIRECTED = re.compile(
     r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
@@ -159,18 +159,18 @@ def _last_of_pipe(command: str) -> str:
 
 
 def shows_content(command: str) -> bool:
-    """Whether a command, without a change of folder before it, shows what is there."""
+    """Return whether a command, without a leading change of directory, only shows content."""
     return _SHOWS.match(command) is not None
 
 
 def telling_part(command: str) -> str:
-    """Without the change of folder that opens so many commands."""
+    """Remove a leading change of directory."""
     found = _INTO_FOLDER.match(command[:400])
     return command[found.end() :] if found else command
 
 
 def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether a command changes files, and which it names. A here-document's text is no command."""
+    """Return whether a command changes files, and the files it names. The text of a here-document is not parsed."""
     start = command[:4_000]
     here = start.find("<<")
     if here >= 0:
@@ -183,7 +183,7 @@ def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
     return bool(kept) or bool(_CHANGES.match(bare) or _CHANGES_LATER.search(bare)), kept
 
 
-# Files edited: which, how many places, and whether the edit was applied.
+# Files edited.
 
 
 PATCH_KEYS = ("patch", "diff", "input", "patchtext", "unifieddiff", "changes")
@@ -191,7 +191,7 @@ OLD_KEYS = ("oldstring", "oldstr", "oldtext", "search", "target", "original")
 NEW_KEYS = ("newstring", "newstr", "newtext", "replace", "replacement", "newsource", "insert", "inserttext", "codeedit")
 _EDITS_KEYS = ("edits", "operations", "blocks")
 _EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
-"""Arguments of calls that write: one of these is there."""
+"""Argument keys of calls that write: at least one of them is present."""
 
 _NAMED = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\n\t]{1,1000})", re.MULTILINE)
 _READ_BY_PATCH = 200_000
@@ -213,7 +213,7 @@ def patch(look: ToolCallRecord) -> Action:
 
 
 def editor(look: ToolCallRecord) -> Action:
-    """One tool for all: `command` says whether it views, creates or edits (Anthropic's editor, OpenHands)."""
+    """Describe an editor whose `command` selects view, create or edit (Anthropic's editor, OpenHands)."""
     command = look.text("command", "action", "operation", "mode")
     if command in ("view", "read", "open"):
         return read(look)
@@ -228,7 +228,7 @@ def patch_text(look: ToolCallRecord) -> str:
 
 
 def changes(look: ToolCallRecord) -> tuple[list[str], list[str]]:
-    """The lines that a call added to files, and those that it took out."""
+    """Return the lines that a call added to files, and the lines that it removed."""
     patch = patch_text(look)
     if patch:
         lines = patch.split("\n")
@@ -278,7 +278,7 @@ def _patch_action(look: ToolCallRecord, text: str) -> Action:
     return judge_action(look, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
 
 
-# Folders listed and files found by name: where, which pattern, how many.
+# Directories listed and files found by name.
 
 
 _NOTHING = ("No files found", "No files matching", "No matches", "No such", "(empty", "No entries", "No results")
@@ -312,7 +312,7 @@ def _entries(look: ToolCallRecord) -> str:
     return plural(body.lines - noted, "entry").replace("entrys", "entries") + (" (more left out)" if noted else "")
 
 
-# Searches: the pattern, where, and how many matches in how many files.
+# Searches: pattern, place, and number of matches.
 
 
 PATTERN_KEYS = ("pattern", "regex", "query", "searchterm", "searchpattern", "keyword", "q", "term", "text", "search")
@@ -356,7 +356,7 @@ def _matches(look: ToolCallRecord) -> str:
 
 
 def _count_hits(look: ToolCallRecord) -> str:
-    """Hits of `path:line:text` output; with context lines around them, only those that carry the colon."""
+    """Count the hits of `path:line:text` output; among context lines, only those with a colon."""
     lines = [line for line in look.body.text.splitlines() if line.strip() and line != "--"]
     context = look.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
     found = [path for line in lines if (path := _hit_path(line)) is not None]
@@ -372,7 +372,7 @@ def _count_hits(look: ToolCallRecord) -> str:
 
 
 def _hit_path(line: str) -> str | None:
-    """The path before the number of a hit, empty where there is none; None where a line is no hit."""
+    """Return the path before a hit's line number, "" if there is only a number, or None if the line is no hit."""
     number = _LINE_NUMBER.search(line, 1)
     if number is not None and number.start() <= LONGEST_HIT_PATH:
         return line[: number.start()]
@@ -380,14 +380,14 @@ def _hit_path(line: str) -> str | None:
 
 
 def few_hits(look: ToolCallRecord) -> str:
-    """The hits of a search, where they are few."""
+    """Return the hits of a search if there are only a few."""
     lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
     hits = list(islice((line for line in lines if _hit_path(line) is not None), MOST_HITS + 1))
     return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
 
 
 def _match_count(look: ToolCallRecord) -> str:
-    """A JSON answer: its own count, or the length of its list."""
+    """Return the count in a JSON response, or the length of its list."""
     value = look.body.value
     if isinstance(value, list):
         return plural(len(value), "result") if value else "no matches"

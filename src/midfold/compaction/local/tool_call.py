@@ -1,4 +1,4 @@
-"""One call and its result as the families see them: names and argument keys compared without case and separators."""
+"""A tool call and its result as the tool families read them; names and keys are compared without case and separators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from midfold.compaction.local.outcome import NOTHING_RECORDED, Body, read_body, 
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall, ToolResult
 
-# What one tool call did and how it ended: the value every digest is written from.
+# The action and outcome of a tool call, from which every digest is written.
 
 
 Outcome = Literal["ok", "failed", "unknown"]
@@ -35,7 +35,7 @@ FAMILIES = (
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call and its result in a few words. Texts are single lines, bounded, and come from untrusted output."""
+    """Short description of a tool call and its result. Texts are single lines of limited size from untrusted output."""
 
     family: str
     tool: str
@@ -49,10 +49,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     characters: int = 0
 
 
-# Words from arguments and outputs, made safe to show: one line, bounded, redacted before they are cut.
+# Text from arguments and output, made safe to show: one line, of limited size, redacted.
 #
-# Rule of this file: a text is redacted while it is still long, and cut afterwards. Half a secret is not recognised as
-# one, so the other order would show it.
+# Redact before truncating: half of a secret would not be recognized.
 
 
 Redactor = Callable[[str], str]
@@ -68,7 +67,7 @@ def identity(text: str) -> str:
 
 
 def flat(text: str) -> str:
-    """One printable line: white space becomes one space, control characters and terminal colours go."""
+    """Return a single printable line: collapse whitespace, remove control characters and terminal colors."""
     if text.isprintable() and "  " not in text and "| unfold" not in text:
         return text.strip()
     if "\x1b" in text:
@@ -84,7 +83,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def clip_start(text: str, limit: int) -> str:
-    """The end of a long text: of a path it is the telling half."""
+    """Return the end of a long text, the informative part of a path."""
     return text if len(text) <= limit else "…" + text[1 - limit :]
 
 
@@ -130,25 +129,25 @@ def squash(name: str) -> str:
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
-    """The name as it was given."""
+    """Name as given."""
     local: str
-    """The name without server and namespace, squashed: `mcp__fs__read_file` is `readfile`."""
+    """Name without server and namespace, squashed: `mcp__fs__read_file` is `readfile`."""
     words: frozenset[str]
-    """The words of the whole name, server included, in lower case."""
+    """Words of the whole name, server included, in lower case."""
     foreign: bool
-    """Whether the name has a server or namespace before it."""
+    """Whether the name has a server or namespace prefix."""
     arguments: dict[str, Any]
-    """By squashed key."""
+    """Arguments by squashed key."""
     given: dict[str, Any]
-    """By the keys as they were given."""
+    """Arguments by key as given."""
     raw: str
     command: str
-    """The shell command that was given, whatever the shape; empty where there is none."""
+    """Shell command in whatever shape it was given, or ""."""
     body: Body
     redact: Redactor
 
     def get(self, *keys: str) -> Any:
-        """The first argument under one of these squashed keys that says something."""
+        """Return the first non-empty argument under one of these squashed keys."""
         return _first_of(self.arguments, keys)
 
     def text(self, *keys: str) -> str:
@@ -164,7 +163,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.words.isdisjoint(words)
 
     def say(self, value: str, limit: int = 80) -> str:
-        """A text from arguments or output, safe to show."""
+        """Return a text from arguments or output, safe to show."""
         return clip(flat(self.redact(value[:REDACTED_AT_ONCE])), limit)
 
     def quote(self, value: str, limit: int = 80) -> str:
@@ -177,7 +176,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return clip_start(flat(self.redact(value[:REDACTED_AT_ONCE])), PATH_LIMIT)
 
     def paths(self) -> tuple[str, ...]:
-        """Files and folders as the arguments name them."""
+        """Return the files and directories named in the arguments."""
         if self.arguments.keys().isdisjoint(PATH_KEYS):
             return ()
         found = (tuple(_path_texts(self.arguments[key])) for key in PATH_KEYS if key in self.arguments)
@@ -228,7 +227,7 @@ def judge_action(
     wrote: bool = False,
     otherwise: Outcome = "ok",
 ) -> Action:
-    """An action whose output, if it states a failure, is described by that failure alone."""
+    """Return an action; if its output states a failure, the detail is that failure."""
     told = stated_outcome(look.body, content=content)
     if told.failed:
         error = look.say(told.reason, 160)
@@ -248,7 +247,7 @@ UNREAD = Body(text="", characters=0, lines=0)
 
 
 def read_call_alone(call: ToolCall, redact: Redactor) -> ToolCallRecord:
-    """A call whose result nobody has read yet."""
+    """Return the record of a call without its result."""
     return _look(call.name, call.arguments, UNREAD, redact)
 
 
@@ -329,5 +328,5 @@ def _path_texts(value: Any) -> Iterable[str]:
 
 
 def scalar(value: Any) -> str:
-    """A number, boolean or literal as it would stand in JSON."""
+    """Return a number, boolean or literal as JSON."""
     return jsonio.text_of(value)

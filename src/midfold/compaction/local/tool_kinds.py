@@ -1,9 +1,8 @@
-"""Which family a tool belongs to: by its name where the name is plain, else by the shape of its arguments.
+"""Recognize the family of a tool by its name, or by its arguments, and describe the remaining families.
 
-Rules of this file:
-1. A tool's own name decides, without case, separators, server or namespace.
-2. A name that could mean anything (`run`, `search`, `create`, `task`) decides only if its arguments agree.
-3. Otherwise the arguments decide, together with the words of the name; `other` is an honest answer.
+1. A specific name decides, without case, separators, server or namespace.
+2. A vague name (`run`, `search`, `create`, `task`) decides only if the arguments do not contradict.
+3. Otherwise arguments and words of the name decide; the default is `other`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from midfold.compaction.local.tool_call import (
     scalar,
 )
 
-# Sub-agents: the goal they were given, and the status they came back with.
+# Sub-agents: goal and status.
 
 
 GOAL_KEYS = ("description", "goal", "task", "objective", "prompt", "instructions", "message", "title", "request")
@@ -88,7 +87,7 @@ def _reason(fields: dict[str, Any]) -> str:
     return next((error for error in errors if isinstance(error, str) and error), "")
 
 
-# Browsers and screens: what was done, on which page or element.
+# Browsers and screens: action, and page or element.
 
 
 DEEDS = (
@@ -113,7 +112,7 @@ def browser(look: ToolCallRecord) -> Action:
     return judge_action(look, "browser", did, detail)
 
 
-# Tools nobody here knows: the most telling arguments, and how much came back.
+# Unknown tools: most informative arguments, and response size.
 
 
 SHOWN = 4
@@ -142,7 +141,7 @@ def other(look: ToolCallRecord) -> Action:
 
 
 def _inner_text(look: ToolCallRecord) -> bool:
-    """Whether the JSON answer was only an envelope, and the body is the text inside."""
+    """Return whether the JSON response was only an envelope around a text."""
     return look.body.text[:64].lstrip()[:1] != "{"
 
 
@@ -165,7 +164,7 @@ def _show_value(look: ToolCallRecord, value: Any) -> str:
 
 
 def _rank(key: str, value: Any) -> int:
-    """Ids and names first, then short scalars, then lists; long texts and objects say least."""
+    """Rank ids and names first, then short scalars, then lists; long texts and objects last."""
     if value is None or value in ("", [], {}) or isinstance(value, dict):
         return 9
     if isinstance(value, list):
@@ -180,7 +179,7 @@ def _rank(key: str, value: Any) -> int:
     return 2 if not isinstance(value, bool) else 4
 
 
-# Plans and to-do lists: how many items, how many done.
+# Plans and to-do lists: items, and number done.
 
 
 ITEM_KEYS = ("todos", "plan", "items", "tasks", "tasklist", "todolist", "steps")
@@ -229,7 +228,7 @@ def _label(item: dict[str, Any]) -> str:
     return next((text for text in texts if isinstance(text, str) and text), "")
 
 
-# Long-running processes: which session, what was done to it, whether it still runs.
+# Long-running processes: session, action, and state.
 
 
 SESSION_KEYS = ("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id", "session")
@@ -262,7 +261,7 @@ def _process_deed(look: ToolCallRecord) -> str:
     return "listed processes of" if look.has_word("list") else "looked at the output of"
 
 
-# Pages fetched and web searches: the address or the query, and how much came back.
+# Fetched pages and web searches: address or query, and response size.
 
 
 URL_KEYS = ("url", "urls", "uri", "href", "link", "address", "source")
@@ -367,7 +366,7 @@ def patch_text_in_command(look: ToolCallRecord) -> bool:
 
 
 def _is_mistaken(look: ToolCallRecord, known: Describer) -> bool:
-    """A server's `list_files` may list files of anything; its arguments must not speak of something else."""
+    """Return whether a server's tool only shares a known name: agent, plan and process tools need arguments."""
     return known in (agent, plan, process) and not look.arguments
 
 
@@ -457,7 +456,7 @@ def _reading(look: ToolCallRecord) -> Describer | None:
 
 
 def _by_body(look: ToolCallRecord) -> Describer:
-    """Without a call, an output that states how a process ended is still a shell's."""
+    """Recognize nameless output that states an exit code as a shell's."""
     body = look.body
     nameless = not look.arguments and not look.local
     return shell if nameless and (body.exit_code is not None or body.running) else other
