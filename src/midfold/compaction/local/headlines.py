@@ -168,7 +168,7 @@ def _ends_of_path(path: str) -> Iterator[str]:
 
 
 def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
-    """Return whether the headline covers a call: successful tests, builds, linters and commits, plans, failed writes."""
+    """Return whether the headline suffices: plans, failed writes, successful tests, builds, linters and commits."""
     if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True
     if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):

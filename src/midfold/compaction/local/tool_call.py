@@ -1,4 +1,4 @@
-"""A tool call and its result as the tool families read them; names and keys are compared without case and separators."""
+"""A tool call and its result, parsed; names and argument keys are compared without case and separators."""
 
 from __future__ import annotations
 

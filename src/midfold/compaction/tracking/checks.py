@@ -1,4 +1,4 @@
-"""Which commands test, build or lint, what their output says (passed or not, how many, what fails), and which count."""
+"""Recognize commands that test, build or lint, parse their output, and select the runs that are still valid."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _TASKS = frozenset(
     {"npm", "pnpm", "yarn", "bun", "mise", "make", "just", "task", "rake", "composer", "hatch", "nx", "turbo", "deno"}
 )
 _PACKAGERS = frozenset({"npm", "bun", "pnpm", "yarn", "composer", "mise", "deno"})
-"""Those whose first word is no task unless it is one of a few."""
+"""Package managers, whose first word is a task only if it is one of a few."""
 _SHELLS = frozenset({"bash", "sh", "zsh", "node"})
 _TASK = re.compile(
     r"(?P<typecheck>type-?checks?|tsc|types|mypy)|(?P<test>tests?|e2e|spec|integration|unit|verify|check-all|ci)"
@@ -110,21 +110,21 @@ _VALUED = frozenset(
         "--directory",
     }
 )
-"""Options of runners whose value is the next word."""
+"""Options of task runners that take the next word as value."""
 _PASSING = frozenset({"exec", "x", "dlx"})
-"""Words behind which a runner is given a program."""
+"""Subcommands that run a program."""
 
 
 LONGEST_ASK = 20_000
 _COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
-"""Commands as a text shows them: in marks, or in a block of their own."""
+"""Commands in prose: inline code, or a code block of one line."""
 NEAR, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
 _ASKING = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
-"""Words of somebody who wants a command to be run, not of one who tells of it."""
+"""Words that request running a command, as opposed to mentioning it."""
 
 
 def check_of(step: Step) -> CheckKind | None:
-    """Whether a command tests, builds or lints."""
+    """Return whether a command tests, builds or lints, and which."""
     return _check_in(step.words)
 
 
@@ -164,7 +164,7 @@ def _without_options(words: list[str]) -> list[str]:
 
 
 def _script_check(program: str, words: list[str]) -> CheckKind | None:
-    """A shell script by its name; `bash -n` looks at how it is written."""
+    """Classify a shell script by its name; `bash -n` is a lint."""
     if words[1:2] in (["-n"], ["--check"]):
         return "lint"
     path = program if program not in _SHELLS else next((word for word in words[1:] if word[:1] != "-"), "")
@@ -229,7 +229,7 @@ _FINDINGS: _Rules = (
     ("Checked ", re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M)),
     ("", re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M)),
 )
-"""What stands wherever a rule finds something, and the rule."""
+"""A substring that every match contains, and the pattern."""
 _FAILURE = re.compile(
     r"^(?:FAILED ([^\n]{1,200})|ERROR ([\w/.:-]{3,160}\.py[^\n]{0,80})|[ \t]{0,12}--- FAIL: (\S{1,160})"
     r"|FAIL:? ([^\s(][^\n]{0,120})|\(fail\) ([^\n]{1,160})|test (\S{1,160}) \.\.\. FAILED"
@@ -254,7 +254,7 @@ _BAD = re.compile(
 )  # fmt: skip
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
 TALLY_REACH = 400
-"""Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
+"""Characters from the end of an output in which a tally is the verdict, whatever the tests print before it."""
 _NONE_RAN = re.compile(
     r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found|^no packages to test", re.M | re.I
 )
@@ -270,14 +270,14 @@ class Verdict(NamedTuple):
 
 
 def went_on(output: str, kind: str, then: str) -> bool:
-    """Whether the output counts what another check counts, `then`, that runs only if this one passes."""
+    """Return whether the output has results of the check `then`, which runs only if this one passes."""
     rules = _FINDINGS if then in ("lint", "typecheck") else _TALLIES if then == "test" else ()
     text = _ends(output) if rules and then != kind else ""
     return bool(_first(rules, text) or (then == "test" and _go_counts(text)))
 
 
 def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: str = "") -> Verdict:
-    """What a check's output says: passed or not, how many, and what fails; `then` as in `went_on`."""
+    """Return whether a check passed, its counts, and its failures; `then` as in `went_on`."""
     if output.startswith(NOTHING_RECORDED):
         return Verdict(None, "", ())
     text = _ends(output)
@@ -305,7 +305,7 @@ def _ends(output: str) -> str:
 
 
 def _tally(text: str, kind: str) -> str:
-    """What the output counts of one kind of check."""
+    """Return the counts of one kind of check in the output."""
     if kind in ("lint", "typecheck"):
         return _first(_FINDINGS, text)
     return _first(_TALLIES, text) or _go_counts(text) or _first(_FINDINGS[:1], text)
@@ -316,7 +316,7 @@ def _first(rules: _Rules, text: str) -> str:
 
 
 def _is_empty_go_run(text: str) -> bool:
-    """Whether no package had a test to run."""
+    """Return whether no package had tests to run."""
     return "[no tests to run]" in text and text.count("[no tests to run]") == text.count("\nok ") + text.startswith(
         "ok "
     )
@@ -335,7 +335,7 @@ def _go_counts(text: str) -> str:
 
 
 class CheckTracker:
-    """The newest run of each check while a trail is followed."""
+    """Newest run of each check while a trail is followed."""
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
@@ -343,9 +343,10 @@ class CheckTracker:
         self._early: set[CheckRun] = set()
 
     def add(self, run: CheckRun, body: Callable[[], Body], then: str, *, is_piped: bool, is_early: bool) -> None:
-        """A run, its output, and the kind of the check that runs only if it passes.
+        """Add a run, a function that reads its output, and the kind of check that runs only if it passes.
 
-        The exit code of a pipe is not its own. Early is what ran before there was any work.
+        `is_piped`: the exit code belongs to another program. `is_early`: it ran before any file of the task was
+        changed.
         """
         identity = _identity(run)
         self._runs.pop(identity, None)
@@ -354,9 +355,10 @@ class CheckTracker:
         self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
-        """The newest runs, in order, scripts of one's own last; outputs are read of these alone.
+        """Return the newest runs in order, preferring known checks to the agent's own scripts; read the outputs of
+        these only.
 
-        A script of one's own that ran before anything was changed tried something out and checked nothing.
+        An own script that ran before any change was an experiment, not a check.
         """
         source = next((file for file in reversed(files) if _is_source(file)), TrackedFile(path="", state="changed"))
         known = sorted(self._runs.values(), key=lambda run: (not is_own(run.command), run.at))
@@ -365,7 +367,7 @@ class CheckTracker:
         return [_compare(found, source) for run, found in judged if found.kind != "script" or run not in self._early]
 
     def _judge(self, run: CheckRun, is_own: Callable[[str], bool]) -> CheckRun:
-        """A check with what its output says."""
+        """Return a run with the verdict of its output."""
         if run not in self._bodies:
             return run
         read, then, is_piped = self._bodies[run]
@@ -381,7 +383,7 @@ class CheckTracker:
 
 
 def _identity(run: CheckRun) -> tuple[str, frozenset[str]]:
-    """What a check is known by: what it was told to run, however much it was told to say."""
+    """Return the key of a check: its kind and the tests it runs, without output options."""
     return "test" if run.kind == "script" else run.kind, _chosen_words(run.command)
 
 
@@ -390,21 +392,22 @@ def _is_source(file: TrackedFile) -> bool:
 
 
 def _compare(run: CheckRun, source: TrackedFile) -> CheckRun:
-    """A check with the source file that was changed after it."""
+    """Return a run with the name of the source file changed after it."""
     name = source.path.rpartition("/")[2]
     before = name if source.at > run.at else run.before if run.at < 0 else ""
     return run if before == run.before else replace(run, before=before)
 
 
-# Which of several runs still count.
+# Selection of the runs that are still valid.
 
 
 def latest_checks(trail: Trail) -> list[CheckRun]:
-    """The newest run of each kind, and before it those that it does not answer, the newest first.
+    """Return the newest run of each kind and the older runs that it does not supersede, newest first.
 
-    A run of a part says nothing of the whole: the last run of the whole stays, and a part that ended otherwise stays
-    until it, or more than it, is run again. What failed for want of a module that was installed since is not told, and
-    of scripts only the newest is.
+    A partial run does not supersede a full run. A partial run with a different outcome stays until it, or more than
+    it,
+    runs again. Failures for lack of a module that was installed since are omitted; of scripts only the newest run
+    stays.
     """
     found: list[CheckRun] = []
     for check in reversed(trail.checks):
@@ -420,7 +423,9 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
 
 
 def missing_checks(trail: Trail, asked: str) -> list[str]:
-    """The tests, builds and linters that a text asks for as commands, and that were not run since the last change."""
+    """Return the tests, builds and linters that a text requests as commands and that did not run since the last
+    change.
+    """
     spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]) if _is_asked(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]
@@ -429,7 +434,7 @@ def missing_checks(trail: Trail, asked: str) -> list[str]:
 
 
 def _is_asked(command: re.Match[str]) -> bool:
-    """Whether the line of a command, the one before its block, or the heading above says that it is to be run."""
+    """Return whether the command's line, the line before its block, or the heading above requests running it."""
     text, start = command.string, command.start()
     before = text[max(start - NEAR, 0) : start].rstrip("\n`").rpartition("\n")[2]
     behind = text[command.end() : command.end() + NEAR].partition("\n")[0] if command[1] else ""
@@ -439,7 +444,7 @@ def _is_asked(command: re.Match[str]) -> bool:
 
 
 def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
-    """Whether a module that a check missed was installed after it."""
+    """Return whether a module that a check lacked was installed after it."""
     missed = {found[1] for line in check.fails if (found := _MISSING.search(line))}
     return bool(missed) and any(
         act.what == "install" and act.ok and act.at > check.at and not missed.isdisjoint(act.text.split())
@@ -452,7 +457,7 @@ def _is_narrower(newer: str, older: str) -> bool:
 
 
 def _covers(newer: str, older: str) -> bool:
-    """Whether everything that the older command ran was run again; another program's run of all is taken for that."""
+    """Return whether the newer command repeats all of the older one; a full run of another program counts."""
     after, before = _chosen_words(newer), _chosen_words(older)
     if after <= before:
         return True
@@ -465,7 +470,7 @@ def _covers(newer: str, older: str) -> bool:
 
 
 def _chosen_words(command: str) -> frozenset[str]:
-    """The program and what it was told to run, without options and what means everything."""
+    """Return the program and its selected tests, without options and words that select everything."""
     words = command.partition(" -m ")[2].split() if command.startswith("python") else command.split()
     return frozenset(
         word

@@ -1,10 +1,8 @@
-"""What an edit does to a file: patches, replaced texts and scripts that write, read as text.
+"""Parse edits: patches, replaced texts, and scripts that write files.
 
-Rules of this file:
-1. Lines that stand in both texts are not counted, wherever; nothing here compares texts in more than linear time.
-2. What is touched is told by names that stand in the edited text: functions with the names of their parameters,
-   classes, headings.
-3. A script writes what it opens for writing under a name that stands in it. Paths that are computed are not guessed.
+1. Lines present in both texts are not counted, wherever they are. All comparisons are linear.
+2. An edit is described by names in the edited text: functions with their parameter names, classes, headings.
+3. A script writes the files that it opens for writing under a literal name. Computed paths are not guessed.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ _NESTED = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|=[^,]*|\"[^\"]*\"")
 _PARAMETER = re.compile(r"[&*.]{0,3}(?:mut )?([A-Za-z_$][\w$]{0,40})")
 _RECEIVERS = frozenset({"self", "cls", "this"})
 _NUMBERS = re.compile(r"^ {0,8}[0-9]{1,7}(?:→|\t)", re.MULTILINE)
-"""Before the lines of a file as tools show it."""
+"""Line numbers that tools print before file content."""
 _PARTIAL = re.compile(r"\b(?:truncated|elided)\b|output (?:of your last command )?was too long|left out\b[^\n]{0,3}\]")
-"""How tools and clients say that they show a part."""
+"""Notes of tools and clients that output is incomplete."""
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
 
 class FileEdit(NamedTuple):
-    """What one edit does to one file."""
+    """Effect of one edit on one file."""
 
     path: str
     deed: Deed
@@ -56,13 +54,13 @@ class FileEdit(NamedTuple):
     removed: int = 0
     names: tuple[str, ...] = ()
     last: str = ""
-    """A line of what it is now."""
+    """A line of the new content."""
     source: str = ""
-    """Where it was before it was moved."""
+    """Path before a move."""
 
 
 def names_in(text: str, path: str = "") -> tuple[str, ...]:
-    """The functions and classes that a text defines; of prose, the headings."""
+    """Return the functions and classes that a text defines; for prose, the headings."""
     text = f"\n{text[:LONGEST_NAMED]}"
     if path.endswith(PROSE):
         return merge_names(match[1].strip("# ") for match in _HEADING.finditer(text))
@@ -70,7 +68,7 @@ def names_in(text: str, path: str = "") -> tuple[str, ...]:
 
 
 def merge_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once, where it stands first, with its parameters if they are known."""
+    """Return each name once, in order of first occurrence, with its parameters if known."""
     found: dict[str, str] = {}
     for name in names:
         bare = name.partition("(")[0]
@@ -80,7 +78,7 @@ def merge_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _signature(match: re.Match[str], text: str) -> str:
-    """A name as it is defined: `name(first,second)`."""
+    """Return a definition as `name(first,second)`."""
     place = match.lastindex or 0
     name, listed = match[place], _PARAMETERS.match(text, match.end(place))
     if listed is None or "class " in match[0]:
@@ -91,7 +89,7 @@ def _signature(match: re.Match[str], text: str) -> str:
 
 
 def replacement(path: str, old: str, new: str) -> FileEdit:
-    """One text put in the place of another."""
+    """Return the edit that replaces one text by another."""
     before, after = (_lines(text[:LONGEST_TEXT]) for text in (old, new))
     start, most = 0, min(len(before), len(after))
     while start < most and before[start] == after[start]:
@@ -107,7 +105,7 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
 
 
 def rewrite(path: str, seen: str, now: str) -> FileEdit:
-    """A whole file in the place of what was last seen of it; no lines are counted where that was only a part."""
+    """Return the edit that replaces a whole file; lines are not counted if the earlier content is incomplete."""
     if max(len(seen), len(now)) > LONGEST_TEXT or _PARTIAL.search(seen):
         return FileEdit(path, "update", names=names_in(now, path))
     before, after = (text.strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
@@ -122,21 +120,21 @@ def rewrite(path: str, seen: str, now: str) -> FileEdit:
 
 
 def _lines(text: str) -> list[str]:
-    """A text that is empty has none."""
+    """Return the lines of a text, none if it is empty."""
     return text.split("\n") if text else []
 
 
 def telling_line(lines: list[str]) -> str:
-    """The first line that says something: if there is one, none that goes on in the next."""
+    """Return the first informative line, preferring one that does not continue on the next."""
     found = [line for raw in lines[:MOST_LINES] if len(line := raw.strip()) > 3]
     return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:LONGEST_LINE]
 
 
-# Patches: Codex's own format, and unified differences.
+# Patches in Codex's format and unified diffs.
 
 
 def changes_in_patch(text: str) -> list[FileEdit]:
-    """What a patch does, file by file."""
+    """Return the edits of a patch, file by file."""
     text = text[: 10 * LONGEST_TEXT]
     if "*** Begin Patch" in text:
         return _codex_changes(text)
@@ -207,13 +205,13 @@ _ACCESSES = (
     "open(", ".write_text(", ".write_bytes(", "riteFile", "appendFile", "os.remove(", "os.unlink(", "os.rename(",
     "os.replace(", "shutil.",
 )  # fmt: skip
-"""One of these stands in every script that changes files."""
+"""Substrings; every script that changes files contains one of them."""
 _WRITING = (".write_text(", ".read_text(", ".write_bytes(", ".read_bytes(")
 _RELOCATING = ("shutil.move(", "shutil.copy(", "shutil.copy2(", "shutil.copyfile(", "os.rename(", "os.replace(")
 
 
 class FileAccess(NamedTuple):
-    """A file that a script opens."""
+    """Access of a script to a file."""
 
     path: str
     how: Literal["read", "write", "append", "delete", "move", "copy"]
@@ -225,7 +223,7 @@ def _has(script: str, marks: Iterable[str]) -> bool:
 
 
 def accesses(script: str) -> list[FileAccess]:
-    """The files that a script reads and writes under names that stand in it, in order of the kinds below."""
+    """Return the files that a script reads and writes under literal names, ordered by kind of access."""
     script = script[:LONGEST_TEXT]
     if not _has(script, _ACCESSES):
         return []
@@ -262,7 +260,7 @@ _NO_PATH = re.compile(r"[*?{}$`\n<>|\"'%=!;]")
 
 
 def is_path(text: str) -> bool:
-    """Whether a text may be the path of one file: no pattern, no expression, no address."""
+    """Return whether a text may be the path of one file: no pattern, expression or URL."""
     return (
         0 < len(text) <= 300
         and not _NO_PATH.search(text)

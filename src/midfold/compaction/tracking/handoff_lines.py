@@ -1,10 +1,8 @@
-"""A trail as lines of a handoff, and read back from them.
+"""Render a trail as handoff lines, and parse it back.
 
-Rules of this file:
-1. The newest first, whole lines only, within the room that is given. What was changed comes before what was only read,
-   sources before tests and those before scratch; what runs and what fails comes before everything.
-2. What `render` writes, `parse` reads: a handoff carries the trail on without rewording it. Lines of anybody else are
-   not taken for ours.
+1. Newest first, whole lines only, within a token budget. Running tasks and failures come before everything, changed
+   files before read ones, sources before tests, tests before scratch files.
+2. `parse` reads what `render` writes, so that handoffs carry the trail unchanged. Other lines are ignored.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ from midfold.compaction.tracking.side_effects import NO_HASH, latest_acts
 from midfold.transcript.tokens import estimate_text
 
 FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
-"""The sections of a handoff that the lines belong to."""
+"""Sections of a handoff."""
 FILES_SHARE, OPEN_SHARE = 0.5, 0.4
 MOST_CHECKS_SHOWN, SMALL_ROOM = 4, 300
-"""Checks that are told; half of them where there is little room."""
+"""Maximum number of checks; half of that below the second number, in tokens."""
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
-"""Files of a folder that are named; where more of it went, and nothing else of it is known, they are counted."""
+"""Maximum number of named files per directory; more are counted if no other file of the directory is known."""
 SAME = "…/"
-"""In place of the folder that the path before has."""
+"""Replacement for a directory that is the same as in the path before."""
 SMALL = ("fetch", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config")
-"""Acts that are told behind others."""
+"""Minor side effects, which come last."""
 _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
     ("deleted", False, "deleted"),
     ("reverted", False, "put back as they were"),
@@ -54,7 +52,7 @@ _ALSO: tuple[tuple[FileState, bool, str], ...] = (
     ("created", False, "also created"),
     ("moved", False, "also moved"),
 )
-"""Where there is no room for a line each."""
+"""Groups of changed files that get no line of their own."""
 _READ = "read, not changed"
 _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED, _NOT_STARTED = "ran to its end", "did NOT start"
@@ -70,7 +68,7 @@ _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_te
 
 
 def render(trail: Trail, room: int) -> dict[str, list[str]]:
-    """Lines by section of the handoff, for at most `room` tokens in all."""
+    """Return lines by section of the handoff, at most `room` tokens in total."""
     page = _Page(room)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
@@ -123,7 +121,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
 
 
 def _in_folders(items: Sequence[TrackedFile], trail: Trail) -> Iterator[str]:
-    """Paths, those of a folder as one where they are many and nothing else of it is known."""
+    """Yield paths; many in one directory become one entry if no other file of it is known."""
     theirs = {item.path for item in items}
     rest = [*(file.path for file in trail.files if file.path not in theirs), *(read.path for read in trail.reads)]
     mixed = {folder for path in rest for folder in (path, *folders_above(path))}
@@ -163,7 +161,7 @@ class _Page:
                 return
 
     def fill_open(self, acts: Sequence[WorldAct], room: float) -> None:
-        """Acts that failed or whose outcome is not known, without what came of them where that is too long."""
+        """Add side effects that failed or have no known outcome, without the outcome text if that is too long."""
         floor = self.left - room
         for act in acts:
             lines = () if act.ok else (_act_line(act), _act_line(replace(act, outcome="")))
@@ -172,18 +170,18 @@ class _Page:
                 self.add(STATE if act.ok is None else BLOCKED, short)
 
     def name_rest(self, files: list[TrackedFile]) -> None:
-        """The files that have no line of their own."""
+        """Add the files that have no line of their own, in groups."""
         rest = files[self.count(FILES, files) :]
         for state, _, label in _ALSO:
             self.group(FILES, label, [_plain(file.path) for file in rest if file.state == state])
 
     def count(self, section: str, files: list[TrackedFile]) -> int:
-        """How many of these are there."""
+        """Return how many of the files have a line."""
         there = set(self.sections.get(section, ()))
         return sum(_file_line(file, short=True) in there for file in files)
 
     def group(self, section: str, label: str, items: list[str]) -> None:
-        """One line for many, as many as fit."""
+        """Add one line for many items, as many as fit."""
         shown: list[str] = []
         room = self.left - estimate_text(label) - 8
         for item in _from_the_same_folders(items[:SHOWN_IN_GROUP]):
@@ -196,7 +194,7 @@ class _Page:
             self.add(section, f"- {label}: {'; '.join(shown)}{more}")
 
     def lengthen(self, longer: Mapping[str, str]) -> None:
-        """What is left tells more of the newest files."""
+        """Replace lines of the newest files by longer ones while tokens are left."""
         lines = self.sections.get(FILES, [])
         for at, line in enumerate(lines):
             better = longer.get(line)
@@ -207,7 +205,7 @@ class _Page:
 
 
 def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
-    """Paths, without the folder where it is that of the one before."""
+    """Yield paths without the directory if it is the same as in the path before."""
     before = ""
     for path in paths:
         folder, _, name = path.partition(" (")[0].rpartition("/")
@@ -216,7 +214,7 @@ def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _with_folders(items: Iterable[str]) -> Iterator[str]:
-    """The paths that such items mean."""
+    """Expand the paths of such items."""
     before = ""
     for item in items:
         path = f"{before}/{item.removeprefix(SAME)}" if item.startswith(SAME) else item
@@ -244,7 +242,7 @@ def _check_line(check: CheckRun) -> str:
 
 
 def _lacks_runner(command: str, failure: str) -> bool:
-    """Whether what should run a check is not there: then nothing was checked."""
+    """Return whether the program that runs a check is missing, so that nothing was checked."""
     module = _NO_MODULE.search(failure)
     return module[1] in command.split() if module else _NO_PROGRAM.search(failure) is not None
 
@@ -277,7 +275,7 @@ def _file_line(file: TrackedFile, *, short: bool) -> str:
 
 
 def _quote(code: str) -> str:
-    """Code as it is, in marks that do not stand in it."""
+    """Quote code verbatim, in backticks that do not occur in it."""
     marks = next(marks for marks in ("`", "``", "```", "````") if marks not in code or marks == "````")
     return f"{marks} {code} {marks}" if "`" in code else f"`{code}`"
 
@@ -316,7 +314,7 @@ _LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
 
 
 def parse(handoff: str) -> Trail:
-    """What lines of ours in the text of a handoff say."""
+    """Parse the lines that `render` wrote in a handoff."""
     found = _Found()
     summary = parse_summary(handoff)
     for text in (summary.files, summary.done, summary.active_state, summary.blocked):
@@ -327,7 +325,7 @@ def parse(handoff: str) -> Trail:
 
 
 def without_trail(handoff: str) -> str:
-    """The text of a handoff without the lines that `render` wrote: what somebody else has to say."""
+    """Return the handoff without the lines that `render` wrote."""
     return "\n".join(
         line for line in handoff.split("\n") if not (line.startswith("- ") and _Found().line(line.rstrip()))
     )
@@ -345,7 +343,7 @@ class _Found:
         self.git = GitState()
 
     def line(self, line: str) -> bool:
-        """Whether the line is one of ours; what it says is kept."""
+        """Parse a line and return whether `render` wrote it."""
         if line in (_UNCHANGED, _UNTESTED):
             return True
         if frame := _FRAME_LINE.fullmatch(line):

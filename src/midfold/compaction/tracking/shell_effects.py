@@ -1,9 +1,8 @@
-"""What one program of a shell command does: files it writes, moves, removes or shows, acts and checks.
+"""Derive the effects of each program in a shell command: files written, moved, removed or shown, acts and checks.
 
-Rules of this file:
-1. Told by tables of programs everybody has; a program that is not known does nothing but what it is redirected to.
-2. Paths are given as the command spells them. What a shell would have to expand is left out.
-3. Which programs of a command took place is decided here, too, from the output (`fates`).
+1. Tables of common programs decide; an unknown program has no effect except its redirections.
+2. Paths are as spelled in the command. Words that need shell expansion are omitted.
+3. `fates` decides from the output which programs of a command succeeded.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Kind = Literal[
 ]  # fmt: skip
 LONGEST_LOOK = 60
 SHOWS_MUCH = 20
-"""Lines around a match; with so many a search reads the file."""
+"""Minimum context lines around a match for a search to count as reading the file."""
 
 
 _SED_IN_PLACE, _PERL_IN_PLACE = re.compile(r"-[nErs]*i\S*"), re.compile(r"-\w{0,4}i\S{0,8}")
@@ -56,22 +55,22 @@ _VALUED = frozenset(
         "--context",
     }
 )
-"""Options of searches whose value is the next word."""
+"""Search options that take the next word as value."""
 _SEARCHING, _COUNTING = frozenset({"grep", "egrep", "rg"}), frozenset({"wc", "md5sum", "shasum", "sha256sum", "cksum"})
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
     kind: Kind
     path: str = ""
-    """Or the kind of an act or a check."""
+    """Path, or the kind of an act or check."""
     target: str = ""
-    """Where it goes; what was looked at; what was done, in words."""
+    """Target path, part of the file read, or a description of the act or check."""
     text: str = ""
-    """The content, patch or script; of a check, the kind of the next one, which runs only if it passes."""
+    """Content, patch or script; for a check, the kind of the next check, which runs only if this one passes."""
 
 
 def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
-    """What each program of a command does if it succeeds."""
+    """Return the effects of each program of a command if it succeeds."""
     found = [effects_of(step) for step in steps]
     then = ""
     for at in range(len(steps) - 1, -1, -1):
@@ -87,7 +86,7 @@ def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
 
 
 def effects_of(step: Step) -> list[Effect]:
-    """What a program does if it succeeds."""
+    """Return the effects of a program if it succeeds."""
     found: list[Effect] = []
     program = step.program
     rule = _RULES.get(program)
@@ -117,7 +116,7 @@ def effects_of(step: Step) -> list[Effect]:
 
 
 def handles_files(step: Step) -> bool:
-    """Whether a program shows, moves or formats files, whatever is in them."""
+    """Return whether a program shows, moves or formats files, whatever their content."""
     return step.program in _HANDLING or (step.program == "git" and step.words[1:2] != ["apply"])
 
 
@@ -144,7 +143,7 @@ def _sed_effects(step: Step) -> list[Effect]:
 
 
 def _sed_line(expression: str) -> str:
-    """What stands in a file after `sed` changed it: the first line that it put there, where that is written out."""
+    """Return the first line that `sed` writes into a file, if it is literal."""
     found = _SUBSTITUTED.fullmatch(expression) or _INSERTED.fullmatch(expression)
     put = found[found.lastindex or 0] if found else ""
     if re.search(r"&|\\[0-9]", put):
@@ -161,7 +160,7 @@ def _sed_lines(expression: str) -> str:
 
 
 def _look(text: str) -> str:
-    """What was looked for, without the marks that a line of a handoff has between such."""
+    """Return a search pattern without the delimiters used in handoff lines."""
     return " ".join(_BETWEEN.sub(" ", text[: 4 * LONGEST_LOOK]).split())[:LONGEST_LOOK].rstrip()
 
 
@@ -178,7 +177,7 @@ def _show(step: Step) -> list[Effect]:
 
 
 def _ends(step: Step) -> str:
-    """The lines that `head` and `tail` show."""
+    """Return the line range that `head` or `tail` shows."""
     found = _COUNT.search(" ".join(step.words[1:4]))
     count = found[1] if found else "10"
     if "-c" in step.words[1:3]:
@@ -189,7 +188,7 @@ def _ends(step: Step) -> str:
 
 
 def _pattern_and_files(words: Sequence[str]) -> list[str]:
-    """The pattern of a search and its files."""
+    """Return the pattern and the files of a search."""
     return [
         word
         for before, word in pairwise(words)
@@ -208,7 +207,7 @@ def _search(step: Step) -> list[Effect]:
 
 
 def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
-    """What is left of files that are shown where the output goes through another program."""
+    """Narrow the effects of showing files to what the next program of the pipe prints."""
     kind: Kind = "read"
     looked = ""
     if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < SHOWS_MUCH):
@@ -225,7 +224,7 @@ def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
 
 
 def _context(words: Sequence[str]) -> int:
-    """Lines that a search shows around each match."""
+    """Return the number of context lines that a search prints."""
     command = " ".join(words)
     found = _LINES_AROUND.findall(command) if any(option in command for option in ("-A", "-B", "-C")) else ()
     return max(map(int, found), default=0)
@@ -254,7 +253,7 @@ def _relocate(kind: Literal["move", "copy"]) -> Callable[[Step], list[Effect]]:
 
 
 def _write_all(step: Step) -> list[Effect]:
-    """`tee` and `touch`."""
+    """Return the effects of `tee` and `touch`."""
     kind: Kind = "append" if "-a" in step.words else "write"
     return [Effect(kind, path, text=step.document or "") for path in _plain(step.words[1:]) if is_path(path)]
 
@@ -289,7 +288,7 @@ def _patch_file(step: Step) -> list[Effect]:
 
 
 def script_of(words: Sequence[str]) -> str | None:
-    """The file that an interpreter is told to run; empty where the script stands in the command."""
+    """Return the file that an interpreter runs, or "" if the script is in the command."""
     program = words[0].rpartition("/")[2]
     if not (program.startswith("python") or program in _INTERPRETERS):
         return words[0] if words[0].endswith(SCRIPTS) else None
@@ -378,7 +377,7 @@ _HANDLING = _QUIET | {
     "rm", "cp", "mv", "ln", "chmod", "chown", "touch", "mkdir", "tee", "test", "[", "diff", "file", "stat", "less",
     "more", "nl", "bat", "find", "black", "isort", "ruff", "prettier", "gofmt", "eslint", "biome", "rustfmt",
 }  # fmt: skip
-"""Programs that files are given to as files."""
+"""Programs that handle files without running them."""
 _INTERPRETERS = frozenset({"node", "bash", "sh", "zsh", "ruby", "php", "tsx", "ts-node"})
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
@@ -391,7 +390,7 @@ _RULES: dict[str, _Rule] = {
 }  # fmt: skip
 
 
-# Which programs of a command took place.
+# Detection of the programs that succeeded.
 
 LAST_WORDS = 2_000
 
@@ -411,7 +410,7 @@ _OWN_PROGRAMS = frozenset(
 
 
 def digest_failed(text: str) -> bool:
-    """Whether the digest of a result says that its call failed."""
+    """Return whether the digest of a result marks its call as failed."""
     told = text.partition(" -> ")[2]
     return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
 
@@ -420,11 +419,11 @@ _NO_COMMAND = re.compile(
     r"(?:(?:/bin/)?\w{0,3}sh: (?:-c: )?(?:line \d{1,6}: )?|\(eval\):\d{1,6}: )"
     r"(?:syntax error|unexpected EOF|parse error)"
 )
-"""What a shell says of a command that it does not understand."""
+"""Syntax errors that a shell reports for the whole command."""
 
 
 def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
-    """For each program whether it took place, and why not; None where the whole command was refused."""
+    """Return whether each program succeeded, with the reason if not; None if the whole command was rejected."""
     if body.text[:1] == "[" and is_digest(body.text):
         told = body.text.partition(" -> ")[2]
         return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), told)
@@ -454,7 +453,7 @@ def _shows(step: Step) -> bool:
 
 
 def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
-    """Programs that complain in their own name."""
+    """Return the error messages of programs that print their name before it."""
     found: dict[int, str] = {}
     window = text if len(text) <= 6_000 else text[:3_000] + "\n" + text[-3_000:]
     programs = {step.program for step in steps}
@@ -480,16 +479,17 @@ _BLAMED = re.compile(
     r"|^make: \*\*\* \[(?:[^\]\n]{1,80}: )?([\w.-]{1,60})\]",
     re.MULTILINE,
 )
-"""The task that a runner says has failed."""
+"""The task that a runner reports as failed."""
 _BLAMING = ("ERROR task failed", '" exited', "make: *** [")
-"""One of these stands where it finds something."""
+"""Substrings; every match of `_BLAMED` contains one of them."""
 
 
 def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
-    """The program that failed, where none says so itself: the task that its runner names, else the first check after
-    which no other ran, else the first that runs something and does not change files.
+    """Return the index of the program that probably failed, if none prints its name in an error.
 
-    Of those that do nothing else it is the last; what only shows things does not fail.
+    That is the task named by its runner; else the first check after which no other ran; else the first program that
+    runs
+    something and changes no files; else the last one. Programs that only show content are skipped.
     """
     window = output[-LAST_WORDS:]
     blamed = _BLAMED.findall(window) if any(map(window.__contains__, _BLAMING)) else ()
@@ -512,7 +512,7 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
 
 
 def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
-    """Everything before the program that failed was done; behind it what does not depend on it."""
+    """Mark a program as failed, and the later ones that depend on it; the others succeeded."""
     found = [Fate(True)] * len(steps)
     broken = False
     for at in range(number, len(steps)):
@@ -527,7 +527,7 @@ def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
 
 
 def script_changes(script: str) -> list[Effect]:
-    """What a script does to files: written ones that it reads first are changed, not new."""
+    """Return the effects of a script on files; a written file that it also reads is changed, not new."""
     found: list[Effect] = []
     opened = accesses(script)
     if not opened:
@@ -552,7 +552,7 @@ _LEAVING, _CLEARING = ("mkdtemp(", "mkstemp(", "delete=False"), ("rmtree(", "os.
 
 
 def left_behind(script: str, body: Body, *, is_ended: bool) -> list[str]:
-    """Temporary files that a Python script made, by the names that it printed, and did not get to remove."""
+    """Return temporary files that a Python script created, printed and did not remove."""
     if not any(word in script for word in _LEAVING) or (is_ended and any(word in script for word in _CLEARING)):
         return []
     return list(dict.fromkeys(_TEMPORARY.findall(body.head)))

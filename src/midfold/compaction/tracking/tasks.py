@@ -1,6 +1,6 @@
-"""Background tasks: which sub-agents and processes were started, and how each ended.
+"""Track background tasks: sub-agents and processes that were started, and how each ended.
 
-A launched task is not done, and an ended one does not run: a sub-agent becomes an act only when it ends.
+A sub-agent is recorded as an act only when it ends.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _RUNNING_WORDS = re.compile(
     re.I,
 )
 FEWEST_GOAL_CHARS = 8
-"""A shorter goal says too little to recognise a line about it."""
+"""Minimum characters of a goal; shorter ones cannot be recognized in a line."""
 
 
 class TaskBook:
-    """Tasks that run, and the acts that their ends become."""
+    """Running tasks, and the acts recorded when they end."""
 
     def __init__(self, running: Iterable[RunningTask], acts: list[WorldAct]) -> None:
         self._running = {task.id: task for task in running}
         self._acts = acts
         self._jobs: list[str] = []
-        """Ids of processes that a shell put into the background."""
+        """Ids of shell background processes."""
 
     @property
     def running(self) -> list[RunningTask]:
@@ -58,7 +58,7 @@ class TaskBook:
         self._running[task] = RunningTask(id=task, what=what, at=at)
 
     def end(self, task: str, status: str, at: int) -> None:
-        """Remove a task from those that run; record how a sub-agent ended."""
+        """Remove a running task; record how a sub-agent ended."""
         ended = self._running.pop(task, None)
         if ended is None or not ended.what.startswith(SUB_AGENT):
             return
@@ -76,7 +76,7 @@ class TaskBook:
                 self.end(report.task, report.status, at)
 
     def agent(self, at: int, look: ToolCallRecord, body: Body) -> None:
-        """Follow a call that starts, awaits or stops a sub-agent."""
+        """Track a call that starts, awaits or stops a sub-agent."""
         goal = goal_of(look)
         named = look.get("ids", "agentids", "taskids", "targets")
         tasks = [look.text("agentid", "taskid", "id"), *map(str, named if isinstance(named, list) else ())]
@@ -97,7 +97,7 @@ class TaskBook:
         self._acts.append(WorldAct(what="agent", text=goal, ok=not told.failed, outcome=came, at=at))
 
     def end_if_reported(self, task: str, at: int, look: ToolCallRecord, body: Body) -> None:
-        """End a task that a call stopped, or that the answer reports as ended."""
+        """End a task that a call stopped, or that the response reports as ended."""
         if look.has_word("close", "stop", "kill", "terminate"):
             self.end(task, "stopped", at)
             return
@@ -108,7 +108,7 @@ class TaskBook:
             self.end(task, told[1].lower(), at)
 
     def process(self, at: int, look: ToolCallRecord, body: Body, *, failed: bool) -> None:
-        """Follow a call that looks at a process or stops it."""
+        """Track a call that inspects or stops a process."""
         task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
         if not task or body.running:
             return
@@ -120,7 +120,7 @@ class TaskBook:
             self.end_if_reported(task, at, look, body)
 
     def shell_in_background(self, at: int, command: str, text: str, session: str) -> None:
-        """Follow a command that a tool runs on after its answer."""
+        """Track a command that continues in the background after the tool returned."""
         if "background" not in text and "Process running with session ID" not in text:
             return
         started = _ID.search(text) if _STARTED.search(text) else None
@@ -131,7 +131,7 @@ class TaskBook:
                 self._acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
 
     def start_process(self, at: int, effect: Effect, text: str) -> None:
-        """Follow a program that a shell puts into the background."""
+        """Track a program that a shell puts into the background."""
         found = _JOB.search(text) or _PROCESS.search(text)
         task = effect.path or (found[1] if found else "") or effect.target[:40]
         self.start(task, effect.target, at)
@@ -140,10 +140,10 @@ class TaskBook:
             self._acts.append(WorldAct(what="start", text=effect.target, outcome=task, at=at))
 
     def stop_process(self, name: str) -> None:
-        """End a process by its id, or all whose command has the name.
+        """End a process by its id, or all processes with the name in their command.
 
-        A target that only the shell knows (`$PID`, `%1`) may be any process that a shell started: none of them is
-        listed as running any more.
+        A target that only the shell knows (`$PID`, `%1`) may be any process started by a shell: all of them are
+        removed.
         """
         if "$" in name or name.startswith("%"):
             for job in self._jobs[-1:] if name == "$!" else self._jobs:
@@ -157,7 +157,7 @@ def goal_of(look: ToolCallRecord) -> str:
 
 
 def without_stale_states(text: str, trail: Trail) -> str:
-    """Drop lines that call an ended sub-agent running, or a running one done: calls and results know better."""
+    """Drop lines that contradict the trail: an ended sub-agent called running, or a running one called done."""
     running = {task.what.removeprefix(SUB_AGENT) for task in trail.running if task.what.startswith(SUB_AGENT)}
     ended = {act.text.removeprefix(SUB_AGENT) for act in trail.acts if act.text.startswith(SUB_AGENT)} - running
     wrong = [(goal, _ENDED_WORDS) for goal in running] + [(goal, _RUNNING_WORDS) for goal in ended]

@@ -1,10 +1,9 @@
-"""Follows messages call by call: what each did, judged by its result.
+"""Follow messages call by call and record the effects of each call, judged by its result.
 
-Rules of this file:
-1. A call whose result says that it failed did nothing. Of a chain of commands, what stands before the one that failed
-   was done, what stands behind it was not.
-2. What the output shows is believed before what the command says: a commit is the hash that was printed.
-3. One pass, linear in the messages; a call that cannot matter is not looked at further than its name.
+1. A call whose result reports a failure had no effect. In a chain of commands, those before the failed one ran and
+   those after it did not.
+2. Output overrides the command: a commit is recorded by its printed hash.
+3. One linear pass; irrelevant calls are classified by name only.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ from midfold.transcript.laws import Place, pair
 from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
 
 LONGEST_MESSAGE = 1_500
-"""Longer than any error that a reading tool returns."""
+"""Maximum characters of an error from a reading tool; longer text is content."""
 CHANGED = ("created", "changed", "deleted", "moved")
 _REFUSED = "doesn't want to proceed with this tool use"
 
@@ -80,7 +79,7 @@ _FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]
 
 
 class CallAnswer:
-    """A result, read when somebody asks."""
+    """Tool result with a lazily parsed body."""
 
     __slots__ = ("_body", "result")
 
@@ -95,21 +94,21 @@ class CallAnswer:
         return self._body
 
     def has_failed(self, *, content: bool = False) -> bool:
-        """Whether a tool that is no shell says that it failed."""
+        """Return whether a tool other than a shell reports a failure."""
         body = self.body
         if body.text[:1] == "[" and is_digest(body.text):
             return digest_failed(body.text)
         return bool(stated_outcome(body, content=content).failed)
 
     def has_ended_well(self) -> bool:
-        """Whether a command says that it ended with 0."""
+        """Return whether a command reports exit code 0."""
         body = self.body
         is_told = body.text[:1] == "[" and is_digest(body.text)
         return not digest_failed(body.text) if is_told else body.exit_code == 0
 
 
 def follow(trail: Trail, messages: Transcript, redact: Redactor, omissions: Omissions | None = None) -> Trail:
-    """Return the trail with what these messages did; a call that cannot be read is added to `omissions`."""
+    """Return the trail extended by these messages; record calls that cannot be parsed in `omissions`."""
     if not messages:
         return trail
     walk, omissions = _Walk(trail), omissions or Omissions()
@@ -140,7 +139,7 @@ class _Walk:
         self.commit = trail.git.commit
         self.scripts: dict[str, str] = {}
         self.whole: dict[str, str | CallAnswer] = {}
-        """What was last seen of a file that was shown or written as a whole."""
+        """Last known whole content of files that were shown or written."""
         self.commands: dict[tuple[str, str], tuple[list[Step], list[list[Effect]]]] = {}
         self.tools: dict[Any, Callable[[int, ToolCallRecord, CallAnswer], None]] = {
             "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
@@ -148,7 +147,7 @@ class _Walk:
             "search": self._search, "listing": self._search,
         }  # fmt: skip
 
-    # What is said beside calls.
+    # Texts of messages.
 
     def listen(self, at: int, message: Message) -> None:
         if not self.book.places.root or message.role == "user":
@@ -179,13 +178,13 @@ class _Walk:
                     self._see(self.book.places.key(path), _lines(look), at, answer if len(paths) == 1 else None)
 
     def _see(self, key: str, looked: str, at: int, answer: CallAnswer | None) -> None:
-        """A file is shown; `answer` where nothing else is."""
+        """Record that a file was shown; `answer` is set if its output shows nothing else."""
         self.book.read(key, looked, at)
         if answer is not None and not looked:
             self.whole[key] = answer
 
     def _search(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
-        """What searches find is told relative to where the agent works."""
+        """Infer the root from search results: they are relative to the working directory."""
         if not self.book.places.root:
             lines = answer.result.text[:2_000].split("\n")[:12]
             self.book.places.learn_root_from(line.partition(":")[0] for line in lines)
@@ -276,7 +275,7 @@ class _Walk:
         came = told.reason if told.failed else fields_of(answer.body.value) or told_ids(answer.body.text[:2_000])
         self.acts.append(WorldAct(what=what, text=f"{look.tool} {shown}", ok=not told.failed, outcome=came, at=at))
 
-    # What runs.
+    # Background tasks.
 
     def _agent(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         self.tasks.agent(at, look, answer.body)
@@ -284,7 +283,7 @@ class _Walk:
     def _process(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         self.tasks.process(at, look, answer.body, failed=answer.has_failed())
 
-    # Commands.
+    # Shell commands.
 
     def _shell(self, at: int, look: ToolCallRecord, answer: CallAnswer) -> None:
         command = look.command
@@ -314,7 +313,7 @@ class _Walk:
                     self._take(at, step, effect, fate, answer, is_only=len(steps) == len(items) == 1)
 
     def _try_out(self, steps: list[Step], effects: list[list[Effect]]) -> None:
-        """Files that were made to try something, given to a program that does more than handle or check files."""
+        """Record experimental files that are passed to programs other than file tools and checks."""
         for step, items in zip(steps, effects, strict=True):
             if handles_files(step) or any(effect.kind == "check" for effect in items):
                 continue
@@ -323,7 +322,7 @@ class _Walk:
                     self.book.run(self.book.places.key(word, step.folder), ())
 
     def _effects(self, command: str, folder: str) -> tuple[list[Step], list[list[Effect]]]:
-        """The programs of a command and what each does; many are given more than once."""
+        """Return the programs of a command and their effects, cached because commands repeat."""
         found = self.commands.get((command, folder))
         if found is None:
             steps = steps_of(command, folder)
@@ -337,11 +336,11 @@ class _Walk:
             places.learn_root(folder or (steps[0].folder if steps else ""))
 
     def _text(self, effect: Effect, folder: str) -> str:
-        """A script or patch as it stands in the command, or as it was written before."""
+        """Return a script or patch from the command, or as written earlier."""
         return effect.text or self.scripts.get(self.book.places.key(effect.path, folder), "")
 
     def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer, *, is_only: bool) -> None:
-        """One effect of a program, if it took place."""
+        """Record one effect of a program, if it succeeded."""
         kind = effect.kind
         if kind == "act":
             self._act(at, step, effect, fate, answer)
@@ -367,7 +366,7 @@ class _Walk:
             self._change(at, step.folder, effect)
 
     def _run(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
-        """A script: what it does to files if it ends well, that it is one, and what it tried out."""
+        """Record a script run: its file changes if it succeeded, and the check if it tries out the work."""
         folder, book = step.folder, self.book
         script = self._text(effect, folder)
         changes = script_changes(script) if fate.done else []
@@ -385,12 +384,12 @@ class _Walk:
             self._check(at, step, Effect("check", "test", " ".join(step.words) + document), fate, answer)
 
     def _learn_branch(self, folder: str, branch: str) -> None:
-        """Where the repository of a folder stands."""
+        """Record the branch of the repository in a directory."""
         if branch:
             self.branch, self.branch_folder = branch, folder.rstrip("/.")
 
     def _change(self, at: int, folder: str, effect: Effect) -> None:
-        """What one effect does to files."""
+        """Record the effect of a program on files."""
         book, kind = self.book, effect.kind
         key = book.places.key(effect.path, folder) if effect.path else ""
         if kind not in ("write", "make", "copy"):
@@ -450,12 +449,12 @@ class _Walk:
         self.checks.add(run, lambda: answer.body, effect.text, is_piped=is_piped, is_early=is_early)
 
     def _is_own_script(self, command: str) -> bool:
-        """Whether what ran is a file that was made to try something."""
+        """Return whether a command runs an inline script or a file that the agent created."""
         path = script_of(command.split(" "))
         record = self.book.files.get(self.book.places.key(path)) if path else None
         return path == "" or (record is not None and record.state in ("created", "scratch"))
 
-    # The end.
+    # Result.
 
     def finish(self, messages: int, redact: Redactor) -> Trail:
         self.book.places.settle_root()
@@ -484,13 +483,13 @@ class _Walk:
 
 
 def _misses(result: ToolResult) -> bool:
-    """Whether a command that shows files found none."""
+    """Return whether a command that shows files failed to find one."""
     head = result.text[:600]
     return "No such file" in head or "tool_use_error" in head or _REFUSED in head
 
 
 def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
-    """Steps towards something that the same command did: staging for a commit, a folder for a file."""
+    """Return minor acts that another act of the same command makes redundant: staging before a commit, mkdir."""
     acts = [effect for items in effects for effect in items if effect.kind == "act"]
     small = [effect for effect in acts if effect.path in ("stage", "mkdir")]
     if not small:
@@ -504,7 +503,7 @@ def _needless(effects: list[list[Effect]], found: list[Fate]) -> list[Effect]:
 
 
 def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
-    """One edit of any editor: a text replaced, put in, or written anew."""
+    """Return one edit of any editor: a text replaced, inserted or written."""
     fields = {key.lower().replace("_", ""): value for key, value in arguments.items()}
     old = next((fields[key] for key in OLD_KEYS if isinstance(fields.get(key), str)), "")
     new = next((fields[key] for key in NEW_KEYS if isinstance(fields.get(key), str)), "")
@@ -513,7 +512,7 @@ def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
 
 
 def _lines(look: ToolCallRecord) -> str:
-    """The lines that a call asks for."""
+    """Return the line range that a call requests."""
     both = look.get("viewrange", "linerange")
     if isinstance(both, list) and len(both) == 2:
         return f"{both[0]}-{both[1]}"
@@ -527,7 +526,7 @@ def _lines(look: ToolCallRecord) -> str:
 
 
 def _short(value: Any) -> str:
-    """An argument in a few words; of a list, what its items hold."""
+    """Return an argument as a short text; for a list, its items."""
     if isinstance(value, list):
         return " + ".join(filter(None, map(_short, value[:4])))
     if isinstance(value, dict):
