@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.compaction.local.tool_call import (
-    REDACTED_AT_ONCE,
+    MAX_REDACTED_CHARS,
     Action,
     Redactor,
     ToolCallRecord,
@@ -69,7 +69,7 @@ def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -
     return describe_call(read_tool_call(call, result, redact), call, result)
 
 
-def describe_call(look: ToolCallRecord, call: ToolCall | None, result: ToolResult) -> Action:
+def describe_call(record: ToolCallRecord, call: ToolCall | None, result: ToolResult) -> Action:
     """Return the action of a tool call record, from registered functions or the built-in families."""
     for function in _registered:
         try:
@@ -78,16 +78,16 @@ def describe_call(look: ToolCallRecord, call: ToolCall | None, result: ToolResul
             continue
         if isinstance(action, Action):
             return action
-    return recognise(look)(look)
+    return recognise(record)(record)
 
 
 LIMIT = 240
 PLACEHOLDER = "[Old tool output cleared to save context space]"
 NOT_KEPT = " | the original was not kept"
 
-_LONGEST = 400
-_SAME = "[Same tool output as in "
-_OURS = re.compile(r"\[[^\]\n]{1,60}\] [^\n]{1,320} \| (?:unfold \S{1,80}|the original was not kept)")
+_MAX_DIGEST_CHARS = 400
+_DUPLICATE = "[Same tool output as in "
+_DIGEST = re.compile(r"\[[^\]\n]{1,60}\] [^\n]{1,320} \| (?:unfold \S{1,80}|the original was not kept)")
 
 
 def digest(call: ToolCall | None, result: ToolResult, *, handle: str, redact: Redactor = identity) -> str:
@@ -104,23 +104,23 @@ def write_line(action: Action, *, handle: str, redact: Redactor = identity) -> s
         detail = f"failed: {detail}" if detail else "failed"
     size = f" ({plural(action.characters, 'character')})"
     start = f"[{tool}] {_safe_text(action.did, redact, 150) or 'was called'}"
-    room = LIMIT - len(start) - len(size) - len(" -> ")
-    line = f"{start} -> {clip(detail, room)}{size}" if detail else start + size
+    available = LIMIT - len(start) - len(size) - len(" -> ")
+    line = f"{start} -> {clip(detail, available)}{size}" if detail else start + size
     return line + _suffix(handle)
 
 
 def back_reference(handle_of_copy: str, where: str) -> str:
     """Return the replacement for a result that a later result repeats: the location of the copy and its handle."""
-    return f"{_SAME}{clip(flat(where[:REDACTED_AT_ONCE]), 150)}, kept there]" + _suffix(handle_of_copy)
+    return f"{_DUPLICATE}{clip(flat(where[:MAX_REDACTED_CHARS]), 150)}, kept there]" + _suffix(handle_of_copy)
 
 
 def is_digest(text: str) -> bool:
     """Return whether a text is a digest, a back-reference or the placeholder."""
-    if len(text) > _LONGEST or text[:1] != "[":
+    if len(text) > _MAX_DIGEST_CHARS or text[:1] != "[":
         return False
-    if text == PLACEHOLDER or _OURS.fullmatch(text):
+    if text == PLACEHOLDER or _DIGEST.fullmatch(text):
         return True
-    return text.startswith(_SAME) and ", kept there] | " in text and "\n" not in text
+    return text.startswith(_DUPLICATE) and ", kept there] | " in text and "\n" not in text
 
 
 def _suffix(handle: str) -> str:
@@ -129,13 +129,13 @@ def _suffix(handle: str) -> str:
 
 
 def _safe_text(text: str, redact: Redactor, limit: int) -> str:
-    return clip(flat(redact(text[:REDACTED_AT_ONCE])), limit)
+    return clip(flat(redact(text[:MAX_REDACTED_CHARS])), limit)
 
 
 # Duplicate results: older ones that a newer copy replaces.
 
 
-SHORTEST = 200
+MIN_DUPLICATE_CHARS = 200
 
 
 def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]:
@@ -163,8 +163,8 @@ def _fingerprint(result: ToolResult) -> bytes:
     """Return a hash of a result's content that is the same in every process."""
     found = blake2b(digest_size=16)
     for part in result.parts:
-        said = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
-        found.update(f"{type(part).__name__} {len(said)} {said}\0".encode("utf-8", "surrogatepass"))
+        content = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
+        found.update(f"{type(part).__name__} {len(content)} {content}\0".encode("utf-8", "surrogatepass"))
     return found.digest()
 
 
@@ -181,7 +181,7 @@ def _short(result: ToolResult) -> bool:
             size += len(part.data)
         elif isinstance(part, Opaque):
             size += len(part.body)
-        if size >= SHORTEST:
+        if size >= MIN_DUPLICATE_CHARS:
             return False
     return True
 
@@ -194,15 +194,15 @@ def _short(result: ToolResult) -> bool:
 # 4. Number literals that Python would round or rename are copied as text.
 
 
-SHORTEST_LIMIT = 40
+MIN_STRING_CHARS = 40
 """Minimum characters of a truncated string, enough for the marker; smaller limits are raised to this."""
-SHORT_LIMIT = 100
+MAX_HEAD_ONLY_CHARS = 100
 """Limit in characters up to which a truncated string keeps only its beginning."""
 _PAIRS = (("old_string", "new_string"), ("old_str", "new_str"))
 """Argument names of the text that an edit removes and the text that it inserts."""
-LONGEST_PATH = 4_096
-LONGEST_BARE_PATH = 1_024
-LONGEST_BARE_ID = 256
+MAX_KEPT_CHARS = 4_096
+MAX_PATH_CHARS = 1_024
+MAX_ID_CHARS = 256
 
 _KEPT_KEYS = re.compile(
     r"(?:.{0,60}[_-])?(?:id|ids|path|paths|file|files|filename|filenames|dir|dirs|directory|folder|cwd|workdir|url|urls|uri|uris"
@@ -215,7 +215,7 @@ _ID = re.compile(r"[A-Za-z0-9_.:@#/-]+")
 
 def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: bool = False) -> str:
     """Truncate long string leaves of JSON arguments; return the same string if nothing changes or gets shorter."""
-    if len(arguments) <= max(max_string_chars, SHORTEST_LIMIT):
+    if len(arguments) <= max(max_string_chars, MIN_STRING_CHARS):
         return arguments
     try:
         value = jsonio.decode(arguments)
@@ -229,25 +229,25 @@ def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: 
         )
     except (ValueError, RecursionError):
         exact = value
-    shrunk = jsonio.text_of(shrink_json_string_leaves(_by_difference(exact, max_string_chars), max_string_chars))
+    shrunk = jsonio.text_of(shrink_json_string_leaves(_without_common_text(exact, max_string_chars), max_string_chars))
     return shrunk if len(shrunk) < len(arguments) else arguments
 
 
-def _by_difference(value: Any, limit: int) -> Any:
+def _without_common_text(value: Any, limit: int) -> Any:
     """Remove the common beginning and end from the two texts of an edit if one of them exceeds the limit."""
     given = value if isinstance(value, dict) else {}
     for keys in _PAIRS:
         old, new = map(given.get, keys)
         if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > limit:
-            start = old.rfind("\n", 0, _alike(old, new)) + 1
+            start = old.rfind("\n", 0, _common_prefix_length(old, new)) + 1
             old, new = old[start:], new[start:]
-            end = _alike(old[::-1], new[::-1])
+            end = _common_prefix_length(old[::-1], new[::-1])
             kept = (f"…{text[: len(text) - end]}…" for text in (old, new))
             return {**given, **dict(zip(keys, kept, strict=True))}
     return value
 
 
-def _alike(first: str, second: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
@@ -290,29 +290,29 @@ def _empty(value: Any) -> Any:
 
 
 def _leaf(text: str, key: str, limit: int) -> str:
-    if len(text) <= max(limit, SHORTEST_LIMIT) or _is_kept(text, key):
+    if len(text) <= max(limit, MIN_STRING_CHARS) or _is_kept(text, key):
         return text
     return _cut(text, limit)
 
 
 def _is_kept(text: str, key: str) -> bool:
-    if len(text) > LONGEST_PATH:
+    if len(text) > MAX_KEPT_CHARS:
         return False
     if key and len(key) <= 80 and _KEPT_KEYS.fullmatch(key):
         return "\n" not in text
-    if len(text) <= LONGEST_BARE_ID and _ID.fullmatch(text):
+    if len(text) <= MAX_ID_CHARS and _ID.fullmatch(text):
         return True
-    return len(text) <= LONGEST_BARE_PATH and bool(_PATH.fullmatch(text))
+    return len(text) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(text))
 
 
 def _cut(text: str, limit: int) -> str:
-    limit = max(limit, SHORTEST_LIMIT)
+    limit = max(limit, MIN_STRING_CHARS)
     if len(text) <= limit:
         return text
-    room = limit - len(f"…[{len(text):,} characters left out]…")
-    head = room * 2 // 3 if limit > SHORT_LIMIT else room
-    tail = room - head
-    left_out = len(text) - room
+    available = limit - len(f"…[{len(text):,} characters left out]…")
+    head = available * 2 // 3 if limit > MAX_HEAD_ONLY_CHARS else available
+    tail = available - head
+    left_out = len(text) - available
     return f"{text[:head]}…[{left_out:,} characters left out]…{text[len(text) - tail :]}"
 
 

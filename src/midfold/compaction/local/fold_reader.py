@@ -22,7 +22,7 @@ from midfold.compaction.injection import is_suspicious
 from midfold.compaction.local.digest import describe_call
 from midfold.compaction.local.headlines import FileNames, call_headline, is_in_headline
 from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, IdentifierCounts, NameCounts, subwords
-from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, telling_part, write
+from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, without_cd, write
 from midfold.compaction.local.tool_call import Action, ToolCallRecord, identity, read_tool_call
 from midfold.compaction.local.tool_kinds import recognise
 from midfold.compaction.redact import redact as our_rules
@@ -34,22 +34,22 @@ from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.task_reports import task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
-SCANNED = 300_000
+MAX_SCANNED_CHARS = 300_000
 """Approximate maximum of characters read."""
-ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
-PER_TEXT = 80
+TEXT_LIMITS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
+TEXT_OVERHEAD_CHARS = 80
 """Fixed cost of a text, in characters."""
-MARGIN = 256
+REDACTION_MARGIN_CHARS = 256
 """Characters redacted beyond a cut: half of a credential would not be recognized."""
-MOST_DESCRIBED = 300
+MAX_DESCRIBED_CALLS = 300
 """Maximum number of newest calls described with their outcome; older ones have no headline."""
-MOST_REDACTED = 1_000
+REDACTION_CACHE_SIZE = 1_000
 """Maximum number of redacted call texts in the cache: each is used more than once."""
-LONGEST_LINE, LONGEST_SENTENCE = 240, 600
+MAX_LINE_CHARS, MAX_SENTENCE_CHARS = 240, 600
 LOOKS = ("read", "search", "list")
-SHORT_RESULT = 4
+MAX_SHORT_RESULT_LINES = 4
 """Maximum lines of a result whose lines are all candidates, with or without names."""
-RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
+RECENT_MESSAGES, RECENT_CHARS, INJECTION_WINDOW_CHARS = 12, 2_000, 500
 GAP = "[… "
 """Marker for omitted output; it comes from the view, not from the tool."""
 
@@ -57,7 +57,7 @@ _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.
 _STOP = re.compile(r"[.!?。][ \t]")
 _HIT, _AROUND = re.compile(r"(?:\S{1,200}:)?[0-9]{1,7}:"), re.compile(r"(?:\S{1,200}-)?[0-9]{1,7}-")
 """Matches that `grep` prints, and their context lines."""
-MOST_OF_SEARCH = 0.6
+MIN_SEARCH_SHARE = 0.6
 """Share of a result's lines that must be matches or context for it to count as search output."""
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
@@ -86,7 +86,7 @@ _IDLE_MARKS = (
 installation progress, traceback frames with their code, times and ids of records.
 """
 FRAME = 'File "'
-MOST_TELLING = 2
+MAX_KEY_LINES = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
@@ -152,13 +152,13 @@ class FoldStep(msgspec.Struct, eq=False):
     """All lines of the step that can be included, in order."""
     lines: list[Line] = []
     """Candidates among the rows."""
-    telling: frozenset[int] = frozenset()
+    key_lines: frozenset[int] = frozenset()
     """Indexes of the most informative lines of an edit."""
     gone: list[str] = []
     """Lines that an edit removed."""
     result: ToolResult | None = None
     action: Action | None = None
-    look: ToolCallRecord | None = None
+    record: ToolCallRecord | None = None
     is_answer: bool = False
     """Whether it ends the assistant's turn."""
     is_rule: bool = False
@@ -178,19 +178,19 @@ class FoldStep(msgspec.Struct, eq=False):
 class FoldReader:
     """Steps of a fold and the counts of its names."""
 
-    def __init__(self, ask: SummaryRequest, scanned: int = SCANNED, *, only_names: bool = False) -> None:
-        self.ask = ask
+    def __init__(self, request: SummaryRequest, scanned: int = MAX_SCANNED_CHARS, *, only_names: bool = False) -> None:
+        self.request = request
         self._only_names = only_names
         """Whether to count names only, without collecting lines."""
-        self._redact = lru_cache(MOST_REDACTED)(ask.redact)
-        messages = (*ask.before, *ask.messages, *ask.after)
+        self._redact = lru_cache(REDACTION_CACHE_SIZE)(request.redact)
+        messages = (*request.before, *request.messages, *request.after)
         self.length = len(messages)
-        self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
-        self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
+        self.fold = range(len(request.before), len(request.before) + len(request.messages))
+        self.root = f"{request.trail.root.rstrip('/')}/" if request.trail.root else ""
         """Working directory; paths are written relative to it."""
         places = places_to_read(messages, scanned)
-        self.room = room_for(places.values(), scanned)
-        self.longest = self.room + 2 * MARGIN
+        self.text_limit = text_limit_for(places.values(), scanned)
+        self.max_whole_chars = self.text_limit + 2 * REDACTION_MARGIN_CHARS
         """Maximum characters of a text that is read whole."""
         self.census = IdentifierCounts()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
@@ -203,13 +203,13 @@ class FoldReader:
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
         self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
-        attempt = ask.omissions.attempt
+        attempt = request.omissions.attempt
         self._dirty = attempt("redaction", self._with_credentials, set(self.steps))
-        described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
+        described = [step for step in self.steps if step.kind == Kind.CALL][-MAX_DESCRIBED_CALLS:]
         for step in described:
             attempt("tool headline", partial(self._describe, step), None)
         acted = (path for step in described if step.action is not None for path in step.action.paths)
-        known = (*(file.path for file in ask.trail.files), *(read.path for read in ask.trail.reads))
+        known = (*(file.path for file in request.trail.files), *(read.path for read in request.trail.reads))
         self.files = FileNames(self.root, (*known, *acted))
         for step in self.steps:
             attempt("tool headline", partial(self._read, step), None)
@@ -232,52 +232,52 @@ class FoldReader:
         gone_of: dict[str, set[str]] = {}
         is_changed = False
         for step in reversed(self.steps):
-            action, look = step.action, step.look
-            if look is None or action is None:
+            action, record = step.action, step.record
+            if record is None or action is None:
                 continue
             path = action.paths[0] if action.paths else ""
             gone = gone_of.setdefault(path, set())
-            if step.lines and is_in_headline(action, look):
+            if step.lines and is_in_headline(action, record):
                 step.lines = []
-            if action.family in LOOKS or (not action.wrote and shows_content(telling_part(look.command))):
+            if action.family in LOOKS or (not action.wrote and shows_content(without_cd(record.command))):
                 step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
                 step.is_stale = is_changed or step.at >= self.fold.stop
-            is_changed = is_changed or (step.at in self.fold and self._is_change(action, look))
+            is_changed = is_changed or (step.at in self.fold and self._is_change(action, record))
             if action.wrote:
                 lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
                 step.lines = lines if path not in self._scratch else [line for line in lines if not _is_added(line)]
                 gone.update(map(str.strip, step.gone))
                 places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
-                step.telling = frozenset(islice(places, MOST_TELLING))
+                step.key_lines = frozenset(islice(places, MAX_KEY_LINES))
 
-    def _is_change(self, action: Action, look: ToolCallRecord) -> bool:
+    def _is_change(self, action: Action, record: ToolCallRecord) -> bool:
         """Return whether a call changes a file of the task, directly or by a script."""
         path = action.paths[0] if action.paths else ""
         is_written = action.wrote and path and action.family != "other" and path not in self._scratch
-        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
+        return bool(is_written) or (action.family == "shell" and any(map(record.command.__contains__, self._scripts)))
 
     @cached_property
     def _scratch(self) -> set[str]:
-        files = [file.path for file in self.ask.trail.files if file.state == "scratch"]
+        files = [file.path for file in self.request.trail.files if file.state == "scratch"]
         return {*files, *(f"{self.root}{path}" for path in files)}
 
     @cached_property
     def _scripts(self) -> set[str]:
-        return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
+        return {file.by for file in self.request.trail.files if file.by and file.state != "scratch"}
 
     def is_below(self, at: int) -> bool:
         """Return whether a message is behind the handoff."""
-        return at >= self.fold.stop + len(self.ask.pinned)
+        return at >= self.fold.stop + len(self.request.pinned)
 
     def may_be_cut(self, at: int) -> bool:
         """Return whether results of this message may be truncated: it is behind the handoff of a size-limited
         compaction.
         """
-        return self.ask.dense and self.is_below(at)
+        return self.request.dense and self.is_below(at)
 
     def _when(self, at: int) -> float:
         """Return the position of a message in the original order."""
-        behind, pinned = at - self.fold.stop, self.ask.pinned
+        behind, pinned = at - self.fold.stop, self.request.pinned
         return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
 
     def _with_credentials(self) -> set[FoldStep]:
@@ -287,13 +287,13 @@ class FoldReader:
         """
         if self._only_names:
             return set()
-        if self.ask.redact is not our_rules:
+        if self.request.redact is not our_rules:
             return set(self.steps)
         pieces: list[str] = []
         owners: list[FoldStep] = []
         for step in self.steps:
             for text in _texts(step):
-                if len(text) <= self.longest:
+                if len(text) <= self.max_whole_chars:
                     pieces.append(text)
                     owners.append(step)
                 else:
@@ -303,25 +303,27 @@ class FoldReader:
 
     def _ends(self, text: str) -> tuple[str, str]:
         """Return the beginning and end of a long text, each with a margin."""
-        return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
+        return text[: self.text_limit * 2 // 3 + REDACTION_MARGIN_CHARS], text[
+            len(text) - self.text_limit // 3 - REDACTION_MARGIN_CHARS :
+        ]
 
     def safe(self, step: FoldStep, text: str) -> str:
         """Return the part of a text that is read: redacted first, then truncated at a line break."""
-        redact = self.ask.redact if step in self._dirty else identity
-        if len(text) <= self.longest:
+        redact = self.request.redact if step in self._dirty else identity
+        if len(text) <= self.max_whole_chars:
             return redact(text)
         first, last = map(redact, self._ends(text))
-        first, last = first[:-MARGIN], last[MARGIN:]
+        first, last = first[:-REDACTION_MARGIN_CHARS], last[REDACTION_MARGIN_CHARS:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
 
     def _describe(self, step: FoldStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
-        longest = max(len(call.arguments) if call is not None else 0, len(result.text))
-        is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
-        look = read_tool_call(call, result, identity if is_safe else self._redact)
-        step.look = look
-        if not self._only_names or recognise(look) in (editor, patch, write):
-            step.action = describe_call(look, call, result)
+        max_whole_chars = max(len(call.arguments) if call is not None else 0, len(result.text))
+        is_safe = self._only_names or (max_whole_chars <= self.max_whole_chars and step not in self._dirty)
+        record = read_tool_call(call, result, identity if is_safe else self._redact)
+        step.record = record
+        if not self._only_names or recognise(record) in (editor, patch, write):
+            step.action = describe_call(record, call, result)
 
     def _read(self, step: FoldStep) -> None:
         """Count the names in a step's texts and split the texts into lines."""
@@ -337,21 +339,21 @@ class FoldReader:
                 self.inside |= entries
             else:
                 self.seen.update(entries if shown is text else self.names(shown))
-            if step.at >= self.length - RECENT:
-                self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
-        if step.look is not None and step.action is not None and not self._only_names:
-            added, step.gone = changes(step.look) if step.action.outcome != "failed" else ([], [])
+            if step.at >= self.length - RECENT_MESSAGES:
+                self.recent.update(subwords(text[:RECENT_CHARS] + text[-RECENT_CHARS:]))
+        if step.record is not None and step.action is not None and not self._only_names:
+            added, step.gone = changes(step.record) if step.action.outcome != "failed" else ([], [])
             lines = rows(self.files.inside(self.safe(step, "\n".join(added)))) if step.at in self.fold else ()
             for line in list(lines):
                 if line not in self._names:
-                    is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
-                    self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+                    is_key = len(step.lines) < 2 * MAX_KEY_LINES and not _FRAME.match(f"+ {line}")
+                    self.add(step, f"+ {line}", self.names(line), keep=is_key)
                 elif step.rows and step.rows[-1]:
                     step.rows.append("")
 
     def _head(self, step: FoldStep) -> str:
-        if step.action is not None and step.look is not None:
-            return call_headline(step.action, step.look, self.files)
+        if step.action is not None and step.record is not None:
+            return call_headline(step.action, step.record, self.files)
         return ""
 
     def _cut(self, step: FoldStep, who: int, text: str, shown: str) -> set[NameCounts]:
@@ -359,24 +361,24 @@ class FoldReader:
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
-        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= SHORT_RESULT
+        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= MAX_SHORT_RESULT_LINES
         is_whole = shown is text and step.at not in self.fold
-        is_told = not is_whole and not self._only_names
-        may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
+        is_candidate = not is_whole and not self._only_names
+        may_idle = is_candidate and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
-        seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
-        spoken = without_long_code(text) if who == SAID and is_told else text
+        seen = shown if shown is not text and (who != USER or self.request.shown_asks > 0) else ""
+        spoken = without_long_code(text) if who == SAID and is_candidate else text
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_new = is_told and unit not in seen and unit not in step.head
+            is_new = is_candidate and unit not in seen and unit not in step.head
             if is_new and "  " in unit and " ".join(unit.split()) in step.head:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame
-            if is_new and not is_idle and not (step.kind == Kind.CALL and step.look is None):
+            if is_new and not is_idle and not (step.kind == Kind.CALL and step.record is None):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -399,22 +401,22 @@ class FoldReader:
             safe = self.safe(step, text)
             yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
         if step.call is not None:
-            given = step.look.given if step.look is not None else {}
-            told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
-            yield CALLED, self.files.inside(self.safe(step, told))
+            given = step.record.given if step.record is not None else {}
+            arguments = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
+            yield CALLED, self.files.inside(self.safe(step, arguments))
         if step.result is not None and not step.has_reply and not _is_echo(step):
-            text = step.look.body.text if step.look is not None else step.result.text
+            text = step.record.body.text if step.record is not None else step.result.text
             yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
 
     def _visible(self, step: FoldStep, text: str) -> str:
         """Return the part of a text that stays visible."""
-        ask = self.ask
+        request = self.request
         if step.kind == Kind.CALL:
-            return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
-        if ask.shows_text(text, step.at):
+            return text if request.shows_result(text) else "\n".join(request.visible_result(text))
+        if request.shows_text(text, step.at):
             return text
-        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
-        if step.kind == Kind.NOTE and ask.shown_asks:
+        head, tail = request.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
+        if step.kind == Kind.NOTE and request.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
 
@@ -430,14 +432,16 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
                 steps.append(FoldStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
             elif type(part) is ToolResult:
-                asked = calls.pop(part.call_id, None)
-                if asked is None:
-                    steps.append(asked := FoldStep(Kind.CALL, at))
-                asked.result = part
-                tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
+                call_step = calls.pop(part.call_id, None)
+                if call_step is None:
+                    steps.append(call_step := FoldStep(Kind.CALL, at))
+                call_step.result = part
+                tool, arguments = (
+                    (call_step.call.name, call_step.call.arguments) if call_step.call is not None else ("", "{}")
+                )
                 if reply := reply_in_result(tool, part, arguments):
                     steps.append(FoldStep(Kind.USER, at, texts=(reply,)))
-                    asked.has_reply = steps[-1].is_reply = True
+                    call_step.has_reply = steps[-1].is_reply = True
             elif type(part) is Text and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
         if steps and steps[-1].at == at and steps[-1].kind == Kind.SAID:
@@ -479,7 +483,7 @@ def _without_context(step: FoldStep) -> list[Line]:
     """Return the lines of a step, without the context lines of search output."""
     around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
     hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
-    is_search = hits and len(around) + hits > MOST_OF_SEARCH * len(step.rows)
+    is_search = hits and len(around) + hits > MIN_SEARCH_SHARE * len(step.rows)
     return [line for line in step.lines if line.first not in around] if is_search else step.lines
 
 
@@ -498,12 +502,12 @@ def sentences(text: str) -> Iterator[str]:
             is_code = not is_code
         elif not line or line.strip("|-=_* :") == "":
             continue
-        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
+        elif is_code or (len(line) <= MAX_SENTENCE_CHARS and _LISTED.match(line)):
             yield line
         elif _STOP.search(line):
             pieces = map(str.strip, _SENTENCE.split(line))
-            yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
-        elif len(line) <= LONGEST_SENTENCE:
+            yield from (piece for piece in pieces if 0 < len(piece) <= MAX_SENTENCE_CHARS)
+        elif len(line) <= MAX_SENTENCE_CHARS:
             yield line
 
 
@@ -519,23 +523,25 @@ def rows(text: str) -> Iterator[str]:
         length = len(line)
         if length <= 2 or line.startswith(GAP):
             continue
-        if length <= LONGEST_LINE:
+        if length <= MAX_LINE_CHARS:
             yield line
-        elif not _holds_order(line):
+        elif not _may_hold_injection(line):
             for part in line.replace("\\t", " ").replace('\\"', '"').split("\\n") if "\\n" in line else (line,):
-                pieces = map(str.strip, (part,) if len(part) <= LONGEST_LINE else _SEAM.split(part))
-                yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+                pieces = map(str.strip, (part,) if len(part) <= MAX_LINE_CHARS else _SEAM.split(part))
+                yield from (piece for piece in pieces if 8 < len(piece) <= MAX_LINE_CHARS)
 
 
 def _is_cut_into_pieces(text: str, who: int) -> bool:
     """Return whether splitting into lines or sentences omits part of a text, so that the whole may have more names."""
-    mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
+    mark, most = (GAP, MAX_LINE_CHARS) if who == RESULT else ("```", MAX_SENTENCE_CHARS)
     return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
 
 
-def _holds_order(line: str) -> bool:
+def _may_hold_injection(line: str) -> bool:
     """Return whether an overlong line may contain a prompt injection, which its pieces would hide."""
-    return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+    return any(
+        is_suspicious(line[at : at + 2 * INJECTION_WINDOW_CHARS]) for at in range(0, len(line), INJECTION_WINDOW_CHARS)
+    )
 
 
 def _without_numbers(step: FoldStep, text: str) -> str:
@@ -549,12 +555,12 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
 
     All messages if the ends of each text fit; otherwise the newest and the older ones without tool calls.
     """
-    left, least = scanned, ROOMS[-1]
+    left, least = scanned, TEXT_LIMITS[-1]
     found: dict[int, list[int]] = {}
     for at, message in enumerate(messages):
         lengths = found[at] = _text_lengths(message)
         for length in lengths:
-            left -= (length if length < least else least) + PER_TEXT
+            left -= (length if length < least else least) + TEXT_OVERHEAD_CHARS
         if left < 0:
             break
     else:
@@ -565,20 +571,20 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
             continue
         lengths = found[at] = _text_lengths(messages[at])
         for length in lengths:
-            scanned -= (length if length <= least + 2 * MARGIN else least) + PER_TEXT
+            scanned -= (length if length <= least + 2 * REDACTION_MARGIN_CHARS else least) + TEXT_OVERHEAD_CHARS
     return dict(reversed(found.items()))
 
 
-def room_for(texts: Iterable[list[int]], scanned: int) -> int:
+def text_limit_for(texts: Iterable[list[int]], scanned: int) -> int:
     """Return the maximum characters to read of each text so that all of them fit together."""
     lengths = sorted(chain.from_iterable(texts))
-    scanned -= PER_TEXT * len(lengths)
+    scanned -= TEXT_OVERHEAD_CHARS * len(lengths)
     before = list(accumulate(lengths, initial=0))
-    for room in ROOMS:
-        short = bisect_right(lengths, room)
-        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
-            return room
-    return ROOMS[-1]
+    for text_limit in TEXT_LIMITS:
+        short = bisect_right(lengths, text_limit)
+        if before[-1] <= scanned or before[short] + text_limit * (len(lengths) - short) <= scanned:
+            return text_limit
+    return TEXT_LIMITS[-1]
 
 
 def _text_lengths(message: Message) -> list[int]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from midfold.compaction.local.tool_actions import few_hits, shows_content, telling_part
+from midfold.compaction.local.tool_actions import few_hits, shows_content, without_cd
 from midfold.compaction.local.tool_call import Action, ToolCallRecord
 from midfold.compaction.tracking.checks import check_of, verdict_of
 from midfold.compaction.tracking.commands import steps_of as commands_of
@@ -36,7 +36,7 @@ _UNBLOCKED = re.compile(
     re.I,
 )
 
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
+MAX_COMMAND_CHARS, MAX_SHORT_OUTPUT_CHARS, MAX_CLOSING_CHARS, MAX_PATH_CHARS = 110, 200, 120, 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 WRITES = ("patch", "write")
@@ -56,70 +56,80 @@ _HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
 """Commands that run a script of several lines, that change a file, and that write one with a here-document."""
 
 
-def call_headline(action: Action, look: ToolCallRecord, files: FileNames) -> str:
+def call_headline(action: Action, record: ToolCallRecord, files: FileNames) -> str:
     """Return a headline of a call with its outcome."""
     if action.outcome == "failed":
-        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
+        return f"{_did(action, record, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
-    if action.family == "shell" and shows_content(telling_part(look.command)):
-        closing = _short_output(look)
+    if action.family == "shell" and shows_content(without_cd(record.command)):
+        closing = _short_output(record)
     elif action.family == "shell":
-        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
+        closing = (
+            _short_output(record) or (closing.startswith(("ok ", "? ")) and _counts(record)) or closing or _last(record)
+        )
     elif action.family == "search":
-        closing = few_hits(look) or closing
-    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
-    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
+        closing = few_hits(record) or closing
+    has_closing = closing and not (closing == NO_OUTPUT and action.wrote)
+    return f"{_did(action, record, files)} → {files.inside(closing)}" if has_closing else _did(action, record, files)
 
 
-def _short_output(look: ToolCallRecord) -> str:
+def _short_output(record: ToolCallRecord) -> str:
     """Return the whole output of a command if it is short."""
-    text = look.body.text.strip()
+    text = record.body.text.strip()
     if not text:
-        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
-    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+        return "no matches" if record.body.exit_code == 1 else NO_OUTPUT
+    return (
+        " / ".join(record.say(line, MAX_SHORT_OUTPUT_CHARS) for line in text.split("\n"))
+        if len(text) <= MAX_SHORT_OUTPUT_CHARS
+        else ""
+    )
 
 
-def _last(look: ToolCallRecord) -> str:
+def _last(record: ToolCallRecord) -> str:
     """Return the last line of a command's output if it is short."""
-    last = look.body.text.rstrip().rpartition("\n")[2].strip()
-    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
+    last = record.body.text.rstrip().rpartition("\n")[2].strip()
+    return f"… {record.say(last, MAX_CLOSING_CHARS)}" if 0 < len(last) <= MAX_CLOSING_CHARS else ""
 
 
-def _counts(look: ToolCallRecord) -> str:
+def _counts(record: ToolCallRecord) -> str:
     """Return the counts of a check that passed, for runners whose last line covers only one part."""
-    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
+    kinds = (
+        (check_of(step) for step in commands_of(record.command) if step.words) if _RUN.search(record.command) else ()
+    )
     kind = next(filter(None, kinds), None)
-    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
+    verdict = verdict_of(record.body.text, kind, failed=False) if kind else None
     return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
 
 
-def _did(action: Action, look: ToolCallRecord, files: FileNames) -> str:
+def _did(action: Action, record: ToolCallRecord, files: FileNames) -> str:
     if action.family == "shell":
-        command = telling_part(look.command).strip()
+        command = without_cd(record.command).strip()
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
         elif _SCRIPT.search(first):
-            first = f"{first} {_telling_line(rest)}".rstrip()
+            first = f"{first} {_key_line(rest)}".rstrip()
         if here := _HERE.match(first):
             wrote = f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
-            return "; $ ".join([wrote, *(look.say(files.inside(line), LONGEST_COMMAND) for line in _run_after(look))])
-        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
+            return "; $ ".join(
+                [wrote, *(record.say(files.inside(line), MAX_COMMAND_CHARS) for line in _run_after(record))]
+            )
+        return f"$ {record.say(files.inside(first), MAX_COMMAND_CHARS)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
     for path in action.paths:
-        did = did.replace(look.path(path), files.first(path))
+        did = did.replace(record.path(path), files.first(path))
     return did
 
 
-def _run_after(look: ToolCallRecord) -> list[str]:
+def _run_after(record: ToolCallRecord) -> list[str]:
     """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
-    others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
+    others = [" ".join(step.words) for step in commands_of(record.command)[1:] if step.words and not step.writes]
     return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
 
 
-def _telling_line(script: str) -> str:
+def _key_line(script: str) -> str:
     """Return the first line of a script that changes something, or else the first that is not setup."""
     lines = [line.strip() for line in script.split("\n")]
     changing = (line for line in lines if _CHANGING.search(line))
@@ -146,7 +156,7 @@ class FileNames:
     def first(self, path: str) -> str:
         """Return the path relative to the root; of a long one, the last three components."""
         inside = path.removeprefix(self.root)
-        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
+        return inside if len(inside) <= MAX_PATH_CHARS else "/".join(inside.split("/")[-3:])
 
     def again(self, action: Action | None, head: str) -> tuple[str, str]:
         """Return the file that a headline names, and the headline for use after that file was already named."""
@@ -167,13 +177,13 @@ def _ends_of_path(path: str) -> Iterator[str]:
     yield path
 
 
-def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
+def is_in_headline(action: Action, record: ToolCallRecord) -> bool:
     """Return whether the headline suffices: plans, failed writes, successful tests, builds, linters and commits."""
     if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True
-    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
+    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(record.command):
         return False
-    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(record.command) if step.words)
 
 
 # Call ids and stated blockers of the built-in summary.

@@ -47,7 +47,7 @@ _WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[A-Za-z][a-z]{2,40}(?![\w/\\(]|[.@=-]\
 _LABEL = re.compile(r"(?<![\w./-])[A-Za-z][\w-]{2,40}[\"'`*]{0,3}:(?=[\s\"'`\[({*])")
 _FIGURE = re.compile(r"(?=[a-f]*+[0-9])[0-9a-f][\w.,%-]{0,80}+")
 _PATH = re.compile(r"\*?[\w.@~-]*+/[\w./@~+-]++")
-MOST_FIGURES = 8
+MAX_ROW_NUMBERS = 8
 
 
 def binds(text: str) -> bool:
@@ -65,7 +65,7 @@ def binds(text: str) -> bool:
 def _is_row(text: str) -> bool:
     """Return whether a text consists of numbers and the path they belong to."""
     *figures, path = text.split() or [""]
-    return 0 < len(figures) <= MOST_FIGURES and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
+    return 0 < len(figures) <= MAX_ROW_NUMBERS and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
 
 
 class Shape(IntEnum):
@@ -92,7 +92,7 @@ class Name(NamedTuple):
     """Subwords in lower case."""
 
 
-SHORTEST, LONGEST = 4, 200
+MIN_NAME_CHARS, MAX_NAME_CHARS = 4, 200
 _RUN = "(?<![A-Za-z0-9_~/@.+-])[A-Z]?[a-z]*+(?:[A-Z0-9_~/@.+-][A-Za-z0-9_~/@.+-]{1,200}+"
 CHUNK = re.compile(rf"#[0-9]{{1,7}}+(?!\w)|{_RUN}|://[^\s\"'`<>()\[\]{{}}\\,;|]{{3,300}}+)", re.ASCII)
 """A run of name characters, one of which ordinary words do not have after their first letter; or an issue number."""
@@ -153,7 +153,7 @@ def judge_name(chunk: str) -> Name | None:
         text = text.lstrip("+-@")
     if "-" in text and (numbered := _NUMBERED.match(text)):
         text = numbered.group(1)
-    if len(text) < SHORTEST:
+    if len(text) < MIN_NAME_CHARS:
         return None
     shape = _shape(text)
     return None if shape is None else _name(text, shape)
@@ -203,7 +203,7 @@ def parts(name: str) -> Iterator[str]:
         rest = name
         while mark in rest:
             rest = rest.partition(mark)[2]
-            if len(rest) >= SHORTEST:
+            if len(rest) >= MIN_NAME_CHARS:
                 yield rest
 
 
@@ -213,7 +213,7 @@ def parts(name: str) -> Iterator[str]:
 USER, SAID, CALLED, RESULT = range(4)
 """Speakers: a user, the assistant, the assistant in call arguments, a tool."""
 LONGEST_TEXT = 200_000
-LONGEST_CUT = 200
+MAX_PARTIAL_LINE_CHARS = 200
 """Maximum characters of a partial line dropped at a cut."""
 _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 
@@ -343,16 +343,16 @@ def subwords(text: str) -> Iterator[str]:
     return map(str.lower, _SUBWORD.findall(text))
 
 
-def readable(message: Message, room: int) -> Iterator[tuple[int, str]]:
+def readable(message: Message, max_chars: int) -> Iterator[tuple[int, str]]:
     """Yield the texts of a message with their speakers, each truncated to about `room` characters."""
     for part in message.parts:
         if isinstance(part, Text):
             who = USER if message.role == "user" else SAID if message.role == "assistant" else RESULT
-            yield who, _ends(part.text, room)
+            yield who, _ends(part.text, max_chars)
         elif isinstance(part, ToolCall):
-            yield CALLED, _ends(arguments_text(part.arguments), room)
+            yield CALLED, _ends(arguments_text(part.arguments), max_chars)
         elif isinstance(part, ToolResult):
-            yield RESULT, _ends(part.text, room)
+            yield RESULT, _ends(part.text, max_chars)
 
 
 def arguments_text(arguments: str) -> str:
@@ -372,9 +372,12 @@ def _plain(value: object) -> str:
     return jsonio.encode(value).decode("utf-8", "replace").replace("\\n", "\n")
 
 
-def _ends(text: str, room: int) -> str:
-    if len(text) <= room:
+def _ends(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
-    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
-    last, first = head.rfind("\n", max(len(head) - LONGEST_CUT, 0)), tail.find("\n", 0, LONGEST_CUT)
+    head, tail = text[: max_chars * 2 // 3], text[len(text) - max_chars // 3 :]
+    last, first = (
+        head.rfind("\n", max(len(head) - MAX_PARTIAL_LINE_CHARS, 0)),
+        tail.find("\n", 0, MAX_PARTIAL_LINE_CHARS),
+    )
     return f"{head[:last] if last >= 0 else head}\n{tail[first + 1 :]}"

@@ -28,30 +28,30 @@ from midfold.compaction.local.identifiers import NameCounts, binds, defines_cons
 from midfold.compaction.local.outcome import NOT_RUN
 from midfold.transcript.tokens import estimate_each, estimate_text
 
-NAMED = 100.0
+NAME_WEIGHT = 100.0
 """Weight of a line's names relative to its text."""
 SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
 """Tokens of a line break and indentation."""
-LEAST_LEFT = 3
+MIN_LEFT_TOKENS = 3
 """Minimum tokens left; below that the selection stops."""
-UNBOUND = 0.4
-MOST_ALIKE = 3
+UNEXPLAINED = 0.4
+MAX_SIMILAR_LINES = 3
 """Maximum number of lines that differ only in numbers and quoted strings."""
-ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
+USER_SHARE, SPEECH_SHARE = 0.35, 0.6
 """Shares of the budget: for the first line of each user message, and for that plus assistant sentences. Beyond it,
 sentences count by their names only.
 """
-MOST_READ, MOST_LINES = 4, 8
+FIRST_PASS_READ_LINES, FIRST_PASS_LINES = 4, 8
 """Maximum lines per step that reads, and per other step."""
-MAX_READ_LINES, MAX_LINES = 16, 24
+LAST_PASS_READ_LINES, LAST_PASS_LINES = 16, 24
 """The same limits in the last pass."""
 OLDEST, NEWEST = 0.6, 1.4
 OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
 """Multipliers by the age of a step; smaller range for speech."""
-SHORT_ASK = 600
+MAX_SHORT_MESSAGE_CHARS = 600
 """Maximum characters of a user message whose lines all count; of a longer one its beginning and its demands do."""
-LONGEST_CALL = 120
+MAX_INTENT_CHARS = 120
 """Maximum characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
@@ -60,7 +60,7 @@ SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
 """Value of a token of the assistant's text, apart from names; multiplier for findings; decay by the share of words
 repeated later.
 """
-DOUBTED = 0.5
+HEDGED = 0.5
 """Multiplier for hedged sentences."""
 MIN_REMARK_WORDS = 9
 """Minimum words of a remark between two calls without names; shorter ones ("Found the issue.") mean nothing alone."""
@@ -68,9 +68,9 @@ MAX_ANTECEDENTS = 3
 """Maximum number of preceding sentences included with one that refers back."""
 NEW_WORDS = 0.5
 """Exponent of the share of new words in a sentence."""
-OF_READ_FILES, OF_STALE = 0.2, 0.03
+READ_FILE_NAMES, STALE_NAMES = 0.2, 0.03
 """Multipliers for names in files that were read, which are very many, and in stale steps, so that they come last."""
-HEADS = {
+HEADLINE_VALUES = {
     "act": 90.0,
     "wrote": 0.35,
     "failed": 0.25,
@@ -87,7 +87,7 @@ EDITED, EDITED_SHARE = 1.0, 0.12
 FAILED, FAILED_SHARE = 3.0, 0.25
 """Value of a token of an edit's most informative lines and of a failure, and the shares of the budget these may take.
 """
-WORTH_A_RUN = 0.02
+MIN_FREED_SHARE = 0.02
 """Share of the budget that must be freed to justify another pass."""
 UNSEEN = 3.0
 """Value of a token about the outcome of a newest call whose result may be truncated."""
@@ -123,10 +123,10 @@ _FINDING = re.compile(
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
     r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]"
 )
-_DOUBT = re.compile(
+_HEDGE = re.compile(
     r"\b(?:maybe|might|perhaps|i think|seems?|should work|let me|wait|hmm|probably|possibly|could be)\b|\?$"
 )
-_LEANS = re.compile(
+_REFERS_BACK = re.compile(
     r"(?:(?:actually|wait|good|great|ok|okay|hmm|yes|no|now|perfect|right|well)[,!.:]? ){0,2}"
     r"(?:so|however|that|it(?! turns out)|but|this|these|those|still|which|they|also|and|because|then|both|same|here)\b"
 )
@@ -159,42 +159,42 @@ class LineSelection:
     """Lines selected within a budget, and the names they cover."""
 
     def __init__(
-        self, reading: FoldReader, steps: list[FoldStep], budget: int, told: str = "", *, only_names: bool = False
+        self, reader: FoldReader, steps: list[FoldStep], budget: int, included: str = "", *, only_names: bool = False
     ) -> None:
-        self.reading = reading
+        self.reader = reader
         self.left = float(budget)
         self._only_names = only_names
         self._speech_left = budget * SPEECH_SHARE
-        recent = frozenset(reading.recent)
-        self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
+        recent = frozenset(reader.recent)
+        self.worths = {entry: worth(entry, reader.length, recent) for entry in reader.census.entries.values()}
         self.covered: set[NameCounts] = set()
-        self._cover(reading.seen)
-        self._cover(reading.names(told))
+        self._cover(reader.seen)
+        self._cover(reader.names(included))
         self.chosen: dict[FoldStep, set[int]] = {}
         """Indexes of the included lines of each included step."""
-        self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
-        self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
+        self._included = Counter(key for line in included.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
+        self._included.update(sentence.lstrip("-*# ") for sentence in sentences(included))
         self._files: set[str] = set()
         """Files named by included steps."""
-        self._topic = frozenset(subwords(reading.ask.focus or ""))
+        self._topic = frozenset(subwords(reader.request.focus or ""))
         self._last_said = {} if only_names else _last_said(steps)
-        self._told_words = set() if only_names else set(_words(told))
-        lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
+        self._included_words = set() if only_names else set(_words(included))
+        lines = self._candidates(steps, budget) if budget > MIN_LEFT_TOKENS else []
         if not only_names:
-            self._run([line for line in lines if line.step.kind == Kind.USER and line.first == 0], budget * ASKS_SHARE)
+            self._run([line for line in lines if line.step.kind == Kind.USER and line.first == 0], budget * USER_SHARE)
             said = [line for line in lines if line.step.kind in SPEECH]
             self._weigh(said)
             self._run(said, self._speech_left)
         self._run(lines, self.left)
         self._run(lines, self.left, is_last=True)
-        if not only_names and self._drop_leads(lines) > budget * WORTH_A_RUN:
+        if not only_names and self._drop_lead_ins(lines) > budget * MIN_FREED_SHARE:
             self._run(lines, self.left, is_last=True)
 
-    def _drop_leads(self, lines: list[Line]) -> float:
+    def _drop_lead_ins(self, lines: list[Line]) -> float:
         """Remove lead-in sentences whose following line is not included; return the tokens freed."""
-        leads = [line for line in lines if line.step in self.chosen and _leads_over(line)]
+        lead_ins = [line for line in lines if line.step in self.chosen and _is_lead_in(line)]
         left = self.left
-        for line in leads:
+        for line in lead_ins:
             places = self.chosen.get(line.step, set())
             if line.first in places and line.last + 1 not in places:
                 places.remove(line.first)
@@ -205,7 +205,7 @@ class LineSelection:
         return self.left - left
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
-        known = self.reading.census.entries
+        known = self.reader.census.entries
         for entry in entries:
             if entry not in self.covered:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
@@ -226,13 +226,13 @@ class LineSelection:
                 head.base = step.head_base * step.age
                 head.cost = step.head_cost
                 head.is_judged = True
-                if step.at in self.reading.fold:
+                if step.at in self.reader.fold:
                     found.append(head)
             is_read = step.action is not None and step.action.family == "read"
             is_look = step.action is not None and step.action.family in LOOKS
-            step.is_unseen = step.kind == Kind.CALL and self.reading.may_be_cut(step.at) and not is_look
+            step.is_unseen = step.kind == Kind.CALL and self.reader.may_be_cut(step.at) and not is_look
             if not self._only_names:
-                step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
+                step.names_count = STALE_NAMES if step.is_stale else READ_FILE_NAMES if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -292,14 +292,14 @@ class LineSelection:
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
         worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
-        worth *= DOUBTED if _DOUBT.search(low) and not step.is_answer else 1.0
+        worth *= HEDGED if _HEDGE.search(low) and not step.is_answer else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
         return worth * exp(-SAID_LATER * later)
 
     def _newness(self, line: Line) -> float:
         """Return a multiplier for the share of words in a sentence that are not included yet."""
-        new = len(line.words - self._told_words)
+        new = len(line.words - self._included_words)
         return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
 
     def _bind(self, line: Line) -> None:
@@ -347,49 +347,49 @@ class LineSelection:
         return named
 
     def _gain(self, line: Line) -> float:
-        return self._price(line, self._names_worth(line), self._speech_left > 0, is_told=True)[0]
+        return self._price(line, self._names_worth(line), self._speech_left > 0, is_included=True)[0]
 
-    def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
+    def _price(self, line: Line, named: float, has_speech: bool, *, is_included: bool) -> tuple[float, float]:
         """Return the value and cost of a line, with its step's headline if that is not included yet."""
         step = line.step
         if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
             return line.base, line.cost
         if step.kind == Kind.SAID and has_speech and not self._only_names:
-            return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
+            return (line.base + NAME_WEIGHT * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind == Kind.SAID or self._only_names else line.base
         named *= 1.0 if line.first < 0 else step.names_count
-        gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
-        if line.first >= 0 and (is_told or not step.head):
+        gain, cost = base + NAME_WEIGHT * (named if line.binds else named * UNEXPLAINED), line.cost
+        if line.first >= 0 and (is_included or not step.head):
             return gain, cost
         head_cost = step.again_cost if step.file in self._files else step.head_cost
         if line.first < 0:
             return gain, head_cost
         return gain if self._only_names else gain + step.head_base, cost + head_cost
 
-    def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> None:
+    def _run(self, lines: list[Line], budget: float, *, is_last: bool = False) -> None:
         """Include the most valuable lines per token, within a part of the budget."""
         named = [self._names_worth(line) if line.names else 0.0 for line in lines]
-        told, has_speech = set(self.chosen), self._speech_left > 0
+        included, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
         """Value per token of each line before this run: exact for judged lines, an upper bound for others."""
 
         def judge_first() -> None:
             while heap and not (line := lines[number := heap[0][1]]).is_judged:
                 self._judge(line)
-                gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+                gain, cost = self._price(line, named[number], has_speech, is_included=line.step in included)
                 heapreplace(heap, (-gain / cost, number))
 
         for number, line in enumerate(lines):
-            gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+            gain, cost = self._price(line, named[number], has_speech, is_included=line.step in included)
             heap.append((-gain / cost, number))
         heapify(heap)
-        end = max(self.left - room, 0.0)
-        while heap and self.left > end + LEAST_LEFT:
+        end = max(self.left - budget, 0.0)
+        while heap and self.left > end + MIN_LEFT_TOKENS:
             judge_first()
             promised, number = heappop(heap)
             line = lines[number]
             gain, cost = self._price(
-                line, self._names_worth(line), self._speech_left > 0, is_told=line.step in self.chosen
+                line, self._names_worth(line), self._speech_left > 0, is_included=line.step in self.chosen
             )
             if gain <= 0 or cost > self.left - end or (line.first < 0 and line.step in self.chosen):
                 continue
@@ -405,7 +405,7 @@ class LineSelection:
     def _is_full(self, step: FoldStep, *, is_last: bool) -> bool:
         if step.kind != Kind.CALL or self._only_names:
             return False
-        most = (MAX_READ_LINES, MAX_LINES) if is_last else (MOST_READ, MOST_LINES)
+        most = (LAST_PASS_READ_LINES, LAST_PASS_LINES) if is_last else (FIRST_PASS_READ_LINES, FIRST_PASS_LINES)
         return len(self.chosen.get(step, ())) >= most[not _READS.match(step.head)]
 
     def _key(self, line: Line, row: str) -> str:
@@ -418,8 +418,8 @@ class LineSelection:
         if rows and places.issuperset(range(line.first, line.last + 1)):
             return
         keys = [self._key(line, row) for row in rows]
-        often = min(map(self._told.__getitem__, keys), default=0)
-        if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
+        often = min(map(self._included.__getitem__, keys), default=0)
+        if often >= MAX_SIMILAR_LINES or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
             return
@@ -427,10 +427,10 @@ class LineSelection:
         if line.step.kind in SPEECH:
             self._speech_left -= cost
         for key in keys:
-            self._told[key] += 1
+            self._included[key] += 1
         if not self._only_names:
-            self._told_words |= line.words or _words(line.text)
-            self._told_words |= _words(line.step.head) if line.step not in self.chosen else frozenset()
+            self._included_words |= line.words or _words(line.text)
+            self._included_words |= _words(line.step.head) if line.step not in self.chosen else frozenset()
         self._cover(line.names)
         self._cover(line.step.head_names)
         self._files |= {line.step.file} if line.step.file else set()
@@ -449,7 +449,7 @@ def _skeleton(text: str) -> str:
     return _DIGITS.sub("0", _QUOTED.sub("''", _without_number(text)))
 
 
-def _leads_over(line: Line) -> bool:
+def _is_lead_in(line: Line) -> bool:
     step = line.step
     return step.kind == Kind.SAID and line.first >= 0 and step.rows[line.last].rstrip("*_ ").endswith(":")
 
@@ -457,13 +457,13 @@ def _leads_over(line: Line) -> bool:
 def _is_intent(line: Line, low: str) -> bool:
     """Return whether a lower-case sentence only announces the call after it."""
     is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
-    return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
+    return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < MAX_INTENT_CHARS)
 
 
 def _refers_back(row: str) -> bool:
     """Return whether a sentence, or a line of code among sentences, needs the one before it."""
     low = row.lower()
-    return _LEANS.match(low) is not None or (not _PROSE.search(low) and not row.startswith(("-", "*", "|", "#")))
+    return _REFERS_BACK.match(low) is not None or (not _PROSE.search(low) and not row.startswith(("-", "*", "|", "#")))
 
 
 def _lacks_referent(line: Line, low: str) -> bool:
@@ -473,19 +473,19 @@ def _lacks_referent(line: Line, low: str) -> bool:
     return len(low.split()) < MIN_REMARK_WORDS or (line.first == 0 and _refers_back(line.text))
 
 
-def _head_base(step: FoldStep, has_room: bool) -> float:
+def _head_base(step: FoldStep, fits: bool) -> float:
     action = step.action
     if action is None:
         return 0.0
     if action.family == "plan":
         return -1.0
     if action.outcome == "failed" and not step.head.endswith(NOT_RUN):
-        return FAILED * len(step.head) / 4 if has_room else HEADS["failed"]
+        return FAILED * len(step.head) / 4 if fits else HEADLINE_VALUES["failed"]
     if action.wrote:
-        return HEADS["act" if action.family == "other" else "wrote"]
+        return HEADLINE_VALUES["act" if action.family == "other" else "wrote"]
     if " → " in step.head and action.family == "shell":
-        return HEADS["ended"]
-    return HEADS.get(action.family, 0.01)
+        return HEADLINE_VALUES["ended"]
+    return HEADLINE_VALUES.get(action.family, 0.01)
 
 
 def _price_heads(steps: list[FoldStep]) -> None:
@@ -497,25 +497,25 @@ def _price_heads(steps: list[FoldStep]) -> None:
         step.again_cost = tokens + LINE_TOKENS
 
 
-def _newest_failures(steps: list[FoldStep], room: float) -> set[FoldStep]:
+def _newest_failures(steps: list[FoldStep], budget: float) -> set[FoldStep]:
     """Return the newest failed calls that fit the budget, one for each reason."""
     found: dict[str, FoldStep] = {}
     for step in reversed(steps):
         reason = step.head.rpartition(" → ")[2]
         if step.action is not None and step.action.outcome == "failed" and reason not in found:
-            room -= step.head_cost
-            if room < 0:
+            budget -= step.head_cost
+            if budget < 0:
                 break
             found[reason] = step
     return set(found.values())
 
 
-def _limit_edits(steps: list[FoldStep], room: float) -> None:
+def _limit_edits(steps: list[FoldStep], budget: float) -> None:
     """Unmark the informative lines of older edits that exceed the budget."""
     for step in reversed(steps):
-        room -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.telling)
-        if room < 0:
-            step.telling = frozenset()
+        budget -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.key_lines)
+        if budget < 0:
+            step.key_lines = frozenset()
 
 
 def _most_per_token(line: Line, text: str) -> float:
@@ -524,7 +524,7 @@ def _most_per_token(line: Line, text: str) -> float:
     if step.kind in SPEECH:
         return PER_TOKEN["ask"] if step.kind == Kind.USER else SAID * FOUND
     if text.startswith("+ "):
-        return EDITED if line.first in step.telling else ADDED
+        return EDITED if line.first in step.key_lines else ADDED
     if defines_constant(text):
         return DEFINES
     if step.is_unseen:
@@ -558,10 +558,16 @@ def _worth(line: Line) -> float:
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind == Kind.USER:
-        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "other"
+        key = (
+            "ask"
+            if step.length <= MAX_SHORT_MESSAGE_CHARS or line.first < 2
+            else "demand"
+            if DEMAND.search(text)
+            else "other"
+        )
         return PER_TOKEN[key] * tokens
     if text.startswith("+ "):
-        if line.first in step.telling:
+        if line.first in step.key_lines:
             return EDITED * tokens
         is_patch = step.action is not None and step.action.family == "patch"
         return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0

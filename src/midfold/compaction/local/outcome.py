@@ -76,7 +76,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.value if isinstance(self.value, dict) else {}
 
 
-class _Open(msgspec.Struct, gc=False):
+class _OpenBody(msgspec.Struct, gc=False):
     """Body under construction, while its envelopes are removed."""
 
     text: str
@@ -89,11 +89,11 @@ class _Open(msgspec.Struct, gc=False):
 
 def read_body(result: ToolResult) -> Body:
     text = result.text
-    opened = _Open(text)
-    _take_off_codex_header(opened) or _take_off_return_code(opened) or _take_off_stated_exit(opened)
-    _take_off_json(opened)
-    _take_off_reminder(opened)
-    _take_off_folder(opened)
+    opened = _OpenBody(text)
+    _strip_codex_header(opened) or _strip_return_code(opened) or _strip_stated_exit(opened)
+    _strip_json(opened)
+    _strip_reminder(opened)
+    _strip_cwd_note(opened)
     lines = count_lines(opened.text) if opened.total_lines is None else opened.total_lines
     return Body(
         text=opened.text,
@@ -112,7 +112,7 @@ def count_lines(text: str) -> int:
     return text.count("\n") + (1 if text and text[-1] != "\n" else 0)
 
 
-def _take_off_codex_header(opened: _Open) -> bool:
+def _strip_codex_header(opened: _OpenBody) -> bool:
     text = opened.text
     if not text.startswith(("Chunk ID: ", "Exit code: ", "Wall time: ")):
         return False
@@ -136,10 +136,10 @@ def _take_off_codex_header(opened: _Open) -> bool:
     return True
 
 
-def _take_off_return_code(opened: _Open) -> bool:
+def _strip_return_code(opened: _OpenBody) -> bool:
     text = opened.text
     if stopped := _EXCEPTION.match(text, 0, HEAD):
-        return _take_off_exception(opened, stopped)
+        return _strip_exception(opened, stopped)
     found = _RETURN_CODE.match(text, 0, 80) if "<" in text[:10] else None
     if not found:
         return False
@@ -157,10 +157,10 @@ def _take_off_return_code(opened: _Open) -> bool:
     return True
 
 
-def _take_off_exception(opened: _Open, stopped: re.Match[str]) -> bool:
+def _strip_exception(opened: _OpenBody, stopped: re.Match[str]) -> bool:
     """Append the reason to the output of a command that the agent's harness stopped."""
     opened.text = opened.text[stopped.end() :]
-    is_framed = _take_off_return_code(opened)
+    is_framed = _strip_return_code(opened)
     reason = stopped[1].rpartition("]' ")[2]
     opened.text = "\n".join(filter(None, [opened.text.rstrip("\n"), reason]))
     return is_framed
@@ -172,7 +172,7 @@ def _between(text: str, start: int, tag: str, end: int) -> str:
     return text[start:end] if end >= start else text[start:]
 
 
-def _take_off_stated_exit(opened: _Open) -> bool:
+def _strip_stated_exit(opened: _OpenBody) -> bool:
     text = opened.text
     if found := _EXIT_FIRST.match(text, 0, 60):
         opened.exit_code, opened.text = int(found[1]), text[found.end() :]
@@ -190,7 +190,7 @@ def _take_off_stated_exit(opened: _Open) -> bool:
     return False
 
 
-def _take_off_json(opened: _Open) -> None:
+def _strip_json(opened: _OpenBody) -> None:
     text = opened.text
     first, last = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
     if (first, last) not in (("{", "}"), ("[", "]")):
@@ -226,7 +226,7 @@ def _inner(value: Any) -> str:
     return ""
 
 
-def _take_off_reminder(opened: _Open) -> None:
+def _strip_reminder(opened: _OpenBody) -> None:
     """Remove the note that Claude Code appends for the model; it is not part of the content."""
     text = opened.text
     floor = max(0, len(text) - HEAD)
@@ -237,19 +237,19 @@ def _take_off_reminder(opened: _Open) -> None:
         opened.text = text[:start].rstrip("\n")
 
 
-def _take_off_folder(opened: _Open) -> None:
+def _strip_cwd_note(opened: _OpenBody) -> None:
     """Remove Claude Code's line about the reset working directory."""
-    start = opened.text.rfind(_WENT_BACK, max(len(opened.text) - 400, 0))
+    start = opened.text.rfind(_CWD_RESET, max(len(opened.text) - 400, 0))
     if start >= 0 and "\n" not in opened.text[start:].rstrip("\n") and opened.text[start - 1 : start] in ("", "\n"):
         opened.text = opened.text[:start].rstrip("\n")
 
 
-MESSAGE_LENGTH = 1_500
+MAX_MESSAGE_CHARS = 1_500
 """Maximum characters of an error message from a reading tool; longer text is content."""
 
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
-_WENT_BACK = "Shell cwd was reset to "
+_CWD_RESET = "Shell cwd was reset to "
 _TRACEBACK = "Traceback (most recent call last)"
 NOT_RUN = "not run: another call beside it failed"
 _INTERRUPTED = "[Request interrupted by user"
@@ -274,7 +274,7 @@ _BLOCKED = re.compile(
     r"|host (?:is )?unreachable|no space left|out of memory|rate limit exceeded)\b",
     re.IGNORECASE,
 )
-ONE_LINE = 240
+MAX_ONE_LINE_CHARS = 240
 """Maximum characters of a single-line result that counts as an error message if it contains such a phrase."""
 
 _STRONG = re.compile(
@@ -342,16 +342,16 @@ def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated
         reason = first_line(text[16:].partition("</tool_use_error>")[0])
         return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, aside=True)
     if body.fields:
-        told = _told_by_fields(body.fields, content=content)
-        if told.failed or (told.failed is False and not body.exit_code):
-            return told
+        stated = _stated_by_fields(body.fields, content=content)
+        if stated.failed or (stated.failed is False and not body.exit_code):
+            return stated
     if body.is_error:
         return Stated(True, error_line(body) if body.exit_code else first_line(text))
     if body.exit_code is not None:
         return Stated(body.exit_code != 0, error_line(body) if body.exit_code else "")
-    if opening and opens_with_an_error(text) and not (content and body.characters > MESSAGE_LENGTH):
+    if opening and opens_with_an_error(text) and not (content and body.characters > MAX_MESSAGE_CHARS):
         return Stated(True, last_line(text) if text.startswith("Traceback") else first_line(text))
-    if body.characters <= ONE_LINE and "\n" not in text.strip() and _BLOCKED.search(text):
+    if body.characters <= MAX_ONE_LINE_CHARS and "\n" not in text.strip() and _BLOCKED.search(text):
         return Stated(True, first_line(text))
     return Stated(None)
 
@@ -360,7 +360,7 @@ def opens_with_an_error(text: str) -> bool:
     return text.startswith(_PHRASES) or _OPENINGS.match(text) is not None
 
 
-def _told_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
+def _stated_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
     """Return the outcome in the fields of a JSON response. A large record with an error field is content."""
     if content and len(fields) > 8:
         return Stated(None)

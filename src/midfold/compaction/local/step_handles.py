@@ -21,10 +21,10 @@ from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Tran
 from midfold.transcript.tokens import estimate_text
 
 WRITTEN_DIGITS = 8
-_SIZE = len(PREFIX) + WRITTEN_DIGITS
-SCANNED, LEAST_SCANNED, MOST_SCANNED = 300_000, 300, 4_000
+_HANDLE_CHARS = len(PREFIX) + WRITTEN_DIGITS
+MAX_FOLD_CHARS, MIN_TEXT_CHARS, MAX_TEXT_CHARS = 300_000, 300, 4_000
 """Characters scanned for names in the fold, and the minimum and maximum for one text."""
-COMMON, CLEAR = 3, 0.5
+MAX_RARE_PLACES, MIN_MATCH_WEIGHT = 3, 0.5
 """Maximum number of messages that share a rare name, and the minimum weight of shared names for a match."""
 SMALL_BUDGET = 1_500
 SHARE, SMALL_SHARE = 0.05, 0.025
@@ -48,7 +48,7 @@ def handle_tokens(budget: int) -> int:
 
 def short_handle(message: Message) -> str:
     """Return the handle of a message as written in summaries."""
-    return handle_of(message)[:_SIZE]
+    return handle_of(message)[:_HANDLE_CHARS]
 
 
 def without_step_handles(summary: str) -> str:
@@ -57,28 +57,28 @@ def without_step_handles(summary: str) -> str:
 
 
 def with_step_handles(
-    body: str, ask: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
+    body: str, request: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
 ) -> str:
     """Append handles to the lines they support.
 
     `folded` are the summarized messages, `earlier` is the previous summary, `is_own` returns whether a handle
     resolves.
     """
-    left = ask.handle_tokens
+    left = request.handle_tokens
     lines = body.split("\n")
     known = {line[: match.start()]: match[0][1:] for line in earlier.split("\n") if (match := _ADDED.search(line))}
-    ranked = [(rank, place) for place, line in enumerate(lines) if (rank := _rank(line, place, ask.budget_tokens))]
+    ranked = [(rank, place) for place, line in enumerate(lines) if (rank := _rank(line, place, request.budget_tokens))]
     if not left or not ranked:
         return body
-    names = {place: _names(_with_details(lines, place), MOST_SCANNED) for _, place in ranked}
+    names = {place: _names(_with_details(lines, place), MAX_TEXT_CHARS) for _, place in ranked}
     sources = _sources(folded, set().union(*names.values()))
-    told = {handle[:_SIZE] for handle in handles_in(body)}
+    written = {handle[:_HANDLE_CHARS] for handle in handles_in(body)}
     for _, place in sorted(ranked, reverse=True):
         handle = known.get(lines[place]) or _best(names[place], sources)
         cost = estimate_text(f" {handle}")
-        if handle and handle not in told and cost <= left and is_own(handle):
+        if handle and handle not in written and cost <= left and is_own(handle):
             left -= cost
-            told.add(handle)
+            written.add(handle)
             lines[place] += f" {handle}"
     return "\n".join(lines)
 
@@ -101,17 +101,17 @@ def _with_details(lines: list[str], place: int) -> Iterator[str]:
 
 def _sources(messages: Transcript, wanted: set[str]) -> dict[str, list[str]]:
     """Map names to the handles of the texts that contain them, newest last."""
-    room = min(max(SCANNED // max(len(messages), 1), LEAST_SCANNED), MOST_SCANNED)
+    max_chars = min(max(MAX_FOLD_CHARS // max(len(messages), 1), MIN_TEXT_CHARS), MAX_TEXT_CHARS)
     found: dict[str, list[str]] = {}
     for handle, texts in _by_handle(messages):
-        for name in wanted & _names(texts, room).keys():
+        for name in wanted & _names(texts, max_chars).keys():
             found.setdefault(name, []).append(handle)
     return found
 
 
-def _names(texts: Iterable[str], room: int) -> dict[str, None]:
+def _names(texts: Iterable[str], max_chars: int) -> dict[str, None]:
     """Return names in text order, which decides between handles of equal weight."""
-    return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:room]))
+    return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:max_chars]))
 
 
 def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
@@ -125,7 +125,7 @@ def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
                 calls[part.id] = part.arguments
             elif isinstance(part, ToolResult):
                 framed = sorted(framed_handles([part.text]))
-                handle = framed[0][:_SIZE] if framed else own
+                handle = framed[0][:_HANDLE_CHARS] if framed else own
                 yield handle, [calls.pop(part.call_id, ""), part.text]
             elif isinstance(part, Text):
                 said.append(part.text)
@@ -137,8 +137,8 @@ def _best(names: Iterable[str], sources: dict[str, list[str]]) -> str:
     weights: dict[str, float] = {}
     for name in names:
         places = dict.fromkeys(sources.get(name, ()))
-        if 0 < len(places) <= COMMON:
+        if 0 < len(places) <= MAX_RARE_PLACES:
             for handle in places:
                 weights[handle] = weights.get(handle, 0.0) + 1 / len(places)
     best = max(reversed(weights), key=weights.__getitem__, default="")
-    return best if best and weights[best] >= CLEAR else ""
+    return best if best and weights[best] >= MIN_MATCH_WEIGHT else ""

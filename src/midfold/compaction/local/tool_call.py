@@ -56,8 +56,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 Redactor = Callable[[str], str]
 
-REDACTED_AT_ONCE = 4_000
-PATH_LIMIT = 90
+MAX_REDACTED_CHARS = 4_000
+MAX_PATH_CHARS = 90
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
@@ -164,7 +164,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def say(self, value: str, limit: int = 80) -> str:
         """Return a text from arguments or output, safe to show."""
-        return clip(flat(self.redact(value[:REDACTED_AT_ONCE])), limit)
+        return clip(flat(self.redact(value[:MAX_REDACTED_CHARS])), limit)
 
     def quote(self, value: str, limit: int = 80) -> str:
         return f"'{self.say(value, limit)}'"
@@ -173,7 +173,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"`{self.say(value, limit).replace('`', chr(39))}`"
 
     def path(self, value: str) -> str:
-        return clip_start(flat(self.redact(value[:REDACTED_AT_ONCE])), PATH_LIMIT)
+        return clip_start(flat(self.redact(value[:MAX_REDACTED_CHARS])), MAX_PATH_CHARS)
 
     def paths(self) -> tuple[str, ...]:
         """Return the files and directories named in the arguments."""
@@ -190,7 +190,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def act(
-    look: ToolCallRecord,
+    record: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -200,24 +200,24 @@ def act(
     paths: Iterable[str] = (),
     wrote: bool = False,
 ) -> Action:
-    if look.nothing_recorded():
+    if record.nothing_recorded():
         outcome, detail, error, wrote = "unknown", "no result was recorded", "", False
     return Action(
         family=family,
-        tool=look.tool,
+        tool=record.tool,
         did=did,
         outcome=outcome,
         detail=detail,
         paths=tuple(paths),
         wrote=wrote,
         error=error,
-        lines=look.body.lines,
-        characters=look.body.characters,
+        lines=record.body.lines,
+        characters=record.body.characters,
     )
 
 
 def judge_action(
-    look: ToolCallRecord,
+    record: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -228,19 +228,19 @@ def judge_action(
     otherwise: Outcome = "ok",
 ) -> Action:
     """Return an action; if its output states a failure, the detail is that failure."""
-    told = stated_outcome(look.body, content=content)
-    if told.failed:
-        error = look.say(told.reason, 160)
-        code = look.body.exit_code
+    stated = stated_outcome(record.body, content=content)
+    if stated.failed:
+        error = record.say(stated.reason, 160)
+        code = record.body.exit_code
         shown = error or (f"exit {code}" if code else "no reason given")
-        return act(look, family, did, shown, outcome="failed", error=error, paths=paths)
-    outcome: Outcome = otherwise if told.failed is None else "ok"
-    return act(look, family, did, detail, outcome=outcome, paths=paths, wrote=wrote)
+        return act(record, family, did, shown, outcome="failed", error=error, paths=paths)
+    outcome: Outcome = otherwise if stated.failed is None else "ok"
+    return act(record, family, did, detail, outcome=outcome, paths=paths, wrote=wrote)
 
 
 def read_tool_call(call: ToolCall | None, result: ToolResult, redact: Redactor) -> ToolCallRecord:
     name = (call.name if call is not None else "") or result.name or ""
-    return _look(name, call.arguments if call is not None else "", read_body(result), redact)
+    return _record(name, call.arguments if call is not None else "", read_body(result), redact)
 
 
 UNREAD = Body(text="", characters=0, lines=0)
@@ -248,10 +248,10 @@ UNREAD = Body(text="", characters=0, lines=0)
 
 def read_call_alone(call: ToolCall, redact: Redactor) -> ToolCallRecord:
     """Return the record of a call without its result."""
-    return _look(call.name, call.arguments, UNREAD, redact)
+    return _record(call.name, call.arguments, UNREAD, redact)
 
 
-def _look(name: str, raw: str, body: Body, redact: Redactor) -> ToolCallRecord:
+def _record(name: str, raw: str, body: Body, redact: Redactor) -> ToolCallRecord:
     given = _arguments(raw)
     known = _name(name[:160])
     arguments = {squash(key): item for key, item in given.items()}
