@@ -344,7 +344,7 @@ def subwords(text: str) -> Iterator[str]:
 
 
 def readable(message: Message, max_chars: int) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a message with their speakers, each truncated to about `room` characters."""
+    """Yield the texts of a message with their speakers, each truncated to about `max_chars` characters."""
     for part in message.parts:
         if isinstance(part, Text):
             who = USER if message.role == "user" else SAID if message.role == "assistant" else RESULT

@@ -1,11 +1,11 @@
 """Track an agent's work (the "trail"): file changes and side effects, from tool calls and their results alone.
 
     trail = follow(trail, messages, redact)     extend the trail by these messages
-    sections = render(trail, room)              format it as lines of a handoff, newest first
+    sections = render(trail, budget)            format it as lines of a handoff, newest first
     trail = parse(handoff)                      parse such lines, so that a handoff carries the trail
     text = without_trail(handoff)               remove them for the author of the next summary
     runs = latest_checks(trail)                 tests, builds and linters whose outcome is still valid
-    commands = missing_checks(trail, ask)       requested checks that did not run since the last change
+    commands = missing_checks(trail, text)      requested checks that did not run since the last change
     acts = latest_acts(trail.acts)              side effects, each with its latest outcome
 
 Session state stores the trail of the folded messages. The rendered trail also covers the messages that stay and

@@ -14,8 +14,8 @@ from midfold.compaction.tracking.commands import WRAPPERS, Step, steps_of
 from midfold.compaction.tracking.edits import PROSE
 from midfold.compaction.tracking.entries import CheckKind, CheckRun, TrackedFile, Trail, WorldAct
 
-LONGEST_OUTPUT = 12_000
-MOST_FAILURES = 8
+MAX_OUTPUT_CHARS = 12_000
+MAX_FAILURES = 8
 
 _CHECKERS: dict[str, CheckKind] = {
     **dict.fromkeys(
@@ -115,11 +115,11 @@ _PASSING = frozenset({"exec", "x", "dlx"})
 """Subcommands that run a program."""
 
 
-LONGEST_ASK = 20_000
+MAX_REQUEST_CHARS = 20_000
 _COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
 """Commands in prose: inline code, or a code block of one line."""
-NEAR, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
-_ASKING = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
+NEAR_CHARS, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
+_REQUEST = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
 """Words that request running a command, as opposed to mentioning it."""
 
 
@@ -253,7 +253,7 @@ _BAD = re.compile(
     re.M,
 )  # fmt: skip
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
-TALLY_REACH = 400
+TALLY_REACH_CHARS = 400
 """Characters from the end of an output in which a tally is the verdict, whatever the tests print before it."""
 _NONE_RAN = re.compile(
     r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found|^no packages to test", re.M | re.I
@@ -269,7 +269,7 @@ class Verdict(NamedTuple):
     fails: tuple[str, ...]
 
 
-def went_on(output: str, kind: str, then: str) -> bool:
+def next_check_ran(output: str, kind: str, then: str) -> bool:
     """Return whether the output has results of the check `then`, which runs only if this one passes."""
     rules = _FINDINGS if then in ("lint", "typecheck") else _TALLIES if then == "test" else ()
     text = _ends(output) if rules and then != kind else ""
@@ -277,16 +277,16 @@ def went_on(output: str, kind: str, then: str) -> bool:
 
 
 def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: str = "") -> Verdict:
-    """Return whether a check passed, its counts, and its failures; `then` as in `went_on`."""
+    """Return whether a check passed, its counts, and its failures; `then` as in `next_check_ran`."""
     if output.startswith(NOTHING_RECORDED):
         return Verdict(None, "", ())
     text = _ends(output)
     tally = _tally(text, kind)
     counts = " ".join(tally.split()).rstrip(";, ")
-    if went_on(text, kind, then):
+    if next_check_ran(text, kind, then):
         return Verdict(True, counts, ())
     good = _GOOD.search(text)
-    is_last = bool(tally) and tally in text[-TALLY_REACH:]
+    is_last = bool(tally) and tally in text[-TALLY_REACH_CHARS:]
     ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
     ends_badly = is_last and _FAILED.search(tally)
     is_good = ends_well or (good and failed is False)
@@ -297,11 +297,11 @@ def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: st
     if ok is not True:
         for groups in _FAILURE.findall(text):
             fails.append(" ".join(next(filter(None, groups), "").split()))
-    return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MOST_FAILURES])
+    return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MAX_FAILURES])
 
 
 def _ends(output: str) -> str:
-    return output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
+    return output if len(output) <= MAX_OUTPUT_CHARS else output[:2_000] + "\n" + output[-MAX_OUTPUT_CHARS + 2_000 :]
 
 
 def _tally(text: str, kind: str) -> str:
@@ -325,8 +325,8 @@ def _is_empty_go_run(text: str) -> bool:
 def _go_counts(text: str) -> str:
     tests = _GO_TEST.findall(text)
     if tests:
-        told = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
-        return ", ".join(f"{tests.count(word)} {said}" for word, said in told.items() if word in tests)
+        labels = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
+        return ", ".join(f"{tests.count(word)} {label}" for word, label in labels.items() if word in tests)
     packages = _GO_PACKAGE.findall(text)
     if not packages:
         return ""
@@ -373,13 +373,13 @@ class CheckTracker:
         read, then, is_piped = self._bodies[run]
         body = read()
         code = None if is_piped else body.exit_code
-        told = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
-        fails = told.fails
-        if told.ok is False and not fails:
+        verdict = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
+        fails = verdict.fails
+        if verdict.ok is False and not fails:
             reason = traceback_end(body) or error_line(body)
             fails = (reason,) if reason else run.fails
-        kind: CheckKind = "script" if not told.counts and is_own(run.command) else run.kind
-        return replace(run, kind=kind, ok=told.ok, counts=told.counts, fails=fails)
+        kind: CheckKind = "script" if not verdict.counts and is_own(run.command) else run.kind
+        return replace(run, kind=kind, ok=verdict.ok, counts=verdict.counts, fails=fails)
 
 
 def _identity(run: CheckRun) -> tuple[str, frozenset[str]]:
@@ -412,7 +412,7 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
     found: list[CheckRun] = []
     for check in reversed(trail.checks):
         newer = [other for other in found if other.kind == check.kind]
-        if (newer and check.kind == "script") or _is_mended(check, trail.acts):
+        if (newer and check.kind == "script") or _is_resolved(check, trail.acts):
             continue
         is_other = check.ok is not None and all(other.ok is not check.ok for other in newer)
         parts = [_is_narrower(other.command, check.command) for other in newer]
@@ -422,28 +422,28 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
     return found
 
 
-def missing_checks(trail: Trail, asked: str) -> list[str]:
+def missing_checks(trail: Trail, text: str) -> list[str]:
     """Return the tests, builds and linters that a text requests as commands and that did not run since the last
     change.
     """
-    spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]) if _is_asked(found))
+    spans = (found[1] or found[2] for found in _COMMANDS.finditer(text[:MAX_REQUEST_CHARS]) if _is_requested(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]
     fresh = [check.command for check in trail.checks if not check.before]
     return [command for command in checks if not any(_covers(run, command) for run in fresh)]
 
 
-def _is_asked(command: re.Match[str]) -> bool:
+def _is_requested(command: re.Match[str]) -> bool:
     """Return whether the command's line, the line before its block, or the heading above requests running it."""
     text, start = command.string, command.start()
-    before = text[max(start - NEAR, 0) : start].rstrip("\n`").rpartition("\n")[2]
-    behind = text[command.end() : command.end() + NEAR].partition("\n")[0] if command[1] else ""
+    before = text[max(start - NEAR_CHARS, 0) : start].rstrip("\n`").rpartition("\n")[2]
+    behind = text[command.end() : command.end() + NEAR_CHARS].partition("\n")[0] if command[1] else ""
     heading = text.rfind("\n#", 0, start)
-    above = text[heading + 1 : heading + NEAR].partition("\n")[0] if heading >= 0 else ""
-    return _ASKING.search(_MARKED.sub(" ", f"{above}\n{before}\n{behind}")) is not None
+    above = text[heading + 1 : heading + NEAR_CHARS].partition("\n")[0] if heading >= 0 else ""
+    return _REQUEST.search(_MARKED.sub(" ", f"{above}\n{before}\n{behind}")) is not None
 
 
-def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
+def _is_resolved(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
     """Return whether a module that a check lacked was installed after it."""
     missed = {found[1] for line in check.fails if (found := _MISSING.search(line))}
     return bool(missed) and any(

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-LONGEST = 60_000
+MAX_COMMAND_CHARS = 60_000
 UNKNOWN = "$(…)"
 """Placeholder for the output of a command substitution. The substituted command is a step of its own."""
-MOST_DOCUMENTS = 24
-DEEPEST = 3
+MAX_DOCUMENTS = 24
+MAX_DEPTH = 3
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]{0,9}(['\"\\]?)([A-Za-z_][\w.-]{0,60})\1?(?!<)")
 _PIECE = re.compile(
@@ -60,7 +60,7 @@ class Step(msgspec.Struct, gc=False):
 
 def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
     """Return the programs of a command, in order."""
-    command = command[:LONGEST].replace("\x00", "")
+    command = command[:MAX_COMMAND_CHARS].replace("\x00", "")
     documents: list[str] = []
     if "<<" in command:
         command, documents = _without_documents(command)
@@ -83,7 +83,7 @@ def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
             continue
         step.words, step.folder = words, folder
         inner = _inner_command(words)
-        if inner and depth < DEEPEST:
+        if inner and depth < MAX_DEPTH:
             found += steps_of(inner, folder, depth + 1)
         else:
             found.append(step)
@@ -99,7 +99,7 @@ def _without_documents(command: str) -> tuple[str, list[str]]:
     texts: list[str] = []
     pieces: list[str] = []
     position = 0
-    for _ in range(MOST_DOCUMENTS):
+    for _ in range(MAX_DOCUMENTS):
         start = _HERE.search(command, position)
         line_end = command.find("\n", start.end()) if start else -1
         if start is None or line_end < 0:

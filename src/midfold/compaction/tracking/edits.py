@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple
 
-LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
-MOST_NAMES = 12
-MOST_FILES = 60
-MOST_LINES = 40
-LONGEST_LINE, LONGEST_PARAMETERS = 400, 50
+MAX_TEXT_CHARS, MAX_DEFINITIONS_CHARS = 60_000, 12_000
+MAX_NAMES = 12
+MAX_FILES = 60
+MAX_CANDIDATE_LINES = 40
+MAX_LINE_CHARS, MAX_PARAMETERS_CHARS = 400, 50
 SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 
-Deed = Literal["add", "update", "delete", "move"]
+EditKind = Literal["add", "update", "delete", "move"]
 
 _NAME = re.compile(
     r"\n[ \t]{0,40}+(?=[A-Za-z_$])"
@@ -49,7 +49,7 @@ class FileEdit(NamedTuple):
     """Effect of one edit on one file."""
 
     path: str
-    deed: Deed
+    kind: EditKind
     added: int = 0
     removed: int = 0
     names: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class FileEdit(NamedTuple):
 
 def names_in(text: str, path: str = "") -> tuple[str, ...]:
     """Return the functions and classes that a text defines; for prose, the headings."""
-    text = f"\n{text[:LONGEST_NAMED]}"
+    text = f"\n{text[:MAX_DEFINITIONS_CHARS]}"
     if path.endswith(PROSE):
         return merge_names(match[1].strip("# ") for match in _HEADING.finditer(text))
     return merge_names(_signature(match, text) for match in _NAME.finditer(text))
@@ -74,7 +74,7 @@ def merge_names(names: Iterable[str]) -> tuple[str, ...]:
         bare = name.partition("(")[0]
         if bare and bare not in _NOT_NAMES and (bare not in found or found[bare] == bare):
             found[bare] = name
-    return tuple(found.values())[:MOST_NAMES]
+    return tuple(found.values())[:MAX_NAMES]
 
 
 def _signature(match: re.Match[str], text: str) -> str:
@@ -84,13 +84,13 @@ def _signature(match: re.Match[str], text: str) -> str:
     if listed is None or "class " in match[0]:
         return name
     given = (_PARAMETER.match(piece.strip()) for piece in _NESTED.sub("", listed[1]).split(","))
-    told = ",".join(one[1] for one in given if one and one[1] not in _RECEIVERS)
-    return f"{name}({told})" if len(told) <= LONGEST_PARAMETERS else name
+    parameters = ",".join(one[1] for one in given if one and one[1] not in _RECEIVERS)
+    return f"{name}({parameters})" if len(parameters) <= MAX_PARAMETERS_CHARS else name
 
 
 def replacement(path: str, old: str, new: str) -> FileEdit:
     """Return the edit that replaces one text by another."""
-    before, after = (_lines(text[:LONGEST_TEXT]) for text in (old, new))
+    before, after = (_lines(text[:MAX_TEXT_CHARS]) for text in (old, new))
     start, most = 0, min(len(before), len(after))
     while start < most and before[start] == after[start]:
         start += 1
@@ -101,12 +101,12 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
     gone = before[start : len(before) - end]
     both = (Counter(fresh) & Counter(gone)).total()
     names = names_in("\n".join(fresh), path) or names_in(old, path)
-    return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, telling_line(fresh))
+    return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, informative_line(fresh))
 
 
 def rewrite(path: str, seen: str, now: str) -> FileEdit:
     """Return the edit that replaces a whole file; lines are not counted if the earlier content is incomplete."""
-    if max(len(seen), len(now)) > LONGEST_TEXT or _PARTIAL.search(seen):
+    if max(len(seen), len(now)) > MAX_TEXT_CHARS or _PARTIAL.search(seen):
         return FileEdit(path, "update", names=names_in(now, path))
     before, after = (text.strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
     left = Counter(before)
@@ -114,9 +114,9 @@ def rewrite(path: str, seen: str, now: str) -> FileEdit:
     gone = sum(count for count in left.values() if count > 0)
     fresh = [line for line in after if left[line] < 0]
     if gone * 2 > len(before):
-        return FileEdit(path, "update", names=names_in(now, path), last=telling_line(fresh))
+        return FileEdit(path, "update", names=names_in(now, path), last=informative_line(fresh))
     added = len(after) - len(before) + gone
-    return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), telling_line(fresh))
+    return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), informative_line(fresh))
 
 
 def _lines(text: str) -> list[str]:
@@ -124,10 +124,10 @@ def _lines(text: str) -> list[str]:
     return text.split("\n") if text else []
 
 
-def telling_line(lines: list[str]) -> str:
+def informative_line(lines: list[str]) -> str:
     """Return the first informative line, preferring one that does not continue on the next."""
-    found = [line for raw in lines[:MOST_LINES] if len(line := raw.strip()) > 3]
-    return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:LONGEST_LINE]
+    found = [line for raw in lines[:MAX_CANDIDATE_LINES] if len(line := raw.strip()) > 3]
+    return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:MAX_LINE_CHARS]
 
 
 # Patches in Codex's format and unified diffs.
@@ -135,7 +135,7 @@ def telling_line(lines: list[str]) -> str:
 
 def changes_in_patch(text: str) -> list[FileEdit]:
     """Return the edits of a patch, file by file."""
-    text = text[: 10 * LONGEST_TEXT]
+    text = text[: 10 * MAX_TEXT_CHARS]
     if "*** Begin Patch" in text:
         return _codex_changes(text)
     return _unified_changes(text)
@@ -146,16 +146,16 @@ _MOVED = re.compile(r"^\*\*\* Move to: ([^\n]{1,1000})$", re.MULTILINE)
 
 
 def _codex_changes(text: str) -> list[FileEdit]:
-    heads = list(_CODEX_FILE.finditer(text))[:MOST_FILES]
+    heads = list(_CODEX_FILE.finditer(text))[:MAX_FILES]
     found = []
     for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
-        path, deed = head[2].strip(), head[1].lower()
+        path, kind = head[2].strip(), head[1].lower()
         moved = _MOVED.match(body)
         if moved:
             found.append(_measure(body, moved[1].strip(), "move", path))
         else:
-            found.append(_measure(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
+            found.append(_measure(body, path, "add" if kind == "add" else "delete" if kind == "delete" else "update"))
     return found
 
 
@@ -165,7 +165,7 @@ _UNIFIED_FILE = re.compile(
 
 
 def _unified_changes(text: str) -> list[FileEdit]:
-    heads = list(_UNIFIED_FILE.finditer(text))[:MOST_FILES]
+    heads = list(_UNIFIED_FILE.finditer(text))[:MAX_FILES]
     found = []
     for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
@@ -177,14 +177,16 @@ def _unified_changes(text: str) -> list[FileEdit]:
     return found
 
 
-def _measure(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
+def _measure(body: str, path: str, kind: EditKind, source: str = "") -> FileEdit:
     lines = body.split("\n")
     added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
     removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
     headings = (next(filter(None, groups), "") for groups in _HUNK.findall(body))
     touched = names_in("\n".join(heading.strip() for heading in headings), path)
     names = merge_names((*touched, *names_in("\n".join(added), path)))
-    return FileEdit(path, deed, len(added), len(removed), names or names_in(body, path), telling_line(added), source)
+    return FileEdit(
+        path, kind, len(added), len(removed), names or names_in(body, path), informative_line(added), source
+    )
 
 
 # Scripts.
@@ -224,7 +226,7 @@ def _has(script: str, marks: Iterable[str]) -> bool:
 
 def accesses(script: str) -> list[FileAccess]:
     """Return the files that a script reads and writes under literal names, ordered by kind of access."""
-    script = script[:LONGEST_TEXT]
+    script = script[:MAX_TEXT_CHARS]
     if not _has(script, _ACCESSES):
         return []
     found: list[FileAccess] = []

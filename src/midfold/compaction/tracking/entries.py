@@ -16,9 +16,9 @@ from midfold.compaction.local.tool_call import clip, flat
 Redactor = Callable[[str], str]
 FileState = Literal["created", "changed", "deleted", "moved", "scratch", "reverted"]
 CheckKind = Literal["test", "build", "lint", "typecheck", "script"]
-MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
-LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
-REDACTED_AT_ONCE = 4_000
+MAX_FILES, MAX_ACTS, MAX_RUNNING, MAX_CHECKS, MAX_READS = 400, 300, 40, 12, 300
+MAX_OUTCOME_CHARS, MAX_COMMAND_CHARS, MAX_LAST_CHARS, MAX_NAME_CHARS = 240, 140, 110, 80
+MAX_REDACTED_CHARS = 4_000
 
 
 class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -131,8 +131,8 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def newest_files(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
     """Return the newest files; above the maximum, drop scratch files first, then the oldest."""
-    if len(files) > MOST_FILES:
-        files = [file for file in files if file.state != "scratch"][-MOST_FILES:]
+    if len(files) > MAX_FILES:
+        files = [file for file in files if file.state != "scratch"][-MAX_FILES:]
     return tuple(files)
 
 
@@ -146,17 +146,19 @@ class EntryCleaner:
     def _is_clean(self, *texts: str) -> bool:
         """Return whether there is nothing to clean: no secret, no second line, nothing long."""
         whole = "\n".join(texts)
-        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
+        return (
+            max(map(len, texts)) <= MAX_NAME_CHARS and whole.count("\n") < len(texts) and self._redact(whole) == whole
+        )
 
     def _text(self, text: str, limit: int) -> str:
-        return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
+        return clip(flat(self._redact(text[:MAX_REDACTED_CHARS])), limit) if text else ""
 
     def _quote(self, text: str, limit: int) -> str:
         """Return a text from output, or "" if it may be a prompt injection."""
         return "" if is_suspicious(text) else self._text(text, limit)
 
     def name(self, text: str) -> str:
-        return clip(flat(self._redact(text)), LONGEST_NAME)
+        return clip(flat(self._redact(text)), MAX_NAME_CHARS)
 
     def file(self, file: TrackedFile) -> TrackedFile:
         if file in self._known or self._is_clean(file.path, file.source, file.last, file.by, *file.names):
@@ -165,22 +167,22 @@ class EntryCleaner:
             file,
             path=self._text(file.path, 300),
             source=self._text(file.source, 300),
-            names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
-            last=self._text(file.last, LONGEST_LAST),
-            by="".join(self._text(file.by, LONGEST_NAME).split()),
+            names=tuple(self._text(name, MAX_NAME_CHARS) for name in file.names),
+            last=self._text(file.last, MAX_LAST_CHARS),
+            by="".join(self._text(file.by, MAX_NAME_CHARS).split()),
         )
 
     def act(self, act: WorldAct) -> WorldAct:
         if act in self._known:
             return act
-        outcome = (self._text if act.ok else self._quote)(act.outcome, LONGEST_TEXT)
-        return msgspec.structs.replace(act, text=self._text(act.text, LONGEST_COMMAND), outcome=outcome)
+        outcome = (self._text if act.ok else self._quote)(act.outcome, MAX_OUTCOME_CHARS)
+        return msgspec.structs.replace(act, text=self._text(act.text, MAX_COMMAND_CHARS), outcome=outcome)
 
     def task(self, task: RunningTask) -> RunningTask:
         if task in self._known:
             return task
         return msgspec.structs.replace(
-            task, id=self._text(task.id, LONGEST_NAME), what=self._text(task.what, LONGEST_COMMAND)
+            task, id=self._text(task.id, MAX_NAME_CHARS), what=self._text(task.what, MAX_COMMAND_CHARS)
         )
 
     def check(self, check: CheckRun) -> CheckRun:
@@ -188,10 +190,10 @@ class EntryCleaner:
             return check
         return msgspec.structs.replace(
             check,
-            command=self._text(check.command, LONGEST_COMMAND),
-            counts=self._text(check.counts, LONGEST_NAME),
-            fails=tuple(filter(None, (self._quote(line, LONGEST_COMMAND) for line in check.fails))),
-            before=self._text(check.before, LONGEST_NAME),
+            command=self._text(check.command, MAX_COMMAND_CHARS),
+            counts=self._text(check.counts, MAX_NAME_CHARS),
+            fails=tuple(filter(None, (self._quote(line, MAX_COMMAND_CHARS) for line in check.fails))),
+            before=self._text(check.before, MAX_NAME_CHARS),
         )
 
     def read(self, read: FileRead) -> FileRead:
@@ -200,5 +202,5 @@ class EntryCleaner:
         return msgspec.structs.replace(
             read,
             path=self._text(read.path, 300),
-            looked=tuple(self._text(looked, LONGEST_NAME) for looked in read.looked),
+            looked=tuple(self._text(looked, MAX_NAME_CHARS) for looked in read.looked),
         )

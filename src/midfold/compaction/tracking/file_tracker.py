@@ -21,13 +21,13 @@ from fnmatch import fnmatchcase
 from msgspec.structs import replace
 
 from midfold.compaction.tracking.edits import SCRIPTS, FileEdit, merge_names
-from midfold.compaction.tracking.entries import MOST_READS, FileRead, FileState, TrackedFile, Trail
+from midfold.compaction.tracking.entries import MAX_READS, FileRead, FileState, TrackedFile, Trail
 
 TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
-MOST_LOOKS = 6
-DEEP_ENOUGH = 3
+MAX_LOOKS = 6
+MIN_ROOT_DEPTH = 3
 """Minimum depth of a shared directory: `/home/me/project` qualifies, `/home` does not."""
-LONGEST_PATH = 300
+MAX_PATH_CHARS = 300
 PATTERN = "*?["
 _ONE_WORD = re.compile(r"[^\s;]{1,80}")
 """A name that fits into a handoff line."""
@@ -48,7 +48,7 @@ _NO_TRIALS = frozenset(
 )  # fmt: skip
 """Words that, if they come first, mark scripts that change files or only look around."""
 _IMPORT = re.compile(r"(?:from[ ]([\w.]{1,200})[ ])?import[ ]([\w., ]{1,200})")
-LONGEST_SCRIPT = 4_000
+MAX_SCRIPT_CHARS = 4_000
 
 
 class Places:
@@ -71,7 +71,7 @@ class Places:
         """Set the root to the directory in which these relative paths are known files."""
         for word in words:
             path = word.removeprefix("./").rstrip("/.")
-            if "/" in path and path[0] not in "/~-$" and len(path) < LONGEST_PATH:
+            if "/" in path and path[0] not in "/~-$" and len(path) < MAX_PATH_CHARS:
                 inside = f"/{path}/"
                 works = (known for known in self._known if known[0] == "/" and not is_temporary(known))
                 found = next((known for known in works if inside in f"{known}/"), None)
@@ -85,7 +85,7 @@ class Places:
         if len(known) < 2 or (self.root and all(path.startswith(f"{self.root}/") for path in known)):
             return
         shared = posixpath.commonpath({posixpath.dirname(path) for path in known})
-        if shared.count("/") >= DEEP_ENOUGH:
+        if shared.count("/") >= MIN_ROOT_DEPTH:
             self.root = shared
 
     def key(self, path: str, folder: str = "") -> str:
@@ -161,7 +161,7 @@ def _module(path: str) -> str:
 
 def _imports(script: str) -> Iterator[str]:
     """Yield the last two parts of the names that a script imports."""
-    for source, names in _IMPORT.findall(script[:LONGEST_SCRIPT]):
+    for source, names in _IMPORT.findall(script[:MAX_SCRIPT_CHARS]):
         for name in names.split(","):
             whole = f"{source}.{name.strip()}" if source else name.strip()
             yield from (".".join(one.split(".")[-2:]) for one in (whole, source) if one)
@@ -207,7 +207,7 @@ class FileTracker:
     def read(self, key: str, looked: str, at: int) -> None:
         self.places.add(key)
         _, before = self.reads.get(key, (0, ()))
-        looks = before if not looked or looked in before else (*before, looked)[-MOST_LOOKS:]
+        looks = before if not looked or looked in before else (*before, looked)[-MAX_LOOKS:]
         self.reads.pop(key, None)
         self.reads[key] = (at, looks)
 
@@ -378,7 +378,7 @@ class FileTracker:
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             if self._is_inside(key):
                 continue
-            source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
+            source = self.places.spelling(item.source)[:MAX_PATH_CHARS] if item.source else ""
             path = self.places.spelling(key)
             folder = posixpath.dirname(path)
             is_beside = folder == top or (top is not None and path[0] == "/")
@@ -386,7 +386,7 @@ class FileTracker:
             is_attempt = is_beside and (is_like_others or (item.is_run and _is_attempt(posixpath.basename(path))))
             is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
             tried |= {folder} if is_attempt else set()
-            yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
+            yield replace(item, path=path[:MAX_PATH_CHARS], source=source, state="scratch" if is_aside else item.state)
 
     def _top(self) -> str | None:
         """Return the project directory if existing files lie in its subdirectories."""
@@ -402,5 +402,5 @@ class FileTracker:
     def list_reads(self) -> Iterator[FileRead]:
         """Yield the files read and not changed, newest last."""
         unchanged = [(key, read) for key, read in self.reads.items() if key not in self.files]
-        for key, (at, looked) in unchanged[-MOST_READS:]:
-            yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
+        for key, (at, looked) in unchanged[-MAX_READS:]:
+            yield FileRead(path=self.places.spelling(key)[:MAX_PATH_CHARS], looked=looked, at=at)

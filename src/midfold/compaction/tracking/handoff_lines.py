@@ -32,7 +32,7 @@ from midfold.transcript.tokens import estimate_text
 FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
 """Sections of a handoff."""
 FILES_SHARE, OPEN_SHARE = 0.5, 0.4
-MOST_CHECKS_SHOWN, SMALL_ROOM = 4, 300
+MAX_CHECKS_SHOWN, SMALL_BUDGET_TOKENS = 4, 300
 """Maximum number of checks; half of that below the second number, in tokens."""
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
@@ -67,13 +67,13 @@ _NO_PROGRAM = re.compile(
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
-def render(trail: Trail, room: int) -> dict[str, list[str]]:
-    """Return lines by section of the handoff, at most `room` tokens in total."""
-    page = _Page(room)
+def render(trail: Trail, budget: int) -> dict[str, list[str]]:
+    """Return lines by section of the handoff, at most `budget` tokens in total."""
+    page = _Page(budget)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
-    most = MOST_CHECKS_SHOWN if room >= SMALL_ROOM else MOST_CHECKS_SHOWN // 2
+    most = MAX_CHECKS_SHOWN if budget >= SMALL_BUDGET_TOKENS else MAX_CHECKS_SHOWN // 2
     checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)]
     checks = sorted(checks, key=lambda line: f" {_NOT_STARTED}" in line)[:most]
     for line in checks[:1]:
@@ -99,20 +99,20 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
     longer = {_file_line(file, short=True): _file_line(file, short=False) for file in changed}
-    if room < SMALL_ROOM:
+    if budget < SMALL_BUDGET_TOKENS:
         page.name_rest(changed)
         page.lengthen(longer)
     for line in checks[1:]:
         page.add(STATE, line)
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
-    if room >= SMALL_ROOM:
+    if budget >= SMALL_BUDGET_TOKENS:
         page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
         page.name_rest(changed)
     for state, gone, label in _GROUPS:
         items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
-    if room >= SMALL_ROOM or not changed:
+    if budget >= SMALL_BUDGET_TOKENS or not changed:
         page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
     if page.sections.get(FILES) == [_frame(trail)]:
         page.remove(FILES)
@@ -129,18 +129,18 @@ def _in_folders(items: Sequence[TrackedFile], trail: Trail) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for item, folders in zip(items, above, strict=True):
         counts.update(dict.fromkeys(folders, item.below or 1))
-    told: set[str] = set()
+    listed: set[str] = set()
     for item, folders in zip(items, above, strict=True):
         whole = [folder for folder in folders if counts[folder] > NAMED_IN_FOLDER and folder not in mixed]
         folder = next((one for one in whole if counts[one] == counts[whole[-1]]), "")
-        if folder not in told:
+        if folder not in listed:
             yield f"{_plain(folder)}/ ({counts[folder]} files)" if folder else _plain(item.path)
-        told |= {folder} if folder else set()
+        listed |= {folder} if folder else set()
 
 
 class _Page:
-    def __init__(self, room: int) -> None:
-        self.left = float(room)
+    def __init__(self, budget: int) -> None:
+        self.left = float(budget)
         self.sections: dict[str, list[str]] = {}
 
     def add(self, section: str, line: str) -> bool:
@@ -154,15 +154,15 @@ class _Page:
     def remove(self, section: str) -> None:
         self.left += sum(estimate_text(line) + 1 for line in self.sections.pop(section))
 
-    def fill(self, section: str, lines: list[str], room: float) -> None:
-        floor = self.left - room
+    def fill(self, section: str, lines: list[str], budget: float) -> None:
+        floor = self.left - budget
         for line in lines:
             if self.left - estimate_text(line) - 1 < floor or not self.add(section, line):
                 return
 
-    def fill_open(self, acts: Sequence[WorldAct], room: float) -> None:
+    def fill_open(self, acts: Sequence[WorldAct], budget: float) -> None:
         """Add side effects that failed or have no known outcome, without the outcome text if that is too long."""
-        floor = self.left - room
+        floor = self.left - budget
         for act in acts:
             lines = () if act.ok else (_act_line(act), _act_line(replace(act, outcome="")))
             short = next((line for line in lines if self.left - estimate_text(line) - 1 >= floor), "")
@@ -183,10 +183,10 @@ class _Page:
     def group(self, section: str, label: str, items: list[str]) -> None:
         """Add one line for many items, as many as fit."""
         shown: list[str] = []
-        room = self.left - estimate_text(label) - 8
+        budget = self.left - estimate_text(label) - 8
         for item in _from_the_same_folders(items[:SHOWN_IN_GROUP]):
-            room -= estimate_text(item) + 1
-            if room < 0:
+            budget -= estimate_text(item) + 1
+            if budget < 0:
                 break
             shown.append(item)
         if shown:
@@ -254,8 +254,8 @@ def _git_line(git: GitState) -> str:
 
 
 def _act_line(act: WorldAct) -> str:
-    came = act.outcome.removesuffix(f": {act.text}")
-    outcome = f" -> {came}" if came else ""
+    shown = act.outcome.removesuffix(f": {act.text}")
+    outcome = f" -> {shown}" if shown else ""
     return f"- [{_OUTCOMES[act.ok]}] {act.what}: {act.text}{outcome}"
 
 
@@ -315,7 +315,7 @@ _LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
 
 def parse(handoff: str) -> Trail:
     """Parse the lines that `render` wrote in a handoff."""
-    found = _Found()
+    found = _Parsed()
     summary = parse_summary(handoff)
     for text in (summary.files, summary.done, summary.active_state, summary.blocked):
         for line in text.split("\n"):
@@ -327,11 +327,11 @@ def parse(handoff: str) -> Trail:
 def without_trail(handoff: str) -> str:
     """Return the handoff without the lines that `render` wrote."""
     return "\n".join(
-        line for line in handoff.split("\n") if not (line.startswith("- ") and _Found().line(line.rstrip()))
+        line for line in handoff.split("\n") if not (line.startswith("- ") and _Parsed().line(line.rstrip()))
     )
 
 
-class _Found:
+class _Parsed:
     def __init__(self) -> None:
         self.root = ""
         self.ahead = 0

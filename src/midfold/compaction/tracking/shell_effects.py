@@ -2,7 +2,7 @@
 
 1. Tables of common programs decide; an unknown program has no effect except its redirections.
 2. Paths are as spelled in the command. Words that need shell expansion are omitted.
-3. `fates` decides from the output which programs of a command succeeded.
+3. `step_results` decides from the output which programs of a command succeeded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from midfold.compaction.local.digest import is_digest
 from midfold.compaction.local.outcome import Body, ending, error_line, stated_outcome
-from midfold.compaction.tracking.checks import check_of, went_on
+from midfold.compaction.tracking.checks import check_of, next_check_ran
 from midfold.compaction.tracking.commands import Step
 from midfold.compaction.tracking.edits import SCRIPTS, accesses, is_path, names_in
 from midfold.compaction.tracking.side_effects import GIT_ERROR, act_of, commit_title
@@ -25,8 +25,8 @@ Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
     "check", "script", "start", "stop", "branch", "see", "make",
 ]  # fmt: skip
-LONGEST_LOOK = 60
-SHOWS_MUCH = 20
+MAX_LOOK_CHARS = 60
+MIN_READ_CONTEXT_LINES = 20
 """Minimum context lines around a match for a search to count as reading the file."""
 
 
@@ -161,7 +161,7 @@ def _sed_lines(expression: str) -> str:
 
 def _look(text: str) -> str:
     """Return a search pattern without the delimiters used in handoff lines."""
-    return " ".join(_BETWEEN.sub(" ", text[: 4 * LONGEST_LOOK]).split())[:LONGEST_LOOK].rstrip()
+    return " ".join(_BETWEEN.sub(" ", text[: 4 * MAX_LOOK_CHARS]).split())[:MAX_LOOK_CHARS].rstrip()
 
 
 def _show(step: Step) -> list[Effect]:
@@ -198,7 +198,7 @@ def _pattern_and_files(words: Sequence[str]) -> list[str]:
 
 def _search(step: Step) -> list[Effect]:
     plain = _pattern_and_files(step.words)
-    kind: Kind = "see" if _context(step.words) < SHOWS_MUCH else "read"
+    kind: Kind = "see" if _context(step.words) < MIN_READ_CONTEXT_LINES else "read"
     return [
         Effect(kind, path, f"search {_look(plain[0])}")
         for path in plain[1:]
@@ -210,7 +210,7 @@ def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
     """Narrow the effects of showing files to what the next program of the pipe prints."""
     kind: Kind = "read"
     looked = ""
-    if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < SHOWS_MUCH):
+    if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < MIN_READ_CONTEXT_LINES):
         kind = "see"
     elif step.program in _SEARCHING:
         looked = f"search {_look(next(iter(_pattern_and_files(step.words)), ''))}"
@@ -392,10 +392,10 @@ _RULES: dict[str, _Rule] = {
 
 # Detection of the programs that succeeded.
 
-LAST_WORDS = 2_000
+BLAME_WINDOW_CHARS = 2_000
 
 
-class Fate(NamedTuple):
+class StepResult(NamedTuple):
     done: bool
     reason: str = ""
 
@@ -411,8 +411,8 @@ _OWN_PROGRAMS = frozenset(
 
 def digest_failed(text: str) -> bool:
     """Return whether the digest of a result marks its call as failed."""
-    told = text.partition(" -> ")[2]
-    return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
+    outcome = text.partition(" -> ")[2]
+    return outcome.startswith("failed") or (outcome.startswith("exit ") and not outcome.startswith("exit 0"))
 
 
 _NO_COMMAND = re.compile(
@@ -422,27 +422,27 @@ _NO_COMMAND = re.compile(
 """Syntax errors that a shell reports for the whole command."""
 
 
-def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
+def step_results(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[StepResult] | None:
     """Return whether each program succeeded, with the reason if not; None if the whole command was rejected."""
     if body.text[:1] == "[" and is_digest(body.text):
-        told = body.text.partition(" -> ")[2]
-        return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), told)
-    told_state = stated_outcome(body, content=True, opening=not _shows(steps[0]))
-    if (told_state.failed and told_state.aside) or _NO_COMMAND.match(body.text):
+        outcome = body.text.partition(" -> ")[2]
+        return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), outcome)
+    stated = stated_outcome(body, content=True, opening=not _shows(steps[0]))
+    if (stated.failed and stated.aside) or _NO_COMMAND.match(body.text):
         return None
-    failed = bool(told_state.failed)
-    if told_state.failed is None:
-        told_state = ending(body)
-        failed = bool(told_state.failed) and not _shows(steps[-1])
+    failed = bool(stated.failed)
+    if stated.failed is None:
+        stated = ending(body)
+        failed = bool(stated.failed) and not _shows(steps[-1])
     own = _own_errors(steps, body.text)
     if own:
         number, reason = next(iter(own.items()))
         if failed or len(steps) == 1:
             return _break_at(steps, number, reason)
-        return [Fate(at not in own, own.get(at, "")) for at in range(len(steps))]
+        return [StepResult(at not in own, own.get(at, "")) for at in range(len(steps))]
     if not failed:
-        return [Fate(True)] * len(steps)
-    reason = error_line(body) or told_state.reason or f"exit {body.exit_code}"
+        return [StepResult(True)] * len(steps)
+    reason = error_line(body) or stated.reason or f"exit {body.exit_code}"
     return _break_at(steps, _suspect(steps, effects, body.text), reason)
 
 
@@ -491,17 +491,17 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
     runs
     something and changes no files; else the last one. Programs that only show content are skipped.
     """
-    window = output[-LAST_WORDS:]
+    window = output[-BLAME_WINDOW_CHARS:]
     blamed = _BLAMED.findall(window) if any(map(window.__contains__, _BLAMING)) else ()
-    told = {name for groups in blamed for name in groups if name}
+    failed_tasks = {name for groups in blamed for name in groups if name}
     running: list[int] = []
     checking: list[int] = []
     for number, step in enumerate(steps):
-        if not told.isdisjoint(step.words[1:]):
+        if not failed_tasks.isdisjoint(step.words[1:]):
             return number
         kinds = {effect.kind for effect in effects[number]}
         checks = [effect for effect in effects[number] if effect.kind == "check"]
-        if any(went_on(output, check.path, check.text) for check in checks):
+        if any(next_check_ran(output, check.path, check.text) for check in checks):
             continue
         if checks:
             checking.append(number)
@@ -511,16 +511,16 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
     return next(iter((*checking, *running)), last)
 
 
-def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
+def _break_at(steps: list[Step], number: int, reason: str) -> list[StepResult]:
     """Mark a program as failed, and the later ones that depend on it; the others succeeded."""
-    found = [Fate(True)] * len(steps)
+    found = [StepResult(True)] * len(steps)
     broken = False
     for at in range(number, len(steps)):
         if at == number:
             broken = True
-            found[at] = Fate(False, reason)
+            found[at] = StepResult(False, reason)
         elif broken and steps[at - 1].joiner in ("&&", "|"):
-            found[at] = Fate(False, "")
+            found[at] = StepResult(False, "")
         else:
             broken = steps[at - 1].joiner == "&&" and broken
     return found
@@ -551,7 +551,7 @@ _TEMPORARY = re.compile(r"/tmp/tmp[a-z0-9_]{8}(?![a-z0-9_])")
 _LEAVING, _CLEARING = ("mkdtemp(", "mkstemp(", "delete=False"), ("rmtree(", "os.remove(", "os.unlink(", ".unlink(")
 
 
-def left_behind(script: str, body: Body, *, is_ended: bool) -> list[str]:
+def leftover_files(script: str, body: Body, *, is_ended: bool) -> list[str]:
     """Return temporary files that a Python script created, printed and did not remove."""
     if not any(word in script for word in _LEAVING) or (is_ended and any(word in script for word in _CLEARING)):
         return []

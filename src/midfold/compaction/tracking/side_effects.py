@@ -13,7 +13,7 @@ from midfold.compaction.tracking.commands import Step
 from midfold.compaction.tracking.entries import WorldAct
 from midfold.compaction.tracking.file_tracker import is_temporary
 
-LONGEST_OUTPUT = 12_000
+MAX_OUTPUT_CHARS = 12_000
 NO_HASH = "(its hash is not shown)"
 
 # Tables from a program and its subcommand to the kind of act.
@@ -293,14 +293,14 @@ def mark_replaced(acts: Iterable[WorldAct]) -> tuple[WorldAct, ...]:
     return tuple(act if act.is_replaced == mark else replace(act, is_replaced=mark) for act, mark in marks)
 
 
-class Came(NamedTuple):
+class ActOutcome(NamedTuple):
     ok: bool | None
     outcome: str
 
 
 def branch_of(output: str) -> str:
     """Return the last branch in git output, with its distance from upstream."""
-    found = list(_BRANCH.finditer(output[:LONGEST_OUTPUT]))
+    found = list(_BRANCH.finditer(output[:MAX_OUTPUT_CHARS]))
     if not found:
         return ""
     short, long, place, switched = found[-1].groups()
@@ -316,37 +316,39 @@ def commit_title(step: Step) -> str:
     return (step.document or "").strip().partition("\n")[0][:200]
 
 
-def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool = True) -> Came:
+def act_outcome(what: str, output: str, *, failed: bool, reason: str, is_sure: bool = True) -> ActOutcome:
     """Return the outcome of an act; `is_sure` means that its own exit code shows success.
 
     A commit or push is done only if git shows it: hooks and pipes may hide a failure.
     """
-    text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + output[-LONGEST_OUTPUT + 2_000 :]
+    text = output if len(output) <= MAX_OUTPUT_CHARS else output[:2_000] + output[-MAX_OUTPUT_CHARS + 2_000 :]
     if what == "commit":
         found = _COMMIT.search(text)
         if found:
-            return Came(True, f"{found[2]} on {found[1]}: {found[3].strip()}")
+            return ActOutcome(True, f"{found[2]} on {found[1]}: {found[3].strip()}")
         nothing = _NOTHING_DONE.search(text)
         if nothing:
-            return Came(False, nothing[0])
+            return ActOutcome(False, nothing[0])
     if what == "push":
         pushed = _PUSHED.search(text)
         if pushed:
-            return Came(True, f"{pushed[1]} {pushed[2]} -> {pushed[3]}")
+            return ActOutcome(True, f"{pushed[1]} {pushed[2]} -> {pushed[3]}")
         nothing = _NOTHING_DONE.search(text)
         if nothing and not failed:
-            return Came(True, nothing[0])
+            return ActOutcome(True, nothing[0])
     rule = _ERRORS.get(what)
     error = rule.search(text) if rule else None
     if failed or error:
-        return Came(False, reason or (error[0] if error else ""))
+        return ActOutcome(False, reason or (error[0] if error else ""))
     if what in ("commit", "push"):
         shown = _CHANGED.search(text)
-        return Came(True, shown[0].strip()) if shown else Came(True if is_sure else None, "")
-    return Came(True, told_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else "")
+        return ActOutcome(True, shown[0].strip()) if shown else ActOutcome(True if is_sure else None, "")
+    return ActOutcome(
+        True, created_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else ""
+    )
 
 
-def told_ids(text: str) -> str:
+def created_ids(text: str) -> str:
     """Return the URLs and numbers of created objects; for a record, the URL of its page."""
     pages = _PAGE.findall(text)
     found = [max(pages, key=len)] if pages else _ADDRESS.findall(text)[:2]
