@@ -2,8 +2,8 @@
 
 1. A step is a user message, an assistant message, or a tool call with its result. Lines and sentences are verbatim,
    without surrounding whitespace.
-2. Every text is redacted before it is split into lines. In very long folds only the beginning and end of each text
-   are read; if that is still too much, the newest messages and the older ones without tool calls.
+2. Every text is redacted before it is split into lines. In very long folds only the beginning and end of each text are
+   read; if that is still too much, the newest messages and the older ones without tool calls.
 3. Call arguments appear in the step's headline only; of written files the added lines are candidates.
 4. Result lines that may be prompt injections are omitted.
 """
@@ -270,9 +270,7 @@ class FoldReader:
         return at >= self.fold.stop + len(self.request.pinned)
 
     def may_be_cut(self, at: int) -> bool:
-        """Return whether results of this message may be truncated: it is behind the handoff of a size-limited
-        compaction.
-        """
+        """Return whether a size-limited compaction may truncate results of this message behind the handoff."""
         return self.request.dense and self.is_below(at)
 
     def _when(self, at: int) -> float:

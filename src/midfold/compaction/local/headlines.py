@@ -217,8 +217,7 @@ def _ids_text(ids: Sequence[str], left: float) -> str:
 
 
 def stated_blockers(sentences: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
-    """Return the newest sentences in which the assistant states a blocker, unless it later stated that it is
-    unblocked.
+    """Return the newest sentences in which the assistant states a blocker that it did not later call resolved.
 
     `earlier` are lines of an earlier summary.
     """

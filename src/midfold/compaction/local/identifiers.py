@@ -1,13 +1,10 @@
 """Find names in text: project-specific identifiers, and the probability that a later turn needs each.
 
-A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen,
-a
-capital in the middle, a `#` before a number, or it is a long number. One linear pattern splits text into chunks;
-each
+A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen, a
+capital in the middle, a `#` before a number, or it is a long number. One linear pattern splits text into chunks; each
 chunk is classified once and cached.
 
-The probability is a logistic model whose constants `python -m bench.fit_ledger` fits to what followed in half of
-the
+The probability is a logistic model whose constants `python -m bench.fit_ledger` fits to what followed in half of the
 shared conversations. Summaries select by it; the benchmark that scores them defines names independently.
 """
 
@@ -95,7 +92,7 @@ class Name(NamedTuple):
 MIN_NAME_CHARS, MAX_NAME_CHARS = 4, 200
 _RUN = "(?<![A-Za-z0-9_~/@.+-])[A-Z]?[a-z]*+(?:[A-Z0-9_~/@.+-][A-Za-z0-9_~/@.+-]{1,200}+"
 CHUNK = re.compile(rf"#[0-9]{{1,7}}+(?!\w)|{_RUN}|://[^\s\"'`<>()\[\]{{}}\\,;|]{{3,300}}+)", re.ASCII)
-"""A run of name characters, one of which ordinary words do not have after their first letter; or an issue number."""
+"""A run of name characters with at least one that prose words lack after their first letter; or an issue number."""
 _PLAIN_CHUNK = re.compile(f"{_RUN})")
 """The same without issue numbers and URLs: a third faster."""
 _NUMBER = re.compile(r"[0-9]{4,}")
@@ -281,8 +278,7 @@ class IdentifierCounts(dict[str, NameCounts | None]):
 
 INTERCEPT = -3.19
 SINCE_LAST = -0.25
-"""Fitted: -0.40. Lower, because the newest names are in the tail, which the summary need not repeat; the same number
-of
+"""Fitted: -0.40. Lower, because the newest names are in the tail, which the summary need not repeat; the same number of
 names is kept in total, and more of the old ones.
 """
 NEVER_BY_ASSISTANT = -1.21

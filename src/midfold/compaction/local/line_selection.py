@@ -1,16 +1,14 @@
 """Select the lines of a fold for a summary: user requests and assistant findings first, then by value per token.
 
-1. One line of each user message comes first, then the assistant's findings, decisions and reports, each within a
-   share
+1. One line of each user message comes first, then the assistant's findings, decisions and reports, each within a share
    of the budget, earlier folds included. Calls and lines of their results follow.
 2. The number of lines per step is limited, and less so in the last pass. A summary may be shorter than its budget.
 3. Each name counts once. A line that explains its names is worth more, a field without a value less. Assistant
    sentences are also worth something for their text: less if their words are already included or repeated later, if
    they are hedged or refer back; nothing if they only announce a call.
-4. Values of constants, reasons of failures and the text that edits insert precede other lines: they cannot be
-   guessed.
+4. Values of constants, reasons of failures and the text that edits insert precede other lines: they cannot be guessed.
 5. No line is included twice; lines that differ only in numbers and quoted strings are limited.
-6. Reads before the last file change come last, except constants; so do reads of which no line is included.
+6. Reads before the last file change come last, except constants; so do reads without an included line.
 7. The result is deterministic.
 """
 

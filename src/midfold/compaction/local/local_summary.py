@@ -1,8 +1,7 @@
 """Write a summary without an LLM: the state of the work, then the events in order, within a budget.
 
 1. The summary states that it was made locally and may be incomplete.
-2. User messages are quoted before the summary (`user_record`), not in it. A failure that was fixed later is no
-   blocker.
+2. User messages are quoted before the summary (`user_record`), not in it. A failure that was fixed later is no blocker.
 3. Events are in order: verbatim sentences of the user and the assistant, one line per call with its outcome, and
    verbatim lines indented below their step. Newer events get more lines.
 4. An earlier summary is parsed and carried forward: its state is updated, its steps are shortened.

@@ -2,8 +2,7 @@
 
 1. An explicit failure counts: the error flag, an error tag, an exit code, a JSON field, a message that opens with a
    known error phrase.
-2. A mention does not count. Content that a tool shows (a file, a page, search hits) is checked only if it is as
-   short
+2. A mention does not count. Content that a tool shows (a file, a page, search hits) is checked only if it is as short
    as an error message.
 3. Without an exit code, the end of shell output decides: a traceback, a shell error, a failed test run.
 """
@@ -330,8 +329,7 @@ class Stated(NamedTuple):
 def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated:
     """Return the outcome that an output states.
 
-    `content`: the tool shows content, so only a short text is an error message. `opening`: its first words may be
-    one.
+    `content`: the tool shows content, so only a short text is an error message. `opening`: its first words may be one.
     """
     text = body.head.lstrip()
     if text.startswith(REFUSED):

@@ -1,10 +1,8 @@
 """Add message handles to the lines of a summary about steps, files and errors.
 
-1. Rules decide, not the summarizer: a line gets the handle of the call, result or text of the fold that shares most
-   of
+1. Rules decide, not the summarizer: a line gets the handle of the call, result or text of the fold that shares most of
    its rare names, or none if there is no clear match.
-2. Errors and files come first, then the newest steps, within the reserved tokens. In a small summary only errors
-   and
+2. Errors and files come first, then the newest steps, within the reserved tokens. In a small summary only errors and
    files get handles.
 3. Each handle is written once, long enough to be unique. A line carried unchanged into the next summary keeps its
    handle.
@@ -61,8 +59,7 @@ def with_step_handles(
 ) -> str:
     """Append handles to the lines they support.
 
-    `folded` are the summarized messages, `earlier` is the previous summary, `is_own` returns whether a handle
-    resolves.
+    `folded` are the summarized messages, `earlier` is the previous summary, `is_own` returns whether a handle resolves.
     """
     left = request.handle_tokens
     lines = body.split("\n")

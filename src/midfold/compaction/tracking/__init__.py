@@ -8,8 +8,7 @@
     commands = missing_checks(trail, text)      requested checks that did not run since the last change
     acts = latest_acts(trail.acts)              side effects, each with its latest outcome
 
-Session state stores the trail of the folded messages. The rendered trail also covers the messages that stay and
-states
+Session state stores the trail of the folded messages. The rendered trail also covers the messages that stay and states
 their number (`Trail.ahead`), so that a reader does not count them twice.
 
 `Trail` is plain data. No LLM writes or rewords any of it.

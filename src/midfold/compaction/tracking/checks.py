@@ -356,7 +356,7 @@ class CheckTracker:
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
         """Return the newest runs in order, preferring known checks to the agent's own scripts; read the outputs of
-        these only.
+        these.
 
         An own script that ran before any change was an experiment, not a check.
         """
@@ -404,8 +404,7 @@ def _compare(run: CheckRun, source: TrackedFile) -> CheckRun:
 def latest_checks(trail: Trail) -> list[CheckRun]:
     """Return the newest run of each kind and the older runs that it does not supersede, newest first.
 
-    A partial run does not supersede a full run. A partial run with a different outcome stays until it, or more than
-    it,
+    A partial run does not supersede a full run. A partial run with a different outcome stays until it, or more than it,
     runs again. Failures for lack of a module that was installed since are omitted; of scripts only the newest run
     stays.
     """
@@ -423,9 +422,7 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
 
 
 def missing_checks(trail: Trail, text: str) -> list[str]:
-    """Return the tests, builds and linters that a text requests as commands and that did not run since the last
-    change.
-    """
+    """Return the tests, builds and linters that a text requests as commands and that did not run since the last change."""
     spans = (found[1] or found[2] for found in _COMMANDS.finditer(text[:MAX_REQUEST_CHARS]) if _is_requested(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]

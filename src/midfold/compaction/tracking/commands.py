@@ -1,8 +1,8 @@
 """Parse shell commands into programs with their words, redirections and operators.
 
-Parsing is linear in the command, of which at most 60,000 characters are read. Here-documents are removed before
-splitting into words, so that their text is never parsed as commands. Quotes, redirections, `cd`, `NAME=value`,
-`for NAME in ...` and `bash -c` are supported; other expansions stay as written.
+Parsing is linear and reads at most 60,000 characters of a command. Here-documents are removed before splitting into
+words, so that their text is never parsed as commands. Quotes, redirections, `cd`, `NAME=value`, `for NAME in ...` and
+`bash -c` are supported; other expansions stay as written.
 """
 
 from __future__ import annotations

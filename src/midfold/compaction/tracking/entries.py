@@ -25,8 +25,7 @@ class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A changed file and its final state.
 
     `scratch` is a temporary file, an experimental script, a backup copy, or a file created and removed again;
-    `reverted`
-    was changed and restored.
+    `reverted` was changed and restored.
     """
 
     path: str

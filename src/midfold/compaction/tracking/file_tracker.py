@@ -4,10 +4,8 @@
    decides.
 2. A created file stays created however often it is edited, a changed file stays changed. Created and removed is
    scratch; restored is reverted.
-3. Also scratch: files in a temporary directory, new files named like a backup, and new files that were run or
-   passed
-   to a program, are named like an experiment, and lie outside the project or in its root while its other files lie
-   in
+3. Also scratch: files in a temporary directory, new files named like a backup, and new files that were run or passed to
+   a program, are named like an experiment, and lie outside the project or in its root while its other files lie in
    directories. Deleting a directory deletes the files known in it; writing into it again restores it.
 """
 

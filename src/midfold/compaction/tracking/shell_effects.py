@@ -488,8 +488,7 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
     """Return the index of the program that probably failed, if none prints its name in an error.
 
     That is the task named by its runner; else the first check after which no other ran; else the first program that
-    runs
-    something and changes no files; else the last one. Programs that only show content are skipped.
+    runs something and changes no files; else the last one. Programs that only show content are skipped.
     """
     window = output[-BLAME_WINDOW_CHARS:]
     blamed = _BLAMED.findall(window) if any(map(window.__contains__, _BLAMING)) else ()
