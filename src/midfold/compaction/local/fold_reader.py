@@ -119,7 +119,7 @@ class Line(msgspec.Struct, eq=False):
     def text(self) -> str:
         rows, first = self.step.rows, self.first
         if first == self.last:
-            return rows[first] if first >= 0 else self.step.head
+            return rows[first] if first >= 0 else self.step.headline
         return "\n".join(rows[first : self.last + 1])
 
 
@@ -136,18 +136,18 @@ class FoldStep(msgspec.Struct, eq=False):
     """Multiplier for the age of the step."""
     length: int = 0
     """Characters of the user's text."""
-    head: str = ""
+    headline: str = ""
     file: str = ""
-    again: str = ""
+    short_headline: str = ""
     """File that the headline names, and the headline for use after that file was already named."""
-    head_base: float = 0.0
+    headline_value: float = 0.0
     names_count: float = 1.0
     """Multiplier for the names in its lines."""
     is_stale: bool = False
     """Whether it shows file content from before a later change, or is behind the fold."""
-    head_cost: float = 0.0
-    again_cost: float = 0.0
-    head_names: tuple[NameCounts, ...] = ()
+    headline_cost: float = 0.0
+    short_headline_cost: float = 0.0
+    headline_names: tuple[NameCounts, ...] = ()
     rows: list[str] = []
     """All lines of the step that can be included, in order."""
     lines: list[Line] = []
@@ -172,7 +172,7 @@ class FoldStep(msgspec.Struct, eq=False):
     @property
     def is_bare_look(self) -> bool:
         """Return whether the headline of a read, search or listing has no outcome."""
-        return self.action is not None and self.action.family in LOOKS and " → " not in self.head
+        return self.action is not None and self.action.family in LOOKS and " → " not in self.headline
 
 
 class FoldReader:
@@ -216,7 +216,7 @@ class FoldReader:
         if not only_names:
             attempt("tool headline", self._drop_stale, None)
             for step in described:
-                if step.action is not None and (step.action.family == "search" or "grep " in step.head):
+                if step.action is not None and (step.action.family == "search" or "grep " in step.headline):
                     step.lines = _without_context(step)
 
     def close(self) -> None:
@@ -326,9 +326,9 @@ class FoldReader:
     def _read(self, step: FoldStep) -> None:
         """Count the names in a step's texts and split the texts into lines."""
         if not self._only_names:
-            step.head = self._head(step)
-            step.file, step.again = self.files.again(step.action, step.head)
-            step.head_names = self.names(step.head)
+            step.headline = self._headline(step)
+            step.file, step.short_headline = self.files.short_headline(step.action, step.headline)
+            step.headline_names = self.names(step.headline)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._visible(step, text)
             entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
@@ -349,7 +349,7 @@ class FoldReader:
                 elif step.rows and step.rows[-1]:
                     step.rows.append("")
 
-    def _head(self, step: FoldStep) -> str:
+    def _headline(self, step: FoldStep) -> str:
         if step.action is not None and step.record is not None:
             return call_headline(step.action, step.record, self.files)
         return ""
@@ -371,8 +371,8 @@ class FoldReader:
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_new = is_candidate and unit not in seen and unit not in step.head
-            if is_new and "  " in unit and " ".join(unit.split()) in step.head:
+            is_new = is_candidate and unit not in seen and unit not in step.headline
+            if is_new and "  " in unit and " ".join(unit.split()) in step.headline:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame

@@ -158,15 +158,15 @@ class FileNames:
         inside = path.removeprefix(self.root)
         return inside if len(inside) <= MAX_PATH_CHARS else "/".join(inside.split("/")[-3:])
 
-    def again(self, action: Action | None, head: str) -> tuple[str, str]:
+    def short_headline(self, action: Action | None, headline: str) -> tuple[str, str]:
         """Return the file that a headline names, and the headline for use after that file was already named."""
         path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
         inside, first = path.removeprefix(self.root), self.first(path)
-        if not path or first not in head:
-            return "", head
+        if not path or first not in headline:
+            return "", headline
         end = self._ends.get(inside, inside)
         end = end if len(end) < len(first) else first
-        return inside, head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
+        return inside, headline.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
 
 
 def _ends_of_path(path: str) -> Iterator[str]:

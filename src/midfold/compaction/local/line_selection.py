@@ -33,7 +33,7 @@ LINE_TOKENS = 1.0
 """Tokens of a line break and indentation."""
 MIN_LEFT_TOKENS = 3
 """Minimum tokens left; below that the selection stops."""
-UNEXPLAINED = 0.4
+UNEXPLAINED_FACTOR = 0.4
 MAX_SIMILAR_LINES = 3
 """Maximum number of lines that differ only in numbers and quoted strings."""
 USER_SHARE, SPEECH_SHARE = 0.35, 0.6
@@ -44,29 +44,29 @@ FIRST_PASS_READ_LINES, FIRST_PASS_LINES = 4, 8
 """Maximum lines per step that reads, and per other step."""
 LAST_PASS_READ_LINES, LAST_PASS_LINES = 16, 24
 """The same limits in the last pass."""
-OLDEST, NEWEST = 0.6, 1.4
-OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
+OLDEST_FACTOR, NEWEST_FACTOR = 0.6, 1.4
+OLDEST_SPEECH_FACTOR, NEWEST_SPEECH_FACTOR = 0.75, 1.3
 """Multipliers by the age of a step; smaller range for speech."""
 MAX_SHORT_MESSAGE_CHARS = 600
 """Maximum characters of a user message whose lines all count; of a longer one its beginning and its demands do."""
 MAX_INTENT_CHARS = 120
 """Maximum characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
+USER_VALUES = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 """Value of a token of the user's text, apart from names."""
-SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
+SPEECH_VALUE, FINDING_FACTOR, REPEATED_DECAY = 4.0, 1.8, 1.0
 """Value of a token of the assistant's text, apart from names; multiplier for findings; decay by the share of words
 repeated later.
 """
-HEDGED = 0.5
+HEDGED_FACTOR = 0.5
 """Multiplier for hedged sentences."""
 MIN_REMARK_WORDS = 9
 """Minimum words of a remark between two calls without names; shorter ones ("Found the issue.") mean nothing alone."""
 MAX_ANTECEDENTS = 3
 """Maximum number of preceding sentences included with one that refers back."""
-NEW_WORDS = 0.5
+NEWNESS_EXPONENT = 0.5
 """Exponent of the share of new words in a sentence."""
-READ_FILE_NAMES, STALE_NAMES = 0.2, 0.03
+READ_FILE_FACTOR, STALE_FACTOR = 0.2, 0.03
 """Multipliers for names in files that were read, which are very many, and in stale steps, so that they come last."""
 HEADLINE_VALUES = {
     "act": 90.0,
@@ -78,18 +78,18 @@ HEADLINE_VALUES = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED, ERROR, DEFINES, VALUE = 0.008, 0.05, 5.0, 0.02
+ADDED_VALUE, ERROR_VALUE, CONSTANT_VALUE, LITERAL_VALUE = 0.008, 0.05, 5.0, 0.02
 MAX_CONSTANTS = 4
 """Maximum constants of one result that get extra value; more of them are a list."""
-EDITED, EDITED_SHARE = 1.0, 0.12
-FAILED, FAILED_SHARE = 3.0, 0.25
+EDIT_VALUE, EDIT_SHARE = 1.0, 0.12
+FAILURE_VALUE, FAILURE_SHARE = 3.0, 0.25
 """Value of a token of an edit's most informative lines and of a failure, and the shares of the budget these may take.
 """
 MIN_FREED_SHARE = 0.02
 """Share of the budget that must be freed to justify another pass."""
-UNSEEN = 3.0
+UNSEEN_VALUE = 3.0
 """Value of a token about the outcome of a newest call whose result may be truncated."""
-ON_TOPIC = 100.0
+FOCUS_VALUE = 100.0
 """Value of a token in a line that matches the requested focus."""
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
@@ -212,25 +212,27 @@ class LineSelection:
         """Return the candidate lines. Judge them here if they are too many, otherwise later, on demand."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
-        _price_heads(steps)
-        failures = _newest_failures(steps, budget * FAILED_SHARE)
-        _limit_edits(steps, budget * EDITED_SHARE)
+        _price_headlines(steps)
+        failures = _newest_failures(steps, budget * FAILURE_SHARE)
+        _limit_edits(steps, budget * EDIT_SHARE)
         for number, step in enumerate(steps):
-            oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
+            oldest, newest = (
+                (OLDEST_SPEECH_FACTOR, NEWEST_SPEECH_FACTOR) if step.kind in SPEECH else (OLDEST_FACTOR, NEWEST_FACTOR)
+            )
             step.age = oldest + (newest - oldest) * number / last
-            if step.head:
-                head = Line(step, -1, -1, step.head_names)
-                step.head_base = _head_base(step, step in failures)
-                head.base = step.head_base * step.age
-                head.cost = step.head_cost
-                head.is_judged = True
+            if step.headline:
+                headline = Line(step, -1, -1, step.headline_names)
+                step.headline_value = _headline_value(step, step in failures)
+                headline.base = step.headline_value * step.age
+                headline.cost = step.headline_cost
+                headline.is_judged = True
                 if step.at in self.reader.fold:
-                    found.append(head)
+                    found.append(headline)
             is_read = step.action is not None and step.action.family == "read"
             is_look = step.action is not None and step.action.family in LOOKS
             step.is_unseen = step.kind == Kind.CALL and self.reader.may_be_cut(step.at) and not is_look
             if not self._only_names:
-                step.names_count = STALE_NAMES if step.is_stale else READ_FILE_NAMES if is_read else 1.0
+                step.names_count = STALE_FACTOR if step.is_stale else READ_FILE_FACTOR if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -256,7 +258,7 @@ class LineSelection:
             line.cost = tokens + LINE_TOKENS
         for line in found:
             if self._topic and not self._topic.isdisjoint(subwords(line.text)):
-                line.base += ON_TOPIC * line.cost
+                line.base += FOCUS_VALUE * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
             said = [line for line in found if line.step.kind in SPEECH]
             rest = (line for line in found if line.step.kind not in SPEECH)
@@ -289,16 +291,16 @@ class LineSelection:
         line.is_intent = _is_intent(line, low) or _lacks_referent(line, low)
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
-        worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
-        worth *= HEDGED if _HEDGE.search(low) and not step.is_answer else 1.0
+        worth = SPEECH_VALUE * len(text) / 4 * (FINDING_FACTOR if _FINDING.search(low) else 1.0)
+        worth *= HEDGED_FACTOR if _HEDGE.search(low) and not step.is_answer else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
-        return worth * exp(-SAID_LATER * later)
+        return worth * exp(-REPEATED_DECAY * later)
 
     def _newness(self, line: Line) -> float:
         """Return a multiplier for the share of words in a sentence that are not included yet."""
         new = len(line.words - self._included_words)
-        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
+        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEWNESS_EXPONENT)
 
     def _bind(self, line: Line) -> None:
         """Find out whether a line explains its names, extending it by a neighboring line if necessary."""
@@ -356,13 +358,13 @@ class LineSelection:
             return (line.base + NAME_WEIGHT * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind == Kind.SAID or self._only_names else line.base
         named *= 1.0 if line.first < 0 else step.names_count
-        gain, cost = base + NAME_WEIGHT * (named if line.binds else named * UNEXPLAINED), line.cost
-        if line.first >= 0 and (is_included or not step.head):
+        gain, cost = base + NAME_WEIGHT * (named if line.binds else named * UNEXPLAINED_FACTOR), line.cost
+        if line.first >= 0 and (is_included or not step.headline):
             return gain, cost
-        head_cost = step.again_cost if step.file in self._files else step.head_cost
+        headline_cost = step.short_headline_cost if step.file in self._files else step.headline_cost
         if line.first < 0:
-            return gain, head_cost
-        return gain if self._only_names else gain + step.head_base, cost + head_cost
+            return gain, headline_cost
+        return gain if self._only_names else gain + step.headline_value, cost + headline_cost
 
     def _run(self, lines: list[Line], budget: float, *, is_last: bool = False) -> None:
         """Include the most valuable lines per token, within a part of the budget."""
@@ -404,7 +406,7 @@ class LineSelection:
         if step.kind != Kind.CALL or self._only_names:
             return False
         most = (LAST_PASS_READ_LINES, LAST_PASS_LINES) if is_last else (FIRST_PASS_READ_LINES, FIRST_PASS_LINES)
-        return len(self.chosen.get(step, ())) >= most[not _READS.match(step.head)]
+        return len(self.chosen.get(step, ())) >= most[not _READS.match(step.headline)]
 
     def _key(self, line: Line, row: str) -> str:
         """Return the key that identifies repeated lines; for tool output, without numbers."""
@@ -428,9 +430,9 @@ class LineSelection:
             self._included[key] += 1
         if not self._only_names:
             self._included_words |= line.words or _words(line.text)
-            self._included_words |= _words(line.step.head) if line.step not in self.chosen else frozenset()
+            self._included_words |= _words(line.step.headline) if line.step not in self.chosen else frozenset()
         self._cover(line.names)
-        self._cover(line.step.head_names)
+        self._cover(line.step.headline_names)
         self._files |= {line.step.file} if line.step.file else set()
         places = self.chosen.setdefault(line.step, set())
         places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
@@ -471,37 +473,37 @@ def _lacks_referent(line: Line, low: str) -> bool:
     return len(low.split()) < MIN_REMARK_WORDS or (line.first == 0 and _refers_back(line.text))
 
 
-def _head_base(step: FoldStep, fits: bool) -> float:
+def _headline_value(step: FoldStep, fits: bool) -> float:
     action = step.action
     if action is None:
         return 0.0
     if action.family == "plan":
         return -1.0
-    if action.outcome == "failed" and not step.head.endswith(NOT_RUN):
-        return FAILED * len(step.head) / 4 if fits else HEADLINE_VALUES["failed"]
+    if action.outcome == "failed" and not step.headline.endswith(NOT_RUN):
+        return FAILURE_VALUE * len(step.headline) / 4 if fits else HEADLINE_VALUES["failed"]
     if action.wrote:
         return HEADLINE_VALUES["act" if action.family == "other" else "wrote"]
-    if " → " in step.head and action.family == "shell":
+    if " → " in step.headline and action.family == "shell":
         return HEADLINE_VALUES["ended"]
     return HEADLINE_VALUES.get(action.family, 0.01)
 
 
-def _price_heads(steps: list[FoldStep]) -> None:
+def _price_headlines(steps: list[FoldStep]) -> None:
     """Set the cost of each headline, with the full and with the short file name."""
-    for step, tokens in zip(steps, estimate_each([step.head for step in steps]), strict=True):
-        step.head_cost = step.again_cost = tokens + LINE_TOKENS
-    again = [step for step in steps if step.file]
-    for step, tokens in zip(again, estimate_each([step.again for step in again]), strict=True):
-        step.again_cost = tokens + LINE_TOKENS
+    for step, tokens in zip(steps, estimate_each([step.headline for step in steps]), strict=True):
+        step.headline_cost = step.short_headline_cost = tokens + LINE_TOKENS
+    with_file = [step for step in steps if step.file]
+    for step, tokens in zip(with_file, estimate_each([step.short_headline for step in with_file]), strict=True):
+        step.short_headline_cost = tokens + LINE_TOKENS
 
 
 def _newest_failures(steps: list[FoldStep], budget: float) -> set[FoldStep]:
     """Return the newest failed calls that fit the budget, one for each reason."""
     found: dict[str, FoldStep] = {}
     for step in reversed(steps):
-        reason = step.head.rpartition(" → ")[2]
+        reason = step.headline.rpartition(" → ")[2]
         if step.action is not None and step.action.outcome == "failed" and reason not in found:
-            budget -= step.head_cost
+            budget -= step.headline_cost
             if budget < 0:
                 break
             found[reason] = step
@@ -520,14 +522,14 @@ def _most_per_token(line: Line, text: str) -> float:
     """Return an upper bound for the value of a token, apart from names, without a regex search."""
     step = line.step
     if step.kind in SPEECH:
-        return PER_TOKEN["ask"] if step.kind == Kind.USER else SAID * FOUND
+        return USER_VALUES["ask"] if step.kind == Kind.USER else SPEECH_VALUE * FINDING_FACTOR
     if text.startswith("+ "):
-        return EDITED if line.first in step.key_lines else ADDED
+        return EDIT_VALUE if line.first in step.key_lines else ADDED_VALUE
     if defines_constant(text):
-        return DEFINES
+        return CONSTANT_VALUE
     if step.is_unseen:
-        return UNSEEN
-    return ERROR if step.action is not None and step.action.outcome == "failed" else VALUE
+        return UNSEEN_VALUE
+    return ERROR_VALUE if step.action is not None and step.action.outcome == "failed" else LITERAL_VALUE
 
 
 def _is_constant_list(step: FoldStep) -> bool:
@@ -563,17 +565,17 @@ def _worth(line: Line) -> float:
             if DEMAND.search(text)
             else "other"
         )
-        return PER_TOKEN[key] * tokens
+        return USER_VALUES[key] * tokens
     if text.startswith("+ "):
         if line.first in step.key_lines:
-            return EDITED * tokens
+            return EDIT_VALUE * tokens
         is_patch = step.action is not None and step.action.family == "patch"
-        return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
+        return ADDED_VALUE * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if defines_constant(text) and not _is_constant_list(step):
-        return DEFINES * tokens
+        return CONSTANT_VALUE * tokens
     if step.is_unseen and _OUTCOME.search(text.lower()) and not _LINE_NUMBER.match(text):
-        return UNSEEN * tokens
+        return UNSEEN_VALUE * tokens
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
-        return ERROR * tokens
+        return ERROR_VALUE * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
-    return VALUE * tokens if is_value else 0.0
+    return LITERAL_VALUE * tokens if is_value else 0.0

@@ -172,32 +172,32 @@ def story(steps: Sequence[FoldStep], selection: LineSelection) -> str:
         chosen = selection.chosen.get(step)
         is_bare = step.kind == Kind.CALL and not chosen
         if is_bare and step.at in selection.reader.fold:
-            calls[step.head] += 1
+            calls[step.headline] += 1
         if chosen is None:
             continue
         places = sorted(chosen)
         lines = [step.rows[place] for place in places]
-        head = step.again if step.file in files else step.head
+        headline = step.short_headline if step.file in files else step.headline
         files |= {step.file} if step.file else set()
         if is_bare:
-            bare.setdefault(step.head, head)
+            bare.setdefault(step.headline, headline)
             continue
-        out += _together(bare, calls)
+        out += _joined_calls(bare, calls)
         bare, calls = {}, Counter()
         if step.kind == Kind.CALL:
             stays = "" if step.at in selection.reader.fold else BELOW if selection.reader.is_below(step.at) else ABOVE
             marks = (UNDER[place - before > 1] for before, place in pairwise([places[0] - 1, *places]))
-            out += [f"- {stays}{head}", *map(add, marks, lines)]
+            out += [f"- {stays}{headline}", *map(add, marks, lines)]
         else:
             out.append(_user_line(step, places) if step.kind == Kind.USER else _paragraph(step, places))
-    out += _together(bare, calls)
+    out += _joined_calls(bare, calls)
     return "\n".join(out)
 
 
-def _together(heads: Mapping[str, str], calls: Counter[str]) -> list[str]:
+def _joined_calls(headlines: Mapping[str, str], calls: Counter[str]) -> list[str]:
     """Join calls into one line, each once, with its count."""
-    shown = (f"{shown} ({calls[head]}x)" if calls[head] > 1 else shown for head, shown in heads.items())
-    return [f"- {'; '.join(shown)}"] if heads else []
+    shown = (f"{shown} ({calls[headline]}x)" if calls[headline] > 1 else shown for headline, shown in headlines.items())
+    return [f"- {'; '.join(shown)}"] if headlines else []
 
 
 def _user_line(step: FoldStep, places: list[int]) -> str:
@@ -237,7 +237,7 @@ def old_steps(old: str, reader: FoldReader) -> list[FoldStep]:
         reader.census.count(set(names), reader.fold.start, USER if step.kind == Kind.USER else SAID)
         reader.inside.update(names)
         if step.kind == Kind.CALL and raw.startswith("- "):
-            step.head, step.head_names = text, names
+            step.headline, step.headline_names = text, names
         elif step.kind == Kind.CALL:
             step.rows += [""] if raw.startswith(UNDER[1]) else []
             reader.add(step, text, names)
@@ -394,9 +394,11 @@ class WorkState:
         doing = [step for step in self.reader.steps if step.action is not None and step.action.family not in LOOKING]
         for step in reversed(doing[-BLOCKER_CALLS:]):
             keys = _targets(step)
-            is_failure = step.action is not None and step.action.outcome == "failed" and not step.head.endswith(NOT_RUN)
+            is_failure = (
+                step.action is not None and step.action.outcome == "failed" and not step.headline.endswith(NOT_RUN)
+            )
             if is_failure and step.at in self.reader.fold and not keys & mended and not self._is_tracked(step):
-                found.append(f"- {step.head}")
+                found.append(f"- {step.headline}")
             mended |= keys
         said = (text for step in self.reader.steps if step.kind == Kind.SAID for text in self._rows_in_fold(step))
         return [*reversed(found[:MAX_BLOCKERS]), *stated_blockers(said, _lines(self.old.blocked))]
@@ -409,8 +411,10 @@ class WorkState:
         """Return whether the tracked work includes the step, as a failed side effect or as a check."""
         trail, root = self.reader.request.trail, self.reader.root or chr(0)
         tracked = [*(act.text for act in trail.acts if not act.ok), *(check.command for check in trail.checks)]
-        head = _QUOTES.sub("", step.head)
-        return any(text and _QUOTES.sub("", text.replace(root, ""))[:HEADLINE_PREFIX_CHARS] in head for text in tracked)
+        headline = _QUOTES.sub("", step.headline)
+        return any(
+            text and _QUOTES.sub("", text.replace(root, ""))[:HEADLINE_PREFIX_CHARS] in headline for text in tracked
+        )
 
 
 def _is_worth_its_size(line: str) -> bool:
@@ -462,7 +466,7 @@ def _targets(step: FoldStep) -> set[str]:
         return set()
     if action.family != "shell":
         return {*action.paths, action.tool}
-    command = step.head.partition(" → ")[0].partition("|")[0].partition("2>")[0]
+    command = step.headline.partition(" → ")[0].partition("|")[0].partition("2>")[0]
     words = [word for word in command.split() if word[0].isalnum() and word not in RUNNERS]
     return {*action.paths, " ".join(words[:2])}
 

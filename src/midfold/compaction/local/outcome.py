@@ -322,7 +322,7 @@ class Stated(NamedTuple):
 
     failed: bool | None
     reason: str = ""
-    aside: bool = False
+    from_harness: bool = False
     """Whether the agent's harness wrote it: the tool did not run, or its output is missing."""
 
 
@@ -333,12 +333,12 @@ def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated
     """
     text = body.head.lstrip()
     if text.startswith(REFUSED):
-        return Stated(True, "rejected by the user", aside=True)
+        return Stated(True, "rejected by the user", from_harness=True)
     if text.startswith(_INTERRUPTED):
-        return Stated(True, "interrupted by the user", aside=True)
+        return Stated(True, "interrupted by the user", from_harness=True)
     if text.startswith("<tool_use_error>"):
         reason = first_line(text[16:].partition("</tool_use_error>")[0])
-        return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, aside=True)
+        return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, from_harness=True)
     if body.fields:
         stated = _stated_by_fields(body.fields, content=content)
         if stated.failed or (stated.failed is False and not body.exit_code):

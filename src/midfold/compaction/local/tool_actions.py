@@ -130,7 +130,7 @@ def shell(record: ToolCallRecord) -> Action:
     if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(_last_of_pipe(command)):
         return act(record, "shell", did, "no matches")
     changed = file_changes(record.command)
-    if stated.failed and stated.aside:
+    if stated.failed and stated.from_harness:
         error = record.say(stated.reason, 160)
         return act(record, "shell", did, error, outcome="failed", error=error, paths=changed[1])
     if stated.failed:

@@ -355,8 +355,7 @@ class CheckTracker:
         self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
-        """Return the newest runs in order, preferring known checks to the agent's own scripts; read the outputs of
-        these.
+        """Return the newest runs in order, preferring known checks to the agent's own scripts; read only their outputs.
 
         An own script that ran before any change was an experiment, not a check.
         """
@@ -422,7 +421,7 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
 
 
 def missing_checks(trail: Trail, text: str) -> list[str]:
-    """Return the tests, builds and linters that a text requests as commands and that did not run since the last change."""
+    """Return the checks that a text requests as commands and that did not run since the last change."""
     spans = (found[1] or found[2] for found in _COMMANDS.finditer(text[:MAX_REQUEST_CHARS]) if _is_requested(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]

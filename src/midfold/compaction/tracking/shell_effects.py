@@ -428,7 +428,7 @@ def step_results(steps: list[Step], effects: list[list[Effect]], body: Body) -> 
         outcome = body.text.partition(" -> ")[2]
         return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), outcome)
     stated = stated_outcome(body, content=True, opening=not _shows(steps[0]))
-    if (stated.failed and stated.aside) or _NO_COMMAND.match(body.text):
+    if (stated.failed and stated.from_harness) or _NO_COMMAND.match(body.text):
         return None
     failed = bool(stated.failed)
     if stated.failed is None:

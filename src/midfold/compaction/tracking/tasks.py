@@ -85,7 +85,7 @@ class TaskTracker:
                 self.end_if_reported(task, at, record, body)
             return
         stated = stated_outcome(body, content=True)
-        if stated.failed and stated.aside:
+        if stated.failed and stated.from_harness:
             return
         head = body.text[:600]
         found = _ID.search(head)

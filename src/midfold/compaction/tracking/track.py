@@ -275,7 +275,7 @@ class _Follower:
         if not what:
             return
         stated = stated_outcome(answer.body, content=False)
-        if stated.failed and stated.aside:
+        if stated.failed and stated.from_harness:
             return
         given = [(key, _short(value)) for key, value in list(record.given.items())[:12]]
         shown = ", ".join(f"{key}={value}" for key, value in given if value)
