@@ -45,11 +45,17 @@ MAX_DESCRIBED_CALLS = 300
 """Maximum number of newest calls described with their outcome; older ones have no headline."""
 REDACTION_CACHE_SIZE = 1_000
 """Maximum number of redacted call texts in the cache: each is used more than once."""
-MAX_LINE_CHARS, MAX_SENTENCE_CHARS = 240, 600
+MAX_LINE_CHARS = 240
+MAX_SENTENCE_CHARS = 600
 LOOKS = ("read", "search", "list")
 MAX_SHORT_RESULT_LINES = 4
 """Maximum lines of a result whose lines are all candidates, with or without names."""
-RECENT_MESSAGES, RECENT_CHARS, INJECTION_WINDOW_CHARS = 12, 2_000, 500
+RECENT_MESSAGES = 12
+"""Number of newest messages that define the current topic."""
+RECENT_CHARS = 2_000
+"""Characters read for the topic at the beginning and at the end of each of their texts."""
+INJECTION_WINDOW_CHARS = 500
+"""Step in characters of the windows in which overlong lines are checked for prompt injections."""
 GAP = "[… "
 """Marker for omitted output; it comes from the view, not from the tool."""
 

@@ -16,8 +16,9 @@ from midfold.transcript.tokens import estimate_text
 TOOLS_USED = "- Tools used: "
 IDS_SHARE = 0.04
 """Share of the budget that call ids may take; the newest id of each tool is always listed."""
-TOKENS_PER_TOOL, MAX_TOOLS = 500, 8
-"""Budget tokens per listed tool, and maximum number of tools."""
+TOKENS_PER_TOOL = 500
+"""Budget tokens per listed tool."""
+MAX_TOOLS = 8
 STATED = "- The assistant said: "
 MAX_STATED = 2
 MAX_STATED_CHARS = 300
@@ -36,7 +37,12 @@ _UNBLOCKED = re.compile(
     re.I,
 )
 
-MAX_COMMAND_CHARS, MAX_SHORT_OUTPUT_CHARS, MAX_CLOSING_CHARS, MAX_PATH_CHARS = 110, 200, 120, 60
+MAX_COMMAND_CHARS = 110
+MAX_SHORT_OUTPUT_CHARS = 200
+"""Maximum characters of an output that the headline includes as a whole."""
+MAX_CLOSING_CHARS = 120
+"""Maximum characters of a last line that the headline includes."""
+MAX_PATH_CHARS = 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 WRITES = ("patch", "write")

@@ -89,7 +89,7 @@ class Name(NamedTuple):
     """Subwords in lower case."""
 
 
-MIN_NAME_CHARS, MAX_NAME_CHARS = 4, 200
+MIN_NAME_CHARS = 4
 _RUN = "(?<![A-Za-z0-9_~/@.+-])[A-Z]?[a-z]*+(?:[A-Z0-9_~/@.+-][A-Za-z0-9_~/@.+-]{1,200}+"
 CHUNK = re.compile(rf"#[0-9]{{1,7}}+(?!\w)|{_RUN}|://[^\s\"'`<>()\[\]{{}}\\,;|]{{3,300}}+)", re.ASCII)
 """A run of name characters with at least one that prose words lack after their first letter; or an issue number."""

@@ -36,17 +36,23 @@ MIN_LEFT_TOKENS = 3
 UNEXPLAINED_FACTOR = 0.4
 MAX_SIMILAR_LINES = 3
 """Maximum number of lines that differ only in numbers and quoted strings."""
-USER_SHARE, SPEECH_SHARE = 0.35, 0.6
-"""Shares of the budget: for the first line of each user message, and for that plus assistant sentences. Beyond it,
-sentences count by their names only.
-"""
-FIRST_PASS_READ_LINES, FIRST_PASS_LINES = 4, 8
-"""Maximum lines per step that reads, and per other step."""
-LAST_PASS_READ_LINES, LAST_PASS_LINES = 16, 24
+USER_SHARE = 0.35
+"""Share of the budget for the first line of each user message."""
+SPEECH_SHARE = 0.6
+"""Share of the budget for that and assistant sentences; beyond it, sentences count by their names only."""
+FIRST_PASS_READ_LINES = 4
+"""Maximum lines per step that reads."""
+FIRST_PASS_LINES = 8
+"""Maximum lines per other step."""
+LAST_PASS_READ_LINES = 16
+LAST_PASS_LINES = 24
 """The same limits in the last pass."""
-OLDEST_FACTOR, NEWEST_FACTOR = 0.6, 1.4
-OLDEST_SPEECH_FACTOR, NEWEST_SPEECH_FACTOR = 0.75, 1.3
-"""Multipliers by the age of a step; smaller range for speech."""
+OLDEST_FACTOR = 0.6
+NEWEST_FACTOR = 1.4
+"""Multipliers for the oldest and the newest step; others are interpolated."""
+OLDEST_SPEECH_FACTOR = 0.75
+NEWEST_SPEECH_FACTOR = 1.3
+"""The same for user and assistant messages."""
 MAX_SHORT_MESSAGE_CHARS = 600
 """Maximum characters of a user message whose lines all count; of a longer one its beginning and its demands do."""
 MAX_INTENT_CHARS = 120
@@ -54,10 +60,12 @@ MAX_INTENT_CHARS = 120
 CANDIDATES_PER_TOKEN = 1.0
 USER_VALUES = {"ask": 2.0, "demand": 0.8, "other": 0.0}
 """Value of a token of the user's text, apart from names."""
-SPEECH_VALUE, FINDING_FACTOR, REPEATED_DECAY = 4.0, 1.8, 1.0
-"""Value of a token of the assistant's text, apart from names; multiplier for findings; decay by the share of words
-repeated later.
-"""
+SPEECH_VALUE = 4.0
+"""Value of a token of the assistant's text, apart from names."""
+FINDING_FACTOR = 1.8
+"""Multiplier for sentences that state a finding or an action."""
+REPEATED_DECAY = 1.0
+"""Decay by the share of words that are repeated later."""
 HEDGED_FACTOR = 0.5
 """Multiplier for hedged sentences."""
 MIN_REMARK_WORDS = 9
@@ -66,8 +74,10 @@ MAX_ANTECEDENTS = 3
 """Maximum number of preceding sentences included with one that refers back."""
 NEWNESS_EXPONENT = 0.5
 """Exponent of the share of new words in a sentence."""
-READ_FILE_FACTOR, STALE_FACTOR = 0.2, 0.03
-"""Multipliers for names in files that were read, which are very many, and in stale steps, so that they come last."""
+READ_FILE_FACTOR = 0.2
+"""Multiplier for names in files that were read, which are very many."""
+STALE_FACTOR = 0.03
+"""Multiplier for names in stale steps, so that they come last."""
 HEADLINE_VALUES = {
     "act": 90.0,
     "wrote": 0.35,
@@ -78,13 +88,21 @@ HEADLINE_VALUES = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED_VALUE, ERROR_VALUE, CONSTANT_VALUE, LITERAL_VALUE = 0.008, 0.05, 5.0, 0.02
+ADDED_VALUE = 0.008
+ERROR_VALUE = 0.05
+CONSTANT_VALUE = 5.0
+LITERAL_VALUE = 0.02
+"""Values of a token of an added line, an error line, a constant definition, and a line with a literal."""
 MAX_CONSTANTS = 4
 """Maximum constants of one result that get extra value; more of them are a list."""
-EDIT_VALUE, EDIT_SHARE = 1.0, 0.12
-FAILURE_VALUE, FAILURE_SHARE = 3.0, 0.25
-"""Value of a token of an edit's most informative lines and of a failure, and the shares of the budget these may take.
-"""
+EDIT_VALUE = 1.0
+"""Value of a token of an edit's most informative lines."""
+EDIT_SHARE = 0.12
+"""Maximum share of the budget for these lines."""
+FAILURE_VALUE = 3.0
+"""Value of a token of a failure's headline."""
+FAILURE_SHARE = 0.25
+"""Maximum share of the budget for these headlines."""
 MIN_FREED_SHARE = 0.02
 """Share of the budget that must be freed to justify another pass."""
 UNSEEN_VALUE = 3.0

@@ -38,19 +38,31 @@ ABOVE, BELOW = "(above) ", "(below) "
 UNDER = ("  ", " …")
 """Prefixes of a line under its step; the second one marks a gap before the line."""
 STORY = "What happened, in order:"
-UNCHECKED, MAX_MISSING_CHECKS = "- asked for, not run since the last change: ", 4
+UNCHECKED = "- asked for, not run since the last change: "
+MAX_MISSING_CHECKS = 4
 FRAME_TOKENS = 40
 """Tokens of the notice and the headings."""
-GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE, INSTRUCTIONS_SHARE = 0.08, 0.15, 0.08, 0.2, 0.06, 0.1
+GOAL_SHARE = 0.08
+DEMANDS_SHARE = 0.15
+PLAN_SHARE = 0.08
+TRAIL_SHARE = 0.2
+OPEN_SHARE = 0.06
+INSTRUCTIONS_SHARE = 0.1
 """Maximum shares of the budget; the remainder is for the events."""
-NEXT_STEP_WEIGHT, MIN_RELEVANCE, COMMIT_WORDS = 4, 0.45, ("commit", "commits", "stage", "staging", "push")
-"""Weight of a word about the next steps relative to one about the latest work; minimum relevance of an instruction
-relative to the best one; words about committing.
-"""
-MIN_SECTION_TOKENS, MIN_COMMAND_TOKENS, MIN_TRAIL_TOKENS = 16, 40, 400
-"""Minimum tokens of a section, of instructions with a command, and of the tracked work."""
-MAX_BLOCKERS, BLOCKER_CALLS = 2, 6
-"""Maximum number of open failures, and the number of newest acting calls searched for them."""
+NEXT_STEP_WEIGHT = 4
+"""Weight of a word about the next steps relative to one about the latest work."""
+MIN_RELEVANCE = 0.45
+"""Minimum relevance of an instruction relative to the best one."""
+COMMIT_WORDS = ("commit", "commits", "stage", "staging", "push")
+MIN_SECTION_TOKENS = 16
+MIN_COMMAND_TOKENS = 40
+"""Minimum tokens of instructions with a command."""
+MIN_TRAIL_TOKENS = 400
+"""Minimum tokens of the tracked work, if the budget allows."""
+MAX_BLOCKERS = 2
+"""Maximum number of open failures."""
+BLOCKER_CALLS = 6
+"""Number of newest acting calls searched for open failures."""
 HEADLINE_PREFIX_CHARS = 40
 """Characters of a side effect that identify its call's headline."""
 LOOKING = ("read", "search", "list", "plan")
@@ -61,7 +73,10 @@ OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
-MAX_BAN_CHARS, MAX_LIST_CHARS = 90, 400
+MAX_BAN_CHARS = 90
+"""Maximum characters of a short prohibition."""
+MAX_LIST_CHARS = 400
+"""Maximum characters of a demand joined with its list."""
 _BAN = re.compile(r"\b(?:never|do not|don['’]t|must not|mustn['’]t)\b", re.I)
 _COMMAND = re.compile(
     r"^[ \t]{0,8}([^\s][^\n]{0,200}:)[ \t]{0,8}\n{1,2}```\w{0,12}\n([^\n`]{1,200})\n```", re.MULTILINE

@@ -20,13 +20,19 @@ from midfold.transcript.tokens import estimate_text
 
 WRITTEN_DIGITS = 8
 _HANDLE_CHARS = len(PREFIX) + WRITTEN_DIGITS
-MAX_FOLD_CHARS, MIN_TEXT_CHARS, MAX_TEXT_CHARS = 300_000, 300, 4_000
-"""Characters scanned for names in the fold, and the minimum and maximum for one text."""
-MAX_RARE_PLACES, MIN_MATCH_WEIGHT = 3, 0.5
-"""Maximum number of messages that share a rare name, and the minimum weight of shared names for a match."""
+MAX_FOLD_CHARS = 300_000
+"""Characters of the fold scanned for names."""
+MIN_TEXT_CHARS = 300
+MAX_TEXT_CHARS = 4_000
+"""Minimum and maximum characters scanned of one text."""
+MAX_RARE_PLACES = 3
+"""Maximum number of messages that share a rare name."""
+MIN_MATCH_WEIGHT = 0.5
+"""Minimum weight of shared names for a match."""
 SMALL_BUDGET = 1_500
-SHARE, SMALL_SHARE = 0.05, 0.025
-"""Shares of a summary's budget for handles."""
+SHARE = 0.05
+SMALL_SHARE = 0.025
+"""Shares of a summary's budget for handles, from SMALL_BUDGET tokens on and below."""
 _ADDED = re.compile(rf" {PREFIX}[0-9a-f]{{{WRITTEN_DIGITS}}}$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_./@:-]{4,}")
 _ERROR = re.compile(r"\b(?:fail|error|exception|traceback|refused|denied)|\bexit [1-9]", re.IGNORECASE)

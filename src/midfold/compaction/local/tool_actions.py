@@ -11,8 +11,10 @@ from midfold.compaction.local.identifiers import constants
 from midfold.compaction.local.outcome import count_lines, last_line
 from midfold.compaction.local.tool_call import Action, Outcome, ToolCallRecord, act, judge_action, plural, scalar
 
-MAX_SCANNED_CHARS, MAX_CONSTANTS = 65_536, 3
-"""Maximum characters of a result to scan, and maximum number of constants to show."""
+MAX_SCANNED_CHARS = 65_536
+"""Maximum characters of a result to scan."""
+MAX_CONSTANTS = 3
+"""Maximum number of constants to show."""
 
 
 def read(record: ToolCallRecord) -> Action:
@@ -327,9 +329,12 @@ _FOUND = re.compile(
     r"Found (\d{1,9}) (?:total )?(matches|match|files|file|occurrences|occurrence|results|result)\b"
     r"(?:.{0,40}? (?:across|in) (\d{1,9}) files?)?"
 )
-MAX_SHOWN_HITS, MAX_HIT_CHARS = 2, 120
+MAX_SHOWN_HITS = 2
+MAX_HIT_CHARS = 120
 _NO_HITS = re.compile(r"(?:No (?:matches|files|results|occurrences|match|entries)\b|Found 0 |0 (?:matches|results))")
-_LINE_NUMBER, _NUMBER_FIRST, MAX_HIT_PATH_CHARS = re.compile(r":\d{1,9}:"), re.compile(r"\d{1,9}:"), 500
+MAX_HIT_PATH_CHARS = 500
+_LINE_NUMBER = re.compile(r":\d{1,9}:")
+_NUMBER_FIRST = re.compile(r"\d{1,9}:")
 _PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
 
 

@@ -118,7 +118,9 @@ _PASSING = frozenset({"exec", "x", "dlx"})
 MAX_REQUEST_CHARS = 20_000
 _COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
 """Commands in prose: inline code, or a code block of one line."""
-NEAR_CHARS, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
+NEAR_CHARS = 200
+"""Characters around a command in which a request to run it is searched."""
+_MARKED = re.compile(r"`[^`\n]{1,200}`")
 _REQUEST = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
 """Words that request running a command, as opposed to mentioning it."""
 

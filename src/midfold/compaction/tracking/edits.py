@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple
 
-MAX_TEXT_CHARS, MAX_DEFINITIONS_CHARS = 60_000, 12_000
+MAX_TEXT_CHARS = 60_000
+MAX_DEFINITIONS_CHARS = 12_000
+"""Maximum characters of a text searched for definitions."""
 MAX_NAMES = 12
 MAX_FILES = 60
 MAX_CANDIDATE_LINES = 40
-MAX_LINE_CHARS, MAX_PARAMETERS_CHARS = 400, 50
+MAX_LINE_CHARS = 400
+MAX_PARAMETERS_CHARS = 50
 SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 

@@ -16,8 +16,15 @@ from midfold.compaction.local.tool_call import clip, flat
 Redactor = Callable[[str], str]
 FileState = Literal["created", "changed", "deleted", "moved", "scratch", "reverted"]
 CheckKind = Literal["test", "build", "lint", "typecheck", "script"]
-MAX_FILES, MAX_ACTS, MAX_RUNNING, MAX_CHECKS, MAX_READS = 400, 300, 40, 12, 300
-MAX_OUTCOME_CHARS, MAX_COMMAND_CHARS, MAX_LAST_CHARS, MAX_NAME_CHARS = 240, 140, 110, 80
+MAX_FILES = 400
+MAX_ACTS = 300
+MAX_RUNNING = 40
+MAX_CHECKS = 12
+MAX_READS = 300
+MAX_OUTCOME_CHARS = 240
+MAX_COMMAND_CHARS = 140
+MAX_LAST_CHARS = 110
+MAX_NAME_CHARS = 80
 MAX_REDACTED_CHARS = 4_000
 
 

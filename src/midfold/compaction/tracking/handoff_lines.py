@@ -31,9 +31,13 @@ from midfold.transcript.tokens import estimate_text
 
 FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
 """Sections of a handoff."""
-FILES_SHARE, OPEN_SHARE = 0.5, 0.4
-MAX_CHECKS_SHOWN, SMALL_BUDGET_TOKENS = 4, 300
-"""Maximum number of checks; half of that below the second number, in tokens."""
+FILES_SHARE = 0.5
+OPEN_SHARE = 0.4
+"""Shares of the remaining budget for changed files, and for failed or open acts."""
+MAX_CHECKS_SHOWN = 4
+"""Maximum number of checks; half of that within a small budget."""
+SMALL_BUDGET_TOKENS = 300
+"""Budgets below this are small."""
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
 """Maximum number of named files per directory; more are counted if no other file of the directory is known."""
