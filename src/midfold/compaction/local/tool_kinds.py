@@ -1,8 +1,8 @@
 """Recognize the family of a tool by its name, or by its arguments, and describe the remaining families.
 
 1. A specific name decides, without case, separators, server or namespace.
-2. A vague name (`run`, `search`, `create`, `task`) decides only if the arguments do not contradict.
-3. Otherwise arguments and words of the name decide; the default is `other`.
+2. A vague name (`run`, `search`, `create`, `task`) decides only if the arguments match no family.
+3. Arguments and words of the name decide before a vague name; the default is `other`.
 """
 
 from __future__ import annotations
