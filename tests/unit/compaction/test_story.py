@@ -13,7 +13,7 @@ import pytest
 
 import midfold
 from midfold.compaction.handoff import recognise
-from midfold.compaction.local.fold_reader import SCANNED, FoldReader, FoldStep, Kind, Line, places_to_read
+from midfold.compaction.local.fold_reader import MAX_SCANNED_CHARS, FoldReader, FoldStep, Kind, Line, places_to_read
 from midfold.compaction.local.identifiers import Shape, binds, judge_name, names, parts
 from midfold.compaction.local.line_selection import LineSelection
 from midfold.compaction.local.local_summary import local_summary
@@ -414,9 +414,9 @@ def test_what_the_newest_edits_put_there_counts_and_old_edits_leave_room_for_oth
         new = f"    the_first_{n}(of, this, edit)\n    the_second_{n}(of, this, edit)"
         turns += call(n, "edit_file", {"path": f"src/b_{n}.py", "old_string": "x", "new_string": new}, "ok")
     reading = FoldReader(ask_of(turns))
-    assert all(len(step.telling) == 2 for step in reading.steps if step.kind == Kind.CALL)
+    assert all(len(step.key_lines) == 2 for step in reading.steps if step.kind == Kind.CALL)
     LineSelection(reading, reading.steps, 1_000)
-    telling = [bool(step.telling) for step in reading.steps if step.kind == Kind.CALL]
+    telling = [bool(step.key_lines) for step in reading.steps if step.kind == Kind.CALL]
     assert telling == sorted(telling) and 0 < sum(telling) < 10
     worths = [[line.base / len(line.text) for line in step.lines] for step in reading.steps if step.kind == Kind.CALL]
     assert min(worths[-1]) > 10 * max(worths[0])
@@ -639,7 +639,7 @@ def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> Non
     assert "I changed handle_2499 in src/module_2499/file_2499.py." in text
     reading = FoldReader(ask_of(turns))
     read = sum(len(row) for step in reading.steps if step.kind == Kind.CALL for row in step.rows)
-    assert 0 < read < SCANNED
+    assert 0 < read < MAX_SCANNED_CHARS
 
 
 def test_a_tally_at_the_end_of_an_output_is_the_verdict_of_a_run() -> None:

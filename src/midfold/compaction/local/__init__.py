@@ -1,4 +1,4 @@
-"""Short stand-ins for old tool results: what was done, how it ended, how big it was, and where the original is."""
+"""Local compaction without an LLM: one-line digests of tool results and the built-in summary."""
 
 from __future__ import annotations
 

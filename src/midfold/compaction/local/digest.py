@@ -1,10 +1,8 @@
-"""The line that stands for an old tool result, and how such a line is known again.
+"""One-line digests of old tool results, and shortened tool-call arguments.
 
-Rules of this file:
-1. One line, at most LIMIT characters before the handle, whatever the tool printed.
-2. It says what was done and how it ended; a failure is called one.
-3. Everything from arguments and output goes through the caller's redactor.
-4. What `digest` and `back_reference` write, `is_digest` knows, so that nothing is digested twice.
+A digest is one line of at most LIMIT characters plus its handle. It names the action and its outcome, and marks a
+failure as failed. Text from arguments and output passes through the caller's redactor. `is_digest` recognizes
+everything that `digest` and `back_reference` write, so nothing is digested twice.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.compaction.local.tool_call import (
-    REDACTED_AT_ONCE,
+    MAX_REDACTED_CHARS,
     Action,
     Redactor,
     ToolCallRecord,
@@ -33,7 +31,7 @@ from midfold.transcript import jsonio
 from midfold.transcript.laws import Place
 from midfold.transcript.message import Media, Opaque, Part, Text, ToolCall, ToolResult, Transcript
 
-# Describing a result: first with what users registered, then with the built-in families.
+# Describe a result: registered functions first, then the built-in tool families.
 
 
 DigestFunction = Callable[[ToolCall | None, ToolResult], Action | None]
@@ -42,9 +40,9 @@ _registered: tuple[DigestFunction, ...] = ()
 
 
 def register_digest(function: DigestFunction) -> Callable[[], None]:
-    """Let `function` describe results before the built-in families do; the newest is asked first.
+    """Register a function that describes tool results before the built-in families; the newest one runs first.
 
-    It returns None for what it does not know. Calling the returned function takes it back.
+    The function returns None for results it does not recognize. Call the returned function to unregister it.
     """
     global _registered  # noqa: PLW0603
     _registered = (function, *_registered)
@@ -63,7 +61,7 @@ def register_digest(function: DigestFunction) -> Callable[[], None]:
 
 
 def describe(call: ToolCall | None, result: ToolResult) -> Action:
-    """What a tool call did and how it ended. Texts in the answer are not redacted."""
+    """Return the action of a tool call and its outcome. The texts are not redacted."""
     return describe_with(call, result, identity)
 
 
@@ -71,8 +69,8 @@ def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -
     return describe_call(read_tool_call(call, result, redact), call, result)
 
 
-def describe_call(look: ToolCallRecord, call: ToolCall | None, result: ToolResult) -> Action:
-    """The action that a look shows, by what users registered before the built-in families."""
+def describe_call(record: ToolCallRecord, call: ToolCall | None, result: ToolResult) -> Action:
+    """Return the action of a tool call record, from registered functions or the built-in families."""
     for function in _registered:
         try:
             action = function(call, result)
@@ -80,20 +78,22 @@ def describe_call(look: ToolCallRecord, call: ToolCall | None, result: ToolResul
             continue
         if isinstance(action, Action):
             return action
-    return recognise(look)(look)
+    return recognise(record)(record)
 
 
 LIMIT = 240
 PLACEHOLDER = "[Old tool output cleared to save context space]"
 NOT_KEPT = " | the original was not kept"
 
-_LONGEST = 400
-_SAME = "[Same tool output as in "
-_OURS = re.compile(r"\[[^\]\n]{1,60}\] [^\n]{1,320} \| (?:unfold \S{1,80}|the original was not kept)")
+_MAX_DIGEST_CHARS = 400
+_DUPLICATE = "[Same tool output as in "
+_DIGEST = re.compile(r"\[[^\]\n]{1,60}\] [^\n]{1,320} \| (?:unfold \S{1,80}|the original was not kept)")
 
 
 def digest(call: ToolCall | None, result: ToolResult, *, handle: str, redact: Redactor = identity) -> str:
-    """One line for one tool result: `[Bash] ran `pytest -q` -> exit 1, 54 lines, ... | unfold mf-1a2b3c4d5e6f`."""
+    """Return the one-line digest of a tool result: `[Bash] ran `pytest -q` -> exit 1, 54 lines, ... | unfold
+    mf-1a2b3c4d5e6f`.
+    """
     return write_line(describe_with(call, result, redact), handle=handle, redact=redact)
 
 
@@ -104,23 +104,23 @@ def write_line(action: Action, *, handle: str, redact: Redactor = identity) -> s
         detail = f"failed: {detail}" if detail else "failed"
     size = f" ({plural(action.characters, 'character')})"
     start = f"[{tool}] {_safe_text(action.did, redact, 150) or 'was called'}"
-    room = LIMIT - len(start) - len(size) - len(" -> ")
-    line = f"{start} -> {clip(detail, room)}{size}" if detail else start + size
+    available = LIMIT - len(start) - len(size) - len(" -> ")
+    line = f"{start} -> {clip(detail, available)}{size}" if detail else start + size
     return line + _suffix(handle)
 
 
 def back_reference(handle_of_copy: str, where: str) -> str:
-    """What stays of a result whose text a later result repeats: where the copy is, and its handle."""
-    return f"{_SAME}{clip(flat(where[:REDACTED_AT_ONCE]), 150)}, kept there]" + _suffix(handle_of_copy)
+    """Return the replacement for a result that a later result repeats: the location of the copy and its handle."""
+    return f"{_DUPLICATE}{clip(flat(where[:MAX_REDACTED_CHARS]), 150)}, kept there]" + _suffix(handle_of_copy)
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a digest, a back-reference or the placeholder."""
-    if len(text) > _LONGEST or text[:1] != "[":
+    """Return whether a text is a digest, a back-reference or the placeholder."""
+    if len(text) > _MAX_DIGEST_CHARS or text[:1] != "[":
         return False
-    if text == PLACEHOLDER or _OURS.fullmatch(text):
+    if text == PLACEHOLDER or _DIGEST.fullmatch(text):
         return True
-    return text.startswith(_SAME) and ", kept there] | " in text and "\n" not in text
+    return text.startswith(_DUPLICATE) and ", kept there] | " in text and "\n" not in text
 
 
 def _suffix(handle: str) -> str:
@@ -129,19 +129,19 @@ def _suffix(handle: str) -> str:
 
 
 def _safe_text(text: str, redact: Redactor, limit: int) -> str:
-    return clip(flat(redact(text[:REDACTED_AT_ONCE])), limit)
+    return clip(flat(redact(text[:MAX_REDACTED_CHARS])), limit)
 
 
-# Identical results: which older ones a newer copy makes needless.
+# Duplicate results: older ones that a newer copy replaces.
 
 
-SHORTEST = 200
+MIN_DUPLICATE_CHARS = 200
 
 
 def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]:
-    """Each result in `messages[start:end]` that a later result anywhere repeats, with the newest such copy.
+    """Map each result in `messages[start:end]` that a later result repeats to its newest copy.
 
-    The caller must keep that copy: a reference to something that is digested as well leads nowhere.
+    The copy may be anywhere behind it. The caller must keep the copy: a reference to a digested copy is useless.
     """
     newest: dict[bytes, Place] = {}
     found: dict[Place, Place] = {}
@@ -160,11 +160,11 @@ def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]
 
 
 def _fingerprint(result: ToolResult) -> bytes:
-    """A hash of what a result says, the same in every process."""
+    """Return a hash of a result's content that is the same in every process."""
     found = blake2b(digest_size=16)
     for part in result.parts:
-        said = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
-        found.update(f"{type(part).__name__} {len(said)} {said}\0".encode("utf-8", "surrogatepass"))
+        content = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
+        found.update(f"{type(part).__name__} {len(content)} {content}\0".encode("utf-8", "surrogatepass"))
     return found.digest()
 
 
@@ -181,29 +181,28 @@ def _short(result: ToolResult) -> bool:
             size += len(part.data)
         elif isinstance(part, Opaque):
             size += len(part.body)
-        if size >= SHORTEST:
+        if size >= MIN_DUPLICATE_CHARS:
             return False
     return True
 
 
-# Tool-call arguments made smaller without breaking them.
+# Tool-call arguments, shortened but still valid.
 #
-# Rules:
-# 1. Only the text inside string leaves is cut. Keys, numbers, booleans, nulls and the shape of arrays stay.
-# 2. Paths and ids stay whole: a later turn needs them to the letter.
-# 3. The result is valid JSON again: a provider refuses every request whose history holds broken arguments.
-# 4. A number is written as it was: literals that Python would round or rename are carried as text.
+# 1. Only the text of string leaves is truncated. Keys, numbers, booleans, nulls and array shapes stay.
+# 2. Paths and ids stay whole: later turns need them verbatim.
+# 3. The result is valid JSON: providers refuse every request whose history contains broken arguments.
+# 4. Number literals that Python would round or rename are copied as text.
 
 
-SHORTEST_LIMIT = 40
-"""Room for the marker itself; a smaller limit is taken as this one."""
-SHORT_LIMIT = 100
-"""With no more room, only the beginning of a string is shown: the end would say nothing."""
+MIN_STRING_CHARS = 40
+"""Minimum characters of a truncated string, enough for the marker; smaller limits are raised to this."""
+MAX_HEAD_ONLY_CHARS = 100
+"""Limit in characters up to which a truncated string keeps only its beginning."""
 _PAIRS = (("old_string", "new_string"), ("old_str", "new_str"))
-"""What an edit takes out and puts there."""
-LONGEST_PATH = 4_096
-LONGEST_BARE_PATH = 1_024
-LONGEST_BARE_ID = 256
+"""Argument names of the text that an edit removes and the text that it inserts."""
+MAX_KEPT_CHARS = 4_096
+MAX_PATH_CHARS = 1_024
+MAX_ID_CHARS = 256
 
 _KEPT_KEYS = re.compile(
     r"(?:.{0,60}[_-])?(?:id|ids|path|paths|file|files|filename|filenames|dir|dirs|directory|folder|cwd|workdir|url|urls|uri|uris"
@@ -215,8 +214,8 @@ _ID = re.compile(r"[A-Za-z0-9_.:@#/-]+")
 
 
 def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: bool = False) -> str:
-    """Arguments with long string leaves cut; the very same string where that changes or saves nothing."""
-    if len(arguments) <= max(max_string_chars, SHORTEST_LIMIT):
+    """Truncate long string leaves of JSON arguments; return the same string if nothing changes or gets shorter."""
+    if len(arguments) <= max(max_string_chars, MIN_STRING_CHARS):
         return arguments
     try:
         value = jsonio.decode(arguments)
@@ -230,32 +229,32 @@ def shrink_arguments(arguments: str, max_string_chars: int = 500, *, clamp_raw: 
         )
     except (ValueError, RecursionError):
         exact = value
-    shrunk = jsonio.text_of(shrink_json_string_leaves(_by_difference(exact, max_string_chars), max_string_chars))
+    shrunk = jsonio.text_of(shrink_json_string_leaves(_without_common_text(exact, max_string_chars), max_string_chars))
     return shrunk if len(shrunk) < len(arguments) else arguments
 
 
-def _by_difference(value: Any, limit: int) -> Any:
-    """The arguments of an edit, the two texts without what they begin and end with alike, where one is too long."""
+def _without_common_text(value: Any, limit: int) -> Any:
+    """Remove the common beginning and end from the two texts of an edit if one of them exceeds the limit."""
     given = value if isinstance(value, dict) else {}
     for keys in _PAIRS:
         old, new = map(given.get, keys)
         if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > limit:
-            start = old.rfind("\n", 0, _alike(old, new)) + 1
+            start = old.rfind("\n", 0, _common_prefix_length(old, new)) + 1
             old, new = old[start:], new[start:]
-            end = _alike(old[::-1], new[::-1])
+            end = _common_prefix_length(old[::-1], new[::-1])
             kept = (f"…{text[: len(text) - end]}…" for text in (old, new))
             return {**given, **dict(zip(keys, kept, strict=True))}
     return value
 
 
-def _alike(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
+def _common_prefix_length(first: str, second: str) -> int:
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def shrink_json_string_leaves(value: Any, max_string_chars: int) -> Any:
-    """A copy with long string leaves cut in the middle; the same object where none is long."""
+    """Return a copy with long string leaves truncated in the middle, or the same object if none is long."""
     if isinstance(value, str):
         return _leaf(value, "", max_string_chars)
     if not isinstance(value, Mapping | list | tuple):
@@ -291,29 +290,29 @@ def _empty(value: Any) -> Any:
 
 
 def _leaf(text: str, key: str, limit: int) -> str:
-    if len(text) <= max(limit, SHORTEST_LIMIT) or _is_kept(text, key):
+    if len(text) <= max(limit, MIN_STRING_CHARS) or _is_kept(text, key):
         return text
     return _cut(text, limit)
 
 
 def _is_kept(text: str, key: str) -> bool:
-    if len(text) > LONGEST_PATH:
+    if len(text) > MAX_KEPT_CHARS:
         return False
     if key and len(key) <= 80 and _KEPT_KEYS.fullmatch(key):
         return "\n" not in text
-    if len(text) <= LONGEST_BARE_ID and _ID.fullmatch(text):
+    if len(text) <= MAX_ID_CHARS and _ID.fullmatch(text):
         return True
-    return len(text) <= LONGEST_BARE_PATH and bool(_PATH.fullmatch(text))
+    return len(text) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(text))
 
 
 def _cut(text: str, limit: int) -> str:
-    limit = max(limit, SHORTEST_LIMIT)
+    limit = max(limit, MIN_STRING_CHARS)
     if len(text) <= limit:
         return text
-    room = limit - len(f"…[{len(text):,} characters left out]…")
-    head = room * 2 // 3 if limit > SHORT_LIMIT else room
-    tail = room - head
-    left_out = len(text) - room
+    available = limit - len(f"…[{len(text):,} characters left out]…")
+    head = available * 2 // 3 if limit > MAX_HEAD_ONLY_CHARS else available
+    tail = available - head
+    left_out = len(text) - available
     return f"{text[:head]}…[{left_out:,} characters left out]…{text[len(text) - tail :]}"
 
 

@@ -1,13 +1,11 @@
-"""A fold read once, as what happened in it: steps in order, and for each the whole lines that could be told of it.
+"""Read a fold once into steps in order, each with the lines that a summary may include.
 
-Rules of this file:
-1. A step is something the user said, something the agent said, or a call with its result. Nothing is rewritten: lines
-   of results, added lines of edits and sentences of what was said stand as they stood, without the space around them.
-2. Every text is redacted before it is cut into lines, and read once. Very long folds are read by the beginning and the
-   end of each text; where that is too much, too, only the newest messages, and of the others those in which nothing
-   is called: what the user asked, and what the agent answered.
-3. Arguments of calls are told by the step's own line, not as facts; of files that were written, the lines are.
-4. A line of a result that may be taken for an order is not told.
+1. A step is a user message, an assistant message, or a tool call with its result. Lines and sentences are verbatim,
+   without surrounding whitespace.
+2. Every text is redacted before it is split into lines. In very long folds only the beginning and end of each text are
+   read; if that is still too much, the newest messages and the older ones without tool calls.
+3. Call arguments appear in the step's headline only; of written files the added lines are candidates.
+4. Result lines that may be prompt injections are omitted.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from midfold.compaction.injection import is_suspicious
 from midfold.compaction.local.digest import describe_call
 from midfold.compaction.local.headlines import FileNames, call_headline, is_in_headline
 from midfold.compaction.local.identifiers import CALLED, RESULT, SAID, USER, IdentifierCounts, NameCounts, subwords
-from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, telling_part, write
+from midfold.compaction.local.tool_actions import changes, editor, patch, shows_content, without_cd, write
 from midfold.compaction.local.tool_call import Action, ToolCallRecord, identity, read_tool_call
 from midfold.compaction.local.tool_kinds import recognise
 from midfold.compaction.redact import redact as our_rules
@@ -36,31 +34,37 @@ from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.task_reports import task_reports
 from midfold.transcript.wrappers import read_user_text, reply_in_result, without_reminders
 
-SCANNED = 300_000
-"""Characters that are read at most, more or less."""
-ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
-PER_TEXT = 80
-"""What a text costs beside its characters, in such."""
-MARGIN = 256
-"""Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
-MOST_DESCRIBED = 300
-"""Newest calls whose outcome is told; older ones are told by what was called."""
-MOST_REDACTED = 1_000
-"""Pieces of calls that are remembered as they were redacted: a call is told more than once."""
-LONGEST_LINE, LONGEST_SENTENCE = 240, 600
+MAX_SCANNED_CHARS = 300_000
+"""Approximate maximum of characters read."""
+TEXT_LIMITS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 220, 150)
+TEXT_OVERHEAD_CHARS = 80
+"""Fixed cost of a text, in characters."""
+REDACTION_MARGIN_CHARS = 256
+"""Characters redacted beyond a cut: half of a credential would not be recognized."""
+MAX_DESCRIBED_CALLS = 300
+"""Maximum number of newest calls described with their outcome; older ones have no headline."""
+REDACTION_CACHE_SIZE = 1_000
+"""Maximum number of redacted call texts in the cache: each is used more than once."""
+MAX_LINE_CHARS = 240
+MAX_SENTENCE_CHARS = 600
 LOOKS = ("read", "search", "list")
-SHORT_RESULT = 4
-"""Lines; of a result that has no more, every line can be told, whether it has names or not."""
-RECENT, RECENT_CHARACTERS, ORDER_REACH = 12, 2_000, 500
+MAX_SHORT_RESULT_LINES = 4
+"""Maximum lines of a result whose lines are all candidates, with or without names."""
+RECENT_MESSAGES = 12
+"""Number of newest messages that define the current topic."""
+RECENT_CHARS = 2_000
+"""Characters read for the topic at the beginning and at the end of each of their texts."""
+INJECTION_WINDOW_CHARS = 500
+"""Step in characters of the windows in which overlong lines are checked for prompt injections."""
 GAP = "[… "
-"""Before what was left out of a result: a mark of the view, nothing that was printed."""
+"""Marker for omitted output; it comes from the view, not from the tool."""
 
 _SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _STOP = re.compile(r"[.!?。][ \t]")
 _HIT, _AROUND = re.compile(r"(?:\S{1,200}:)?[0-9]{1,7}:"), re.compile(r"(?:\S{1,200}-)?[0-9]{1,7}-")
-"""Lines that `grep` found, and lines around them."""
-MOST_OF_SEARCH = 0.6
-"""Of a result: with so many of both it is that of a search."""
+"""Matches that `grep` prints, and their context lines."""
+MIN_SEARCH_SHARE = 0.6
+"""Share of a result's lines that must be matches or context for it to count as search output."""
 _NUMBERED = re.compile(r"^ {0,8}[0-9]{1,7}→", re.MULTILINE)
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\|")
 _FRAME = re.compile(
@@ -68,7 +72,7 @@ _FRAME = re.compile(
     r"if err != nil|\w+,$|expect\(|assert|</?[\w.]{1,60}[^>]{0,80}>?$|"
     r"[\w-]{1,40}=(?:\"[^\"]{0,240}\"|\{[^}]{0,240}\})/?>?$)"
 )
-"""An added line that stands around what was changed."""
+"""An added line that is only boilerplate around a change."""
 _IDLE = re.compile(
     r"=== [A-Z]{3,5} |--- (?:PASS|SKIP)|ok {1,4}\t?\S{1,200}\s|\? {1,4}\t?\S{1,200}\s{1,4}\[no test|PASS$|"
     r"\S{1,300} PASSED\b|[0-9]{1,7} {1,9}(?:[0-9]{1,7} {1,9})?│|\"\w{1,40}_url\":|For more information|"
@@ -84,140 +88,141 @@ _IDLE_MARKS = (
     "index ", " Merge ", 'File "', 'Id":', 'At":', 'By":', "new file", "@@ ", "+++ ", "Traceback ", "Collecting ",
     "Downloading ", "Obtaining ", "Installing ", "Building ", "Preparing ", "total ",
 )  # fmt: skip
-"""A line that tells of nothing, and its marks: a test that passed, what is around a complaint, a link, what is printed
-while something is installed, the frames of a traceback with their code, the times and ids of a record."""
+"""Lines without information, and substrings that any such line contains: passed tests, text around an error, links,
+installation progress, traceback frames with their code, times and ids of records.
+"""
 FRAME = 'File "'
-MOST_TELLING = 2
+MAX_KEY_LINES = 2
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
 
 class Kind:
-    """Whose step it is. Numbers: to look up the members of an enumeration takes ten times as long."""
+    """Kinds of steps. Plain integers, because enum member lookup is ten times slower."""
 
     USER, SAID, CALL, NOTE = range(4)
 
 
 class Line(msgspec.Struct, eq=False):
-    """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
+    """Consecutive lines or a sentence of a step that a summary may include, with their names and value."""
 
     step: FoldStep
     first: int
     last: int
-    """The places of the first and the last line among those of the step; -1: the step's own line."""
+    """Indexes of the first and last line among the step's rows; -1 is the step's headline."""
     names: tuple[NameCounts, ...]
     base: float = 0.0
-    """What it is worth beside its names; until it is judged, at most."""
+    """Value apart from its names; an upper bound until the line is judged."""
     binds: bool = True
-    """Whether it says what its names are."""
+    """Whether the text explains its names."""
     cost: float = 0.0
     is_intent: bool = False
     is_weighed: bool = False
     is_judged: bool = False
     words: frozenset[str] = frozenset()
-    """Those of a sentence of the agent's, where it may be told."""
+    """Words of an assistant sentence that may be included."""
 
     @property
     def text(self) -> str:
         rows, first = self.step.rows, self.first
         if first == self.last:
-            return rows[first] if first >= 0 else self.step.head
+            return rows[first] if first >= 0 else self.step.headline
         return "\n".join(rows[first : self.last + 1])
 
 
 class FoldStep(msgspec.Struct, eq=False):
-    """Something that happened: a line on it, and the lines that could stand below."""
+    """One event of the fold: a headline and the lines that can be included below it."""
 
     kind: int
     at: int
     call: ToolCall | None = None
     texts: tuple[str, ...] = ()
     is_end: bool = True
-    """Whether the text it was found in ends with it."""
+    """Whether the text that contains the step ends with it."""
     age: float = 1.0
-    """What its age makes of its worth."""
+    """Multiplier for the age of the step."""
     length: int = 0
-    """Characters of what the user said."""
-    head: str = ""
+    """Characters of the user's text."""
+    headline: str = ""
     file: str = ""
-    again: str = ""
-    """The file that the head names, and the head as it is told where that file was told before."""
-    head_base: float = 0.0
+    short_headline: str = ""
+    """File that the headline names, and the headline for use after that file was already named."""
+    headline_value: float = 0.0
     names_count: float = 1.0
-    """What the names in its lines count."""
+    """Multiplier for the names in its lines."""
     is_stale: bool = False
-    """Whether it shows what a file had before one was changed, or stands behind the fold."""
-    head_cost: float = 0.0
-    again_cost: float = 0.0
-    head_names: tuple[NameCounts, ...] = ()
+    """Whether it shows file content from before a later change, or is behind the fold."""
+    headline_cost: float = 0.0
+    short_headline_cost: float = 0.0
+    headline_names: tuple[NameCounts, ...] = ()
     rows: list[str] = []
-    """Everything that can be told of it, in order."""
+    """All lines of the step that can be included, in order."""
     lines: list[Line] = []
-    """What of that is worth considering."""
-    telling: frozenset[int] = frozenset()
-    """The places of the lines that say most of an edit."""
+    """Candidates among the rows."""
+    key_lines: frozenset[int] = frozenset()
+    """Indexes of the most informative lines of an edit."""
     gone: list[str] = []
-    """The lines that an edit took out."""
+    """Lines that an edit removed."""
     result: ToolResult | None = None
     action: Action | None = None
-    look: ToolCallRecord | None = None
+    record: ToolCallRecord | None = None
     is_answer: bool = False
-    """Whether the agent ended its turn with it."""
+    """Whether it ends the assistant's turn."""
     is_rule: bool = False
-    """Whether a note is an instruction: what a local command printed, or where the client runs, is none."""
+    """Whether a note is an instruction, not the output of a local command or the client's environment."""
     is_unseen: bool = False
-    """Whether it did something in a message behind the handoff: lines of its result may be shown nowhere."""
+    """Whether it did something in a message behind the handoff, where its result may be truncated."""
     has_reply: bool = False
     is_reply: bool = False
-    """Whether its result is what the user said, and whether it is that."""
+    """Whether its result contains a user reply, and whether the step is that reply."""
 
     @property
     def is_bare_look(self) -> bool:
-        """Whether its line says of a look at something only that it was taken."""
-        return self.action is not None and self.action.family in LOOKS and " → " not in self.head
+        """Return whether the headline of a read, search or listing has no outcome."""
+        return self.action is not None and self.action.family in LOOKS and " → " not in self.headline
 
 
 class FoldReader:
-    """The steps of a fold, and the census of its names."""
+    """Steps of a fold and the counts of its names."""
 
-    def __init__(self, ask: SummaryRequest, scanned: int = SCANNED, *, only_names: bool = False) -> None:
-        self.ask = ask
+    def __init__(self, request: SummaryRequest, scanned: int = MAX_SCANNED_CHARS, *, only_names: bool = False) -> None:
+        self.request = request
         self._only_names = only_names
-        """Whether nothing is to be told of it: no lines are made."""
-        self._redact = lru_cache(MOST_REDACTED)(ask.redact)
-        messages = (*ask.before, *ask.messages, *ask.after)
+        """Whether to count names only, without collecting lines."""
+        self._redact = lru_cache(REDACTION_CACHE_SIZE)(request.redact)
+        messages = (*request.before, *request.messages, *request.after)
         self.length = len(messages)
-        self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
-        self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
-        """The folder in which the work is done; paths are told from there."""
+        self.fold = range(len(request.before), len(request.before) + len(request.messages))
+        self.root = f"{request.trail.root.rstrip('/')}/" if request.trail.root else ""
+        """Working directory; paths are written relative to it."""
         places = places_to_read(messages, scanned)
-        self.room = room_for(places.values(), scanned)
-        self.longest = self.room + 2 * MARGIN
-        """Characters of a text that is read whole."""
+        self.text_limit = text_limit_for(places.values(), scanned)
+        self.max_whole_chars = self.text_limit + 2 * REDACTION_MARGIN_CHARS
+        """Maximum characters of a text that is read whole."""
         self.census = IdentifierCounts()
         self._names: dict[str, tuple[NameCounts, ...]] = {}
-        """The names of every line that was read: many stand in more than one place."""
+        """Cache of the names in each line: many lines occur more than once."""
         self.inside: set[NameCounts] = set()
-        """Names of the fold."""
+        """Names in the fold."""
         self.seen: set[NameCounts] = set()
-        """Names that a reader has anyway, in messages that stay."""
+        """Names visible in messages that stay."""
         self.staying: set[str] = set()
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
         self.steps = sorted(steps_of(messages, places), key=lambda step: self._when(step.at))
-        attempt = ask.omissions.attempt
+        attempt = request.omissions.attempt
         self._dirty = attempt("redaction", self._with_credentials, set(self.steps))
-        described = [step for step in self.steps if step.kind == Kind.CALL][-MOST_DESCRIBED:]
+        described = [step for step in self.steps if step.kind == Kind.CALL][-MAX_DESCRIBED_CALLS:]
         for step in described:
             attempt("tool headline", partial(self._describe, step), None)
         acted = (path for step in described if step.action is not None for path in step.action.paths)
-        known = (*(file.path for file in ask.trail.files), *(read.path for read in ask.trail.reads))
+        known = (*(file.path for file in request.trail.files), *(read.path for read in request.trail.reads))
         self.files = FileNames(self.root, (*known, *acted))
         for step in self.steps:
             attempt("tool headline", partial(self._read, step), None)
         if not only_names:
             attempt("tool headline", self._drop_stale, None)
             for step in described:
-                if step.action is not None and (step.action.family == "search" or "grep " in step.head):
+                if step.action is not None and (step.action.family == "search" or "grep " in step.headline):
                     step.lines = _without_context(step)
 
     def close(self) -> None:
@@ -226,71 +231,73 @@ class FoldReader:
             step.lines = []
 
     def _drop_stale(self) -> None:
-        """Leaves out what a later edit took out again, what scratch files have, and what a check or a commit that went
-        well printed. What was looked at before the last change of a file is stale, and what stands behind the fold."""
+        """Drop lines that a later edit removed, lines of scratch files, and output of successful checks and commits.
+
+        Mark reads before the last file change, and reads behind the fold, as stale.
+        """
         gone_of: dict[str, set[str]] = {}
         is_changed = False
         for step in reversed(self.steps):
-            action, look = step.action, step.look
-            if look is None or action is None:
+            action, record = step.action, step.record
+            if record is None or action is None:
                 continue
             path = action.paths[0] if action.paths else ""
             gone = gone_of.setdefault(path, set())
-            if step.lines and is_in_headline(action, look):
+            if step.lines and is_in_headline(action, record):
                 step.lines = []
-            if action.family in LOOKS or (not action.wrote and shows_content(telling_part(look.command))):
+            if action.family in LOOKS or (not action.wrote and shows_content(without_cd(record.command))):
                 step.lines = [line for line in step.lines if step.rows[line.first] not in gone]
                 step.is_stale = is_changed or step.at >= self.fold.stop
-            is_changed = is_changed or (step.at in self.fold and self._is_change(action, look))
+            is_changed = is_changed or (step.at in self.fold and self._is_change(action, record))
             if action.wrote:
                 lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
                 step.lines = lines if path not in self._scratch else [line for line in lines if not _is_added(line)]
                 gone.update(map(str.strip, step.gone))
                 places = (line.first for line in step.lines if not _FRAME.match(step.rows[line.first]))
-                step.telling = frozenset(islice(places, MOST_TELLING))
+                step.key_lines = frozenset(islice(places, MAX_KEY_LINES))
 
-    def _is_change(self, action: Action, look: ToolCallRecord) -> bool:
-        """Whether a call changes a file of the work, be it by a script."""
+    def _is_change(self, action: Action, record: ToolCallRecord) -> bool:
+        """Return whether a call changes a file of the task, directly or by a script."""
         path = action.paths[0] if action.paths else ""
         is_written = action.wrote and path and action.family != "other" and path not in self._scratch
-        return bool(is_written) or (action.family == "shell" and any(map(look.command.__contains__, self._scripts)))
+        return bool(is_written) or (action.family == "shell" and any(map(record.command.__contains__, self._scripts)))
 
     @cached_property
     def _scratch(self) -> set[str]:
-        files = [file.path for file in self.ask.trail.files if file.state == "scratch"]
+        files = [file.path for file in self.request.trail.files if file.state == "scratch"]
         return {*files, *(f"{self.root}{path}" for path in files)}
 
     @cached_property
     def _scripts(self) -> set[str]:
-        return {file.by for file in self.ask.trail.files if file.by and file.state != "scratch"}
+        return {file.by for file in self.request.trail.files if file.by and file.state != "scratch"}
 
     def is_below(self, at: int) -> bool:
-        """Whether a message stands behind the handoff."""
-        return at >= self.fold.stop + len(self.ask.pinned)
+        """Return whether a message is behind the handoff."""
+        return at >= self.fold.stop + len(self.request.pinned)
 
     def may_be_cut(self, at: int) -> bool:
-        """Whether a message stands behind the handoff in a size that was asked for: there, results are cut for it."""
-        return self.ask.dense and self.is_below(at)
+        """Return whether a size-limited compaction may truncate results of this message behind the handoff."""
+        return self.request.dense and self.is_below(at)
 
     def _when(self, at: int) -> float:
-        """The place of a message in the order in which all were written."""
-        behind, pinned = at - self.fold.stop, self.ask.pinned
+        """Return the position of a message in the original order."""
+        behind, pinned = at - self.fold.stop, self.request.pinned
         return self.fold.start + pinned[behind] - 0.5 if 0 <= behind < len(pinned) else at
 
     def _with_credentials(self) -> set[FoldStep]:
-        """The steps in whose texts the redactor finds something; all of them where the rules are not ours.
+        """Return the steps whose texts contain credentials; all steps if the redactor is not the built-in one.
 
-        None where names are only counted: nothing of the texts is told.
+        Return no steps when names are only counted, because no text is included then.
         """
         if self._only_names:
             return set()
-        if self.ask.redact is not our_rules:
+        if self.request.redact is not our_rules:
             return set(self.steps)
         pieces: list[str] = []
         owners: list[FoldStep] = []
         for step in self.steps:
             for text in _texts(step):
-                if len(text) <= self.longest:
+                if len(text) <= self.max_whole_chars:
                     pieces.append(text)
                     owners.append(step)
                 else:
@@ -299,33 +306,35 @@ class FoldReader:
         return {owners[place] for place in with_credentials(pieces)}
 
     def _ends(self, text: str) -> tuple[str, str]:
-        """The beginning and the end of a long text, each with a margin."""
-        return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
+        """Return the beginning and end of a long text, each with a margin."""
+        return text[: self.text_limit * 2 // 3 + REDACTION_MARGIN_CHARS], text[
+            len(text) - self.text_limit // 3 - REDACTION_MARGIN_CHARS :
+        ]
 
     def safe(self, step: FoldStep, text: str) -> str:
-        """What is read of a text: redacted first, cut at a line after that."""
-        redact = self.ask.redact if step in self._dirty else identity
-        if len(text) <= self.longest:
+        """Return the part of a text that is read: redacted first, then truncated at a line break."""
+        redact = self.request.redact if step in self._dirty else identity
+        if len(text) <= self.max_whole_chars:
             return redact(text)
         first, last = map(redact, self._ends(text))
-        first, last = first[:-MARGIN], last[MARGIN:]
+        first, last = first[:-REDACTION_MARGIN_CHARS], last[REDACTION_MARGIN_CHARS:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
 
     def _describe(self, step: FoldStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
-        longest = max(len(call.arguments) if call is not None else 0, len(result.text))
-        is_safe = self._only_names or (longest <= self.longest and step not in self._dirty)
-        look = read_tool_call(call, result, identity if is_safe else self._redact)
-        step.look = look
-        if not self._only_names or recognise(look) in (editor, patch, write):
-            step.action = describe_call(look, call, result)
+        max_whole_chars = max(len(call.arguments) if call is not None else 0, len(result.text))
+        is_safe = self._only_names or (max_whole_chars <= self.max_whole_chars and step not in self._dirty)
+        record = read_tool_call(call, result, identity if is_safe else self._redact)
+        step.record = record
+        if not self._only_names or recognise(record) in (editor, patch, write):
+            step.action = describe_call(record, call, result)
 
     def _read(self, step: FoldStep) -> None:
-        """Counts the names of a step's texts, and cuts them into lines."""
+        """Count the names in a step's texts and split the texts into lines."""
         if not self._only_names:
-            step.head = self._head(step)
-            step.file, step.again = self.files.again(step.action, step.head)
-            step.head_names = self.names(step.head)
+            step.headline = self._headline(step)
+            step.file, step.short_headline = self.files.short_headline(step.action, step.headline)
+            step.headline_names = self.names(step.headline)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._visible(step, text)
             entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
@@ -334,51 +343,51 @@ class FoldReader:
                 self.inside |= entries
             else:
                 self.seen.update(entries if shown is text else self.names(shown))
-            if step.at >= self.length - RECENT:
-                self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
-        if step.look is not None and step.action is not None and not self._only_names:
-            added, step.gone = changes(step.look) if step.action.outcome != "failed" else ([], [])
+            if step.at >= self.length - RECENT_MESSAGES:
+                self.recent.update(subwords(text[:RECENT_CHARS] + text[-RECENT_CHARS:]))
+        if step.record is not None and step.action is not None and not self._only_names:
+            added, step.gone = changes(step.record) if step.action.outcome != "failed" else ([], [])
             lines = rows(self.files.inside(self.safe(step, "\n".join(added)))) if step.at in self.fold else ()
             for line in list(lines):
                 if line not in self._names:
-                    is_telling = len(step.lines) < 2 * MOST_TELLING and not _FRAME.match(f"+ {line}")
-                    self.add(step, f"+ {line}", self.names(line), keep=is_telling)
+                    is_key = len(step.lines) < 2 * MAX_KEY_LINES and not _FRAME.match(f"+ {line}")
+                    self.add(step, f"+ {line}", self.names(line), keep=is_key)
                 elif step.rows and step.rows[-1]:
                     step.rows.append("")
 
-    def _head(self, step: FoldStep) -> str:
-        if step.action is not None and step.look is not None:
-            return call_headline(step.action, step.look, self.files)
+    def _headline(self, step: FoldStep) -> str:
+        if step.action is not None and step.record is not None:
+            return call_headline(step.action, step.record, self.files)
         return ""
 
     def _cut(self, step: FoldStep, who: int, text: str, shown: str) -> set[NameCounts]:
-        """Cuts a text into lines, and tells the names in it."""
+        """Split a text into lines and return its names."""
         if self._only_names and not _is_cut_into_pieces(text, who):
             return set(self.names(text))
         entries: set[NameCounts] = set()
-        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= SHORT_RESULT
+        keeps_all = who != RESULT or self.may_be_cut(step.at) or text.count("\n") <= MAX_SHORT_RESULT_LINES
         is_whole = shown is text and step.at not in self.fold
-        is_told = not is_whole and not self._only_names
-        may_idle = is_told and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
+        is_candidate = not is_whole and not self._only_names
+        may_idle = is_candidate and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
-        seen = shown if shown is not text and (who != USER or self.ask.shown_asks > 0) else ""
-        spoken = without_long_code(text) if who == SAID and is_told else text
+        seen = shown if shown is not text and (who != USER or self.request.shown_asks > 0) else ""
+        spoken = without_long_code(text) if who == SAID and is_candidate else text
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            is_new = is_told and unit not in seen and unit not in step.head
-            if is_new and "  " in unit and " ".join(unit.split()) in step.head:
+            is_new = is_candidate and unit not in seen and unit not in step.headline
+            if is_new and "  " in unit and " ".join(unit.split()) in step.headline:
                 continue
             is_idle = may_idle and (is_frame or _IDLE.match(unit))
             is_frame = may_idle and unit.startswith(FRAME) and not is_frame
-            if is_new and not is_idle and not (step.kind == Kind.CALL and step.look is None):
+            if is_new and not is_idle and not (step.kind == Kind.CALL and step.record is None):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
     def add(self, step: FoldStep, text: str, found: tuple[NameCounts, ...], *, keep: bool = False) -> None:
-        """Adds a line to a step; without names it only goes along with its neighbours."""
+        """Add a line to a step; without names it is no candidate and only accompanies its neighbors."""
         place = len(step.rows)
         step.rows.append(text)
         if found or keep:
@@ -391,33 +400,33 @@ class FoldReader:
         return entries
 
     def _texts(self, step: FoldStep) -> Iterator[tuple[int, str]]:
-        """The texts of a step, and who speaks in each."""
+        """Yield the texts of a step with their speakers."""
         for text in step.texts:
             safe = self.safe(step, text)
             yield (USER, SAID, CALLED, RESULT)[step.kind], self.files.inside(safe) if step.kind == Kind.SAID else safe
         if step.call is not None:
-            given = step.look.given if step.look is not None else {}
-            told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
-            yield CALLED, self.files.inside(self.safe(step, told))
+            given = step.record.given if step.record is not None else {}
+            arguments = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
+            yield CALLED, self.files.inside(self.safe(step, arguments))
         if step.result is not None and not step.has_reply and not _is_echo(step):
-            text = step.look.body.text if step.look is not None else step.result.text
+            text = step.record.body.text if step.record is not None else step.result.text
             yield RESULT, self.files.inside(self.safe(step, without_reminders(text)))
 
     def _visible(self, step: FoldStep, text: str) -> str:
-        """What a reader sees of a text that stays."""
-        ask = self.ask
+        """Return the part of a text that stays visible."""
+        request = self.request
         if step.kind == Kind.CALL:
-            return text if ask.shows_result(text) else "\n".join(ask.visible_result(text))
-        if ask.shows_text(text, step.at):
+            return text if request.shows_result(text) else "\n".join(request.visible_result(text))
+        if request.shows_text(text, step.at):
             return text
-        head, tail = ask.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
-        if step.kind == Kind.NOTE and ask.shown_asks:
+        head, tail = request.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
+        if step.kind == Kind.NOTE and request.shown_asks:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
 
 
 def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
-    """What happened in the messages at these places, in order; a result belongs to its call."""
+    """Return the steps of the messages at these indexes, in order; a result joins its call."""
     steps: list[FoldStep] = []
     calls: dict[str, FoldStep] = {}
     for at in places:
@@ -427,14 +436,16 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
                 steps.append(FoldStep(Kind.CALL, at, part))
                 calls[part.id] = steps[-1]
             elif type(part) is ToolResult:
-                asked = calls.pop(part.call_id, None)
-                if asked is None:
-                    steps.append(asked := FoldStep(Kind.CALL, at))
-                asked.result = part
-                tool, arguments = (asked.call.name, asked.call.arguments) if asked.call is not None else ("", "{}")
+                call_step = calls.pop(part.call_id, None)
+                if call_step is None:
+                    steps.append(call_step := FoldStep(Kind.CALL, at))
+                call_step.result = part
+                tool, arguments = (
+                    (call_step.call.name, call_step.call.arguments) if call_step.call is not None else ("", "{}")
+                )
                 if reply := reply_in_result(tool, part, arguments):
                     steps.append(FoldStep(Kind.USER, at, texts=(reply,)))
-                    asked.has_reply = steps[-1].is_reply = True
+                    call_step.has_reply = steps[-1].is_reply = True
             elif type(part) is Text and part.text.strip():
                 steps += _speech_steps(part.text, message.role, at)
         if steps and steps[-1].at == at and steps[-1].kind == Kind.SAID:
@@ -443,7 +454,7 @@ def steps_of(messages: Transcript, places: Iterable[int]) -> list[FoldStep]:
 
 
 def _speech_steps(text: str, role: str, at: int) -> Iterator[FoldStep]:
-    """What somebody said; of a user's message the words, and what a client put around them as a note."""
+    """Yield the steps of a text; in a user message, the user's own words and the client's wrappers as notes."""
     if role != "user":
         yield FoldStep(Kind.SAID if role == "assistant" else Kind.NOTE, at, texts=(text,), is_rule=role != "assistant")
         return
@@ -473,15 +484,15 @@ def _is_added(line: Line) -> bool:
 
 
 def _without_context(step: FoldStep) -> list[Line]:
-    """The lines of a step; of a search those that it hit, not those around them."""
+    """Return the lines of a step, without the context lines of search output."""
     around = {place for place, row in enumerate(step.rows) if row[:1] != "+" and _AROUND.match(row)}
     hits = sum(_HIT.match(row) is not None for row in step.rows) if around else 0
-    is_search = hits and len(around) + hits > MOST_OF_SEARCH * len(step.rows)
+    is_search = hits and len(around) + hits > MIN_SEARCH_SHARE * len(step.rows)
     return [line for line in step.lines if line.first not in around] if is_search else step.lines
 
 
 def _is_echo(step: FoldStep) -> bool:
-    """Whether a result only says that a file was written, or shows what was written into it."""
+    """Return whether a result only confirms a write or shows the written content."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
@@ -495,63 +506,65 @@ def sentences(text: str) -> Iterator[str]:
             is_code = not is_code
         elif not line or line.strip("|-=_* :") == "":
             continue
-        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
+        elif is_code or (len(line) <= MAX_SENTENCE_CHARS and _LISTED.match(line)):
             yield line
         elif _STOP.search(line):
             pieces = map(str.strip, _SENTENCE.split(line))
-            yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
-        elif len(line) <= LONGEST_SENTENCE:
+            yield from (piece for piece in pieces if 0 < len(piece) <= MAX_SENTENCE_CHARS)
+        elif len(line) <= MAX_SENTENCE_CHARS:
             yield line
 
 
 def is_statement(line: str) -> bool:
-    """Whether a line is an item of a list or a sentence, and no code or piece of one."""
+    """Return whether a line is a list item or a full sentence, not code or a fragment."""
     return bool(_LISTED.match(line)) or line[-1:] in (".", "!", "?")
 
 
 def rows(text: str) -> Iterator[str]:
-    """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
+    """Yield the lines of an output, splitting overlong ones into fields or clauses."""
     for raw in text.split("\n"):
         line = raw.strip().rstrip("━─═ ")
         length = len(line)
         if length <= 2 or line.startswith(GAP):
             continue
-        if length <= LONGEST_LINE:
+        if length <= MAX_LINE_CHARS:
             yield line
-        elif not _holds_order(line):
+        elif not _may_hold_injection(line):
             for part in line.replace("\\t", " ").replace('\\"', '"').split("\\n") if "\\n" in line else (line,):
-                pieces = map(str.strip, (part,) if len(part) <= LONGEST_LINE else _SEAM.split(part))
-                yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+                pieces = map(str.strip, (part,) if len(part) <= MAX_LINE_CHARS else _SEAM.split(part))
+                yield from (piece for piece in pieces if 8 < len(piece) <= MAX_LINE_CHARS)
 
 
 def _is_cut_into_pieces(text: str, who: int) -> bool:
-    """Whether not all of a text is told, cut into lines or sentences: it may have more names than they."""
-    mark, most = (GAP, LONGEST_LINE) if who == RESULT else ("```", LONGEST_SENTENCE)
+    """Return whether splitting into lines or sentences omits part of a text, so that the whole may have more names."""
+    mark, most = (GAP, MAX_LINE_CHARS) if who == RESULT else ("```", MAX_SENTENCE_CHARS)
     return mark in text or (len(text) > most and max(map(len, text.split("\n"))) > most)
 
 
-def _holds_order(line: str) -> bool:
-    """Whether a line that is told by its pieces may give an order: a piece would not show it."""
-    return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+def _may_hold_injection(line: str) -> bool:
+    """Return whether an overlong line may contain a prompt injection, which its pieces would hide."""
+    return any(
+        is_suspicious(line[at : at + 2 * INJECTION_WINDOW_CHARS]) for at in range(0, len(line), INJECTION_WINDOW_CHARS)
+    )
 
 
 def _without_numbers(step: FoldStep, text: str) -> str:
-    """What was read of a file without the numbers of its lines: the step says which were read."""
+    """Remove line numbers from file content: the headline has the range."""
     is_file = step.action is not None and step.action.family == "read"
     return _NUMBERED.sub("", text) if is_file else text
 
 
 def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
-    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called.
+    """Return the indexes of the messages to read, with the lengths of their texts.
 
-    With each place, the lengths of its texts.
+    All messages if the ends of each text fit; otherwise the newest and the older ones without tool calls.
     """
-    left, least = scanned, ROOMS[-1]
+    left, least = scanned, TEXT_LIMITS[-1]
     found: dict[int, list[int]] = {}
     for at, message in enumerate(messages):
         lengths = found[at] = _text_lengths(message)
         for length in lengths:
-            left -= (length if length < least else least) + PER_TEXT
+            left -= (length if length < least else least) + TEXT_OVERHEAD_CHARS
         if left < 0:
             break
     else:
@@ -562,20 +575,20 @@ def places_to_read(messages: Transcript, scanned: int) -> dict[int, list[int]]:
             continue
         lengths = found[at] = _text_lengths(messages[at])
         for length in lengths:
-            scanned -= (length if length <= least + 2 * MARGIN else least) + PER_TEXT
+            scanned -= (length if length <= least + 2 * REDACTION_MARGIN_CHARS else least) + TEXT_OVERHEAD_CHARS
     return dict(reversed(found.items()))
 
 
-def room_for(texts: Iterable[list[int]], scanned: int) -> int:
-    """How much of each text is read, so that all of them together are not too much."""
+def text_limit_for(texts: Iterable[list[int]], scanned: int) -> int:
+    """Return the maximum characters to read of each text so that all of them fit together."""
     lengths = sorted(chain.from_iterable(texts))
-    scanned -= PER_TEXT * len(lengths)
+    scanned -= TEXT_OVERHEAD_CHARS * len(lengths)
     before = list(accumulate(lengths, initial=0))
-    for room in ROOMS:
-        short = bisect_right(lengths, room)
-        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
-            return room
-    return ROOMS[-1]
+    for text_limit in TEXT_LIMITS:
+        short = bisect_right(lengths, text_limit)
+        if before[-1] <= scanned or before[short] + text_limit * (len(lengths) - short) <= scanned:
+            return text_limit
+    return TEXT_LIMITS[-1]
 
 
 def _text_lengths(message: Message) -> list[int]:

@@ -1,4 +1,4 @@
-"""A call in a few words, with its outcome, and how the files of a fold are named."""
+"""One-line headlines of tool calls with their outcome, and short file names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from midfold.compaction.local.tool_actions import few_hits, shows_content, telling_part
+from midfold.compaction.local.tool_actions import few_hits, shows_content, without_cd
 from midfold.compaction.local.tool_call import Action, ToolCallRecord
 from midfold.compaction.tracking.checks import check_of, verdict_of
 from midfold.compaction.tracking.commands import steps_of as commands_of
@@ -15,9 +15,10 @@ from midfold.transcript.tokens import estimate_text
 
 TOOLS_USED = "- Tools used: "
 IDS_SHARE = 0.04
-"""Share of the budget that call ids may take; the newest id of each tool is always named."""
-TOKENS_PER_TOOL, MAX_TOOLS = 500, 8
-"""Budget tokens for each tool that is listed, and the most tools."""
+"""Share of the budget that call ids may take; the newest id of each tool is always listed."""
+TOKENS_PER_TOOL = 500
+"""Budget tokens per listed tool."""
+MAX_TOOLS = 8
 STATED = "- The assistant said: "
 MAX_STATED = 2
 MAX_STATED_CHARS = 300
@@ -36,12 +37,17 @@ _UNBLOCKED = re.compile(
     re.I,
 )
 
-LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_CLOSING, LONGEST_PATH = 110, 200, 120, 60
+MAX_COMMAND_CHARS = 110
+MAX_SHORT_OUTPUT_CHARS = 200
+"""Maximum characters of an output that the headline includes as a whole."""
+MAX_CLOSING_CHARS = 120
+"""Maximum characters of a last line that the headline includes."""
+MAX_PATH_CHARS = 60
 ABOUT_FILES = ("read", "write", "patch", "search")
 """Families whose calls name a file."""
 WRITES = ("patch", "write")
 CLOSINGS = ("search", "list", "other", "web", "process")
-"""Families whose whole outcome is told."""
+"""Families whose whole outcome is included."""
 NO_OUTPUT = "no output"
 
 _RUN = re.compile(
@@ -53,81 +59,91 @@ _SCRIPT = re.compile(r"\b(?:python[0-9.]{0,5}|node|ruby|perl)(?: -\w{0,3})? (?:[
 _CHANGING = re.compile(r"\.replace\(|\.sub\(|\.write|open\([^)]{1,200}['\"][wa]")
 _PREPARING = re.compile(r"(?:import|from|const|require|#|//)\b|#")
 _HERE = re.compile(r"cat >(>?) ?([\w./~-]{1,200}) <<-? ?['\"]?\w{1,40}['\"]?$")
-"""Commands that run a script of several lines, and that write a file."""
+"""Commands that run a script of several lines, that change a file, and that write one with a here-document."""
 
 
-def call_headline(action: Action, look: ToolCallRecord, files: FileNames) -> str:
-    """A call in a few words, with its outcome."""
+def call_headline(action: Action, record: ToolCallRecord, files: FileNames) -> str:
+    """Return a headline of a call with its outcome."""
     if action.outcome == "failed":
-        return f"{_did(action, look, files)} → FAILED: {files.inside(action.error or action.detail)}"
+        return f"{_did(action, record, files)} → FAILED: {files.inside(action.error or action.detail)}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
-    if action.family == "shell" and shows_content(telling_part(look.command)):
-        closing = _short_output(look)
+    if action.family == "shell" and shows_content(without_cd(record.command)):
+        closing = _short_output(record)
     elif action.family == "shell":
-        closing = _short_output(look) or (closing.startswith(("ok ", "? ")) and _counts(look)) or closing or _last(look)
+        closing = (
+            _short_output(record) or (closing.startswith(("ok ", "? ")) and _counts(record)) or closing or _last(record)
+        )
     elif action.family == "search":
-        closing = few_hits(look) or closing
-    is_told = closing and not (closing == NO_OUTPUT and action.wrote)
-    return f"{_did(action, look, files)} → {files.inside(closing)}" if is_told else _did(action, look, files)
+        closing = few_hits(record) or closing
+    has_closing = closing and not (closing == NO_OUTPUT and action.wrote)
+    return f"{_did(action, record, files)} → {files.inside(closing)}" if has_closing else _did(action, record, files)
 
 
-def _short_output(look: ToolCallRecord) -> str:
-    """All that a command printed, if it is little."""
-    text = look.body.text.strip()
+def _short_output(record: ToolCallRecord) -> str:
+    """Return the whole output of a command if it is short."""
+    text = record.body.text.strip()
     if not text:
-        return "no matches" if look.body.exit_code == 1 else NO_OUTPUT
-    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+        return "no matches" if record.body.exit_code == 1 else NO_OUTPUT
+    return (
+        " / ".join(record.say(line, MAX_SHORT_OUTPUT_CHARS) for line in text.split("\n"))
+        if len(text) <= MAX_SHORT_OUTPUT_CHARS
+        else ""
+    )
 
 
-def _last(look: ToolCallRecord) -> str:
-    """Return the last line that a command printed: what came of it."""
-    last = look.body.text.rstrip().rpartition("\n")[2].strip()
-    return f"… {look.say(last, LONGEST_CLOSING)}" if 0 < len(last) <= LONGEST_CLOSING else ""
+def _last(record: ToolCallRecord) -> str:
+    """Return the last line of a command's output if it is short."""
+    last = record.body.text.rstrip().rpartition("\n")[2].strip()
+    return f"… {record.say(last, MAX_CLOSING_CHARS)}" if 0 < len(last) <= MAX_CLOSING_CHARS else ""
 
 
-def _counts(look: ToolCallRecord) -> str:
-    """What a check that passed counts, where its last line is that of one of its parts."""
-    kinds = (check_of(step) for step in commands_of(look.command) if step.words) if _RUN.search(look.command) else ()
+def _counts(record: ToolCallRecord) -> str:
+    """Return the counts of a check that passed, for runners whose last line covers only one part."""
+    kinds = (
+        (check_of(step) for step in commands_of(record.command) if step.words) if _RUN.search(record.command) else ()
+    )
     kind = next(filter(None, kinds), None)
-    verdict = verdict_of(look.body.text, kind, failed=False) if kind else None
+    verdict = verdict_of(record.body.text, kind, failed=False) if kind else None
     return f"passed ({verdict.counts})" if verdict and verdict.ok and verdict.counts else ""
 
 
-def _did(action: Action, look: ToolCallRecord, files: FileNames) -> str:
+def _did(action: Action, record: ToolCallRecord, files: FileNames) -> str:
     if action.family == "shell":
-        command = telling_part(look.command).strip()
+        command = without_cd(record.command).strip()
         first, _, rest = command.partition("\n")
         if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
             first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
         elif _SCRIPT.search(first):
-            first = f"{first} {_telling_line(rest)}".rstrip()
+            first = f"{first} {_key_line(rest)}".rstrip()
         if here := _HERE.match(first):
             wrote = f"{'added to' if here[1] else 'wrote'} {files.inside(here[2])}"
-            return "; $ ".join([wrote, *(look.say(files.inside(line), LONGEST_COMMAND) for line in _run_after(look))])
-        return f"$ {look.say(files.inside(first), LONGEST_COMMAND)}" if command else "ran a command"
+            return "; $ ".join(
+                [wrote, *(record.say(files.inside(line), MAX_COMMAND_CHARS) for line in _run_after(record))]
+            )
+        return f"$ {record.say(files.inside(first), MAX_COMMAND_CHARS)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
     for path in action.paths:
-        did = did.replace(look.path(path), files.first(path))
+        did = did.replace(record.path(path), files.first(path))
     return did
 
 
-def _run_after(look: ToolCallRecord) -> list[str]:
+def _run_after(record: ToolCallRecord) -> list[str]:
     """Return the last program that a command runs after it wrote a file: the outcome is that of this program."""
-    others = [" ".join(step.words) for step in commands_of(look.command)[1:] if step.words and not step.writes]
+    others = [" ".join(step.words) for step in commands_of(record.command)[1:] if step.words and not step.writes]
     return [line for line in others[-1:] if not line.startswith(("cat ", "chmod ", "echo ", "ls "))]
 
 
-def _telling_line(script: str) -> str:
-    """The line of a script that changes something; where none does, the first that is no preparation."""
+def _key_line(script: str) -> str:
+    """Return the first line of a script that changes something, or else the first that is not setup."""
     lines = [line.strip() for line in script.split("\n")]
     changing = (line for line in lines if _CHANGING.search(line))
     return next(changing, next((line for line in lines if line and not _PREPARING.match(line)), ""))
 
 
 class FileNames:
-    """How the files of a fold are told: by their paths first, after that by the shortest ends that no other has."""
+    """Display names of a fold's files: the path at first, then the shortest unique suffix."""
 
     def __init__(self, root: str, paths: Iterable[str]) -> None:
         self.root = root
@@ -140,47 +156,47 @@ class FileNames:
         }
 
     def inside(self, text: str) -> str:
-        """A text of the agent's or of its tools with paths told from the root."""
+        """Make paths in a text relative to the root."""
         return text.replace(self.root, "") if self.root else text
 
     def first(self, path: str) -> str:
-        """The path from the root, or the telling end of a long one."""
+        """Return the path relative to the root; of a long one, the last three components."""
         inside = path.removeprefix(self.root)
-        return inside if len(inside) <= LONGEST_PATH else "/".join(inside.split("/")[-3:])
+        return inside if len(inside) <= MAX_PATH_CHARS else "/".join(inside.split("/")[-3:])
 
-    def again(self, action: Action | None, head: str) -> tuple[str, str]:
-        """The file that a head names, and the head where that file was told before."""
+    def short_headline(self, action: Action | None, headline: str) -> tuple[str, str]:
+        """Return the file that a headline names, and the headline for use after that file was already named."""
         path = action.paths[0] if action is not None and action.family in ABOUT_FILES and action.paths else ""
         inside, first = path.removeprefix(self.root), self.first(path)
-        if not path or first not in head:
-            return "", head
+        if not path or first not in headline:
+            return "", headline
         end = self._ends.get(inside, inside)
         end = end if len(end) < len(first) else first
-        return inside, head.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
+        return inside, headline.replace(first, end, 1).replace(f"{end} lines ", f"{end} ", 1)
 
 
 def _ends_of_path(path: str) -> Iterator[str]:
-    """What a path ends in, the shortest first."""
+    """Yield the suffixes of a path, shortest first."""
     place = len(path)
     while (place := path.rfind("/", 0, place)) > 0:
         yield path[place + 1 :]
     yield path
 
 
-def is_in_headline(action: Action, look: ToolCallRecord) -> bool:
-    """Whether all that counts of a call is how it ended: tests, builds, linters, commits that went well, plans."""
+def is_in_headline(action: Action, record: ToolCallRecord) -> bool:
+    """Return whether the headline suffices: plans, failed writes, successful tests, builds, linters and commits."""
     if action.family == "plan" or (action.family in WRITES and action.outcome == "failed"):
         return True
-    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(look.command):
+    if action.family != "shell" or action.outcome == "failed" or not _RUN.search(record.command):
         return False
-    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(look.command) if step.words)
+    return any(check_of(step) or step.words[:2] in _RECORDS for step in commands_of(record.command) if step.words)
 
 
-# Anchors of the summary without a model: call ids and stated blockers.
+# Call ids and stated blockers of the built-in summary.
 
 
 def tools_used(messages: Iterable[Message], budget: int) -> str:
-    """Return one line with the tools that were called, how often, and the ids of their calls, the newest first."""
+    """Return one line with the tools called, their counts, and their call ids, newest first."""
     parts = [part for message in messages if message.kinds & CALL for part in message.parts]
     ids: dict[str, list[str]] = {}
     for part in parts:
@@ -207,10 +223,9 @@ def _ids_text(ids: Sequence[str], left: float) -> str:
 
 
 def stated_blockers(sentences: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
-    """Return the newest sentences in which the assistant says what blocks it, quoted, unless it said later that nothing
-    does.
+    """Return the newest sentences in which the assistant states a blocker that it did not later call resolved.
 
-    `earlier` are such lines of an earlier summary.
+    `earlier` are lines of an earlier summary.
     """
     found = [line for line in earlier if line.startswith(STATED)]
     for sentence in sentences:

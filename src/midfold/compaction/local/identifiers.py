@@ -1,12 +1,11 @@
-"""Names in text: words that mean one thing in this project and that nobody can guess, and how likely each is needed.
+"""Find names in text: project-specific identifiers, and the probability that a later turn needs each.
 
-Rules of this file:
-1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen,
-   a capital in the middle, a `#` before a number, or it is a long number.
-2. Text is cut into chunks by one linear pattern; each chunk is judged once and remembered.
-3. How likely a later turn needs a name is a logistic model with a few dozen constants, learned offline by
-   `python -m bench.fit_ledger` from the real future of half of the shared conversations. What is judged here is what
-   a summary selects by; the measure that judges it has a definition of its own.
+A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen, a
+capital in the middle, a `#` before a number, or it is a long number. One linear pattern splits text into chunks; each
+chunk is classified once and cached.
+
+The probability is a logistic model whose constants `python -m bench.fit_ledger` fits to what followed in half of the
+shared conversations. Summaries select by it; the benchmark that scores them defines names independently.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import msgspec
 from midfold.transcript import jsonio
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 
-# Words of prose: what says what a name is.
+# Prose words, which explain a name.
 
 _ENGLISH = (
     "the and for are but not you all any can had her was one our out has him his how its may new now old see two way "
@@ -45,11 +44,11 @@ _WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[A-Za-z][a-z]{2,40}(?![\w/\\(]|[.@=-]\
 _LABEL = re.compile(r"(?<![\w./-])[A-Za-z][\w-]{2,40}[\"'`*]{0,3}:(?=[\s\"'`\[({*])")
 _FIGURE = re.compile(r"(?=[a-f]*+[0-9])[0-9a-f][\w.,%-]{0,80}+")
 _PATH = re.compile(r"\*?[\w.@~-]*+/[\w./@~+-]++")
-MOST_FIGURES = 8
+MAX_ROW_NUMBERS = 8
 
 
 def binds(text: str) -> bool:
-    """Whether a text says what the names in it are."""
+    """Return whether a text explains the names in it."""
     seen = ""
     for match in _WORD.finditer(text):
         word = match.group().lower()
@@ -61,13 +60,13 @@ def binds(text: str) -> bool:
 
 
 def _is_row(text: str) -> bool:
-    """Whether a text is nothing but figures and the path they are of."""
+    """Return whether a text consists of numbers and the path they belong to."""
     *figures, path = text.split() or [""]
-    return 0 < len(figures) <= MOST_FIGURES and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
+    return 0 < len(figures) <= MAX_ROW_NUMBERS and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
 
 
 class Shape(IntEnum):
-    """What a name looks like."""
+    """Lexical shapes of a name."""
 
     PATH = 0
     URL = 1
@@ -87,16 +86,15 @@ class Name(NamedTuple):
     text: str
     shape: Shape
     words: tuple[str, ...]
-    """What it is made of, in lower case."""
+    """Subwords in lower case."""
 
 
-SHORTEST, LONGEST = 4, 200
+MIN_NAME_CHARS = 4
 _RUN = "(?<![A-Za-z0-9_~/@.+-])[A-Z]?[a-z]*+(?:[A-Z0-9_~/@.+-][A-Za-z0-9_~/@.+-]{1,200}+"
 CHUNK = re.compile(rf"#[0-9]{{1,7}}+(?!\w)|{_RUN}|://[^\s\"'`<>()\[\]{{}}\\,;|]{{3,300}}+)", re.ASCII)
-"""A run of characters that names are made of, with one that ordinary words do not have behind their first letter; or
-the number of an issue."""
+"""A run of name characters with at least one that prose words lack after their first letter; or an issue number."""
 _PLAIN_CHUNK = re.compile(f"{_RUN})")
-"""The same for text without numbers of issues and addresses: faster by a third."""
+"""The same without issue numbers and URLs: a third faster."""
 _NUMBER = re.compile(r"[0-9]{4,}")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){1,3}(?:[-+.]?[a-z][\w.]*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}\w*")
 _HEX = re.compile(r"[0-9a-f]{7,64}")
@@ -108,32 +106,32 @@ _FLAG = re.compile(r"--[A-Za-z][\w-]+")
 _FILE = re.compile(r"[\w.@+-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}")
 
 _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
-"""A file with the number of a line behind it, as searches print the lines around a hit."""
+"""A file followed by a line number, as search tools print context lines."""
 
 
 _DEFINES = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
-"""A constant and the beginning of its value, in a line of any language."""
+"""A constant and the beginning of its value, in any language."""
 _VALUED = re.compile(
     r"([A-Z](?<!\w[A-Z])[A-Z0-9]*_[A-Z0-9_]+)(?:: ?\w{1,20})? ?= ?"
     r"(\"[^\"`\n]{1,60}\"|'[^'`\n]{1,60}'|-?[0-9][\w.]{0,20})(?=[;,)`\s]|$)"
 )
-"""A constant and its value, apart, where all of it is in sight."""
+"""A constant and its complete value."""
 _ANY_CONSTANT = re.compile(r"_[A-Z0-9_]{0,60}+(?:: ?\w{1,20})? ?= ?[\"'0-9-]")
-"""What a text has that has one: to look for it costs a tenth."""
+"""Cheap prefilter for `_VALUED`: ten times faster."""
 
 
 def defines_constant(line: str) -> bool:
-    """Whether a line gives a constant a value, be it only begun: what is worth telling as it stands."""
+    """Return whether a line assigns a value to a constant, even if the value is incomplete."""
     return "_" in line and _DEFINES.search(line) is not None
 
 
 def constants(text: str) -> dict[str, str]:
-    """The constants that a text gives a value, and the last value of each."""
+    """Return the constants that a text assigns, each with its last value."""
     return dict(_VALUED.findall(text)) if _ANY_CONSTANT.search(text) else {}
 
 
 def names(text: str) -> Iterator[tuple[str, int]]:
-    """Every name of a text with the place where its chunk begins."""
+    """Yield every name in a text with the offset of its chunk."""
     for match in CHUNK.finditer(text):
         name = judge_name(match.group())
         if name is not None:
@@ -142,7 +140,7 @@ def names(text: str) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=1 << 15)
 def judge_name(chunk: str) -> Name | None:
-    """The name a chunk of text is, without the punctuation around it; None for words of prose."""
+    """Return the name in a chunk of text without surrounding punctuation, or None for prose."""
     if chunk.startswith("http") and "://" in chunk:
         return _name(chunk.rstrip(".:!?*_~/"), Shape.URL)
     if chunk.startswith("#"):
@@ -152,7 +150,7 @@ def judge_name(chunk: str) -> Name | None:
         text = text.lstrip("+-@")
     if "-" in text and (numbered := _NUMBERED.match(text)):
         text = numbered.group(1)
-    if len(text) < SHORTEST:
+    if len(text) < MIN_NAME_CHARS:
         return None
     shape = _shape(text)
     return None if shape is None else _name(text, shape)
@@ -196,29 +194,29 @@ def _is_path(text: str) -> bool:
 
 
 def parts(name: str) -> Iterator[str]:
-    """The name and what it ends in: who has `/repo/src/a.py` has `src/a.py` and `a.py`, too."""
+    """Yield the name and its suffixes: `/repo/src/a.py` also yields `src/a.py` and `a.py`."""
     yield name
     for mark in "/.":
         rest = name
         while mark in rest:
             rest = rest.partition(mark)[2]
-            if len(rest) >= SHORTEST:
+            if len(rest) >= MIN_NAME_CHARS:
                 yield rest
 
 
-# Who said which name, how often, and when last: the counts that a name's worth is made of.
+# Counts of each name by speaker and position, the inputs of `worth`.
 
 
 USER, SAID, CALLED, RESULT = range(4)
-"""Who speaks: a user, the assistant, the assistant in the arguments of a call, a tool."""
+"""Speakers: a user, the assistant, the assistant in call arguments, a tool."""
 LONGEST_TEXT = 200_000
-LONGEST_CUT = 200
-"""Characters of half a line that are left out where a text is cut."""
+MAX_PARTIAL_LINE_CHARS = 200
+"""Maximum characters of a partial line dropped at a cut."""
 _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 
 
 class NameCounts(msgspec.Struct, eq=False, gc=False):
-    """What is known about one name."""
+    """Counts of one name."""
 
     text: str
     shape: Shape
@@ -233,12 +231,12 @@ class NameCounts(msgspec.Struct, eq=False, gc=False):
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """How many texts have it, by who speaks in them."""
+        """Return the number of texts with the name, by speaker."""
         return self.by_user, self.by_assistant, self.in_calls, self.in_results
 
 
 class IdentifierCounts(dict[str, NameCounts | None]):
-    """The names of a conversation, counted as it is read: by every chunk of text that was met, None for prose."""
+    """Counts of all names in a conversation, keyed by chunk of text; None for prose."""
 
     def __init__(self) -> None:
         self.entries: dict[str, NameCounts] = {}
@@ -252,7 +250,7 @@ class IdentifierCounts(dict[str, NameCounts | None]):
         return entry
 
     def find(self, text: str) -> tuple[NameCounts, ...]:
-        """The names of a text, in order."""
+        """Return the names in a text, in order."""
         pattern = CHUNK if "#" in text or "://" in text else _PLAIN_CHUNK
         chunks = pattern.findall(text)
         if len(chunks) > 1:
@@ -261,7 +259,7 @@ class IdentifierCounts(dict[str, NameCounts | None]):
         return () if entry is None else (entry,)
 
     def count(self, entries: set[NameCounts], index: int, who: int) -> None:
-        """Notes that the text of a message has these names."""
+        """Count these names for one text of a message."""
         for entry in entries:
             if entry.last != index:
                 entry.last = index
@@ -280,12 +278,13 @@ class IdentifierCounts(dict[str, NameCounts | None]):
 
 INTERCEPT = -3.19
 SINCE_LAST = -0.25
-"""Learned: -0.40. The newest names are the tail's, which the ledger need not tell; with less weight on what is new it
-keeps as much in all, and more of what was last said long ago."""
+"""Fitted: -0.40. Lower, because the newest names are in the tail, which the summary need not repeat; the same number of
+names is kept in total, and more of the old ones.
+"""
 NEVER_BY_ASSISTANT = -1.21
 MORE_MESSAGES = -0.18
 BY_COUNT = (0.14, 0.67, 0.65, 0.22)
-"""By who spoke: a user, the assistant, the assistant in a call, a tool."""
+"""Weights by speaker: a user, the assistant, the assistant in a call, a tool."""
 BY_USER = 0.54
 IN_RESULT = -1.07
 TOPICAL = 0.38
@@ -308,7 +307,10 @@ BY_SHAPE = {
 
 
 def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
-    """How likely a name is needed after so many messages, of which the newest have these words."""
+    """Return the probability that a name is needed later.
+
+    `length` is the number of messages, `recent` the subwords of the newest ones.
+    """
     score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * log1p(length - entry.last)
     score += LENGTH * log1p(len(entry.text))
     if entry.by_user:
@@ -333,24 +335,24 @@ def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
 
 
 def subwords(text: str) -> Iterator[str]:
-    """The words that names are made of, in lower case."""
+    """Yield the subwords of a name, in lower case."""
     return map(str.lower, _SUBWORD.findall(text))
 
 
-def readable(message: Message, room: int) -> Iterator[tuple[int, str]]:
-    """The texts of a message, and who speaks in each."""
+def readable(message: Message, max_chars: int) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a message with their speakers, each truncated to about `max_chars` characters."""
     for part in message.parts:
         if isinstance(part, Text):
             who = USER if message.role == "user" else SAID if message.role == "assistant" else RESULT
-            yield who, _ends(part.text, room)
+            yield who, _ends(part.text, max_chars)
         elif isinstance(part, ToolCall):
-            yield CALLED, _ends(arguments_text(part.arguments), room)
+            yield CALLED, _ends(arguments_text(part.arguments), max_chars)
         elif isinstance(part, ToolResult):
-            yield RESULT, _ends(part.text, room)
+            yield RESULT, _ends(part.text, max_chars)
 
 
 def arguments_text(arguments: str) -> str:
-    """The arguments of a call as people read them: a line for each value, with real line breaks."""
+    """Return call arguments as readable text: one value per line, with real line breaks."""
     try:
         value = jsonio.decode(arguments) if len(arguments) <= LONGEST_TEXT else None
     except jsonio.NotJSON:
@@ -366,9 +368,12 @@ def _plain(value: object) -> str:
     return jsonio.encode(value).decode("utf-8", "replace").replace("\\n", "\n")
 
 
-def _ends(text: str, room: int) -> str:
-    if len(text) <= room:
+def _ends(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
-    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
-    last, first = head.rfind("\n", max(len(head) - LONGEST_CUT, 0)), tail.find("\n", 0, LONGEST_CUT)
+    head, tail = text[: max_chars * 2 // 3], text[len(text) - max_chars // 3 :]
+    last, first = (
+        head.rfind("\n", max(len(head) - MAX_PARTIAL_LINE_CHARS, 0)),
+        tail.find("\n", 0, MAX_PARTIAL_LINE_CHARS),
+    )
     return f"{head[:last] if last >= 0 else head}\n{tail[first + 1 :]}"

@@ -1,20 +1,15 @@
-"""Which lines of a fold are told: the agent's findings and the user's words first, then what is worth most per token.
+"""Select the lines of a fold for a summary: user requests and assistant findings first, then by value per token.
 
-Rules of this file:
-1. What the user asked for comes first, a line an ask; then what the agent found, decided or reported; both have a
-   share of the budget, those of earlier folds included. Then calls and the lines of their results.
-2. Under one step stand few lines, some more where everything else is included. A summary may be shorter than its
-   budget.
-3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
-   is only handed on less. A sentence of the agent's counts by what it tells, too, less where its words are told
-   already or said again later, where it only supposes something or goes on with another; one that only announces a
-   call counts nothing.
-4. The value of a constant, how a call failed, and what an edit put there are told before other lines: nobody can guess
-   them.
-5. No line is included twice, and few that differ from each other only in numbers and quoted strings.
-6. What was looked at before the last change of a file comes last, but for constants, and so does a look of which
-   nothing is told.
-7. The same fold and budget give the same lines.
+1. One line of each user message comes first, then the assistant's findings, decisions and reports, each within a share
+   of the budget, earlier folds included. Calls and lines of their results follow.
+2. The number of lines per step is limited, and less so in the last pass. A summary may be shorter than its budget.
+3. Each name counts once. A line that explains its names is worth more, a field without a value less. Assistant
+   sentences are also worth something for their text: less if their words are already included or repeated later, if
+   they are hedged or refer back; nothing if they only announce a call.
+4. Values of constants, reasons of failures and the text that edits insert precede other lines: they cannot be guessed.
+5. No line is included twice; lines that differ only in numbers and quoted strings are limited.
+6. Reads before the last file change come last, except constants; so do reads without an included line.
+7. The result is deterministic.
 """
 
 from __future__ import annotations
@@ -31,48 +26,59 @@ from midfold.compaction.local.identifiers import NameCounts, binds, defines_cons
 from midfold.compaction.local.outcome import NOT_RUN
 from midfold.transcript.tokens import estimate_each, estimate_text
 
-NAMED = 100.0
-"""What the names of a line count beside what it says."""
+NAME_WEIGHT = 100.0
+"""Weight of a line's names relative to its text."""
 SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
-"""A line break and what stands before a line."""
-LEAST_LEFT = 3
-"""Tokens; with no more left, nothing is told any more."""
-UNBOUND = 0.4
-MOST_ALIKE = 3
-"""Lines that differ in nothing but their numbers."""
-ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
-"""Of the budget, for a line of each ask, and for that and what the agent said for its own sake; beyond that its
-sentences count by their names."""
-MOST_READ, MOST_LINES = 4, 8
-"""Lines under a step that reads, and under another."""
-MAX_READ_LINES, MAX_LINES = 16, 24
-"""The same where everything else is included."""
-OLDEST, NEWEST = 0.6, 1.4
-OLDEST_SPEECH, NEWEST_SPEECH = 0.75, 1.3
-"""What the age of a step makes of its worth; of what was said, less."""
-SHORT_ASK = 600
-"""Characters; a longer message of the user's is told by its beginning and by what it demands."""
-LONGEST_CALL = 120
-"""Characters of a sentence that announces a call."""
+"""Tokens of a line break and indentation."""
+MIN_LEFT_TOKENS = 3
+"""Minimum tokens left; below that the selection stops."""
+UNEXPLAINED_FACTOR = 0.4
+MAX_SIMILAR_LINES = 3
+"""Maximum number of lines that differ only in numbers and quoted strings."""
+USER_SHARE = 0.35
+"""Share of the budget for the first line of each user message."""
+SPEECH_SHARE = 0.6
+"""Share of the budget for that and assistant sentences; beyond it, sentences count by their names only."""
+FIRST_PASS_READ_LINES = 4
+"""Maximum lines per step that reads."""
+FIRST_PASS_LINES = 8
+"""Maximum lines per other step."""
+LAST_PASS_READ_LINES = 16
+LAST_PASS_LINES = 24
+"""The same limits in the last pass."""
+OLDEST_FACTOR = 0.6
+NEWEST_FACTOR = 1.4
+"""Multipliers for the oldest and the newest step; others are interpolated."""
+OLDEST_SPEECH_FACTOR = 0.75
+NEWEST_SPEECH_FACTOR = 1.3
+"""The same for user and assistant messages."""
+MAX_SHORT_MESSAGE_CHARS = 600
+"""Maximum characters of a user message whose lines all count; of a longer one its beginning and its demands do."""
+MAX_INTENT_CHARS = 120
+"""Maximum characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
-PER_TOKEN = {"ask": 2.0, "demand": 0.8, "other": 0.0}
-"""What a token of the user's words is worth beside its names."""
-SAID, FOUND, SAID_LATER = 4.0, 1.8, 1.0
-"""What a token of the agent's words is worth beside its names; more where they tell what was found or done, less by how
-much of them is said again later."""
-DOUBTED = 0.5
+USER_VALUES = {"ask": 2.0, "demand": 0.8, "other": 0.0}
+"""Value of a token of the user's text, apart from names."""
+SPEECH_VALUE = 4.0
+"""Value of a token of the assistant's text, apart from names."""
+FINDING_FACTOR = 1.8
+"""Multiplier for sentences that state a finding or an action."""
+REPEATED_DECAY = 1.0
+"""Decay by the share of words that are repeated later."""
+HEDGED_FACTOR = 0.5
 """Multiplier for hedged sentences."""
 MIN_REMARK_WORDS = 9
-"""Words of a remark between two calls that names nothing; a shorter one ("Found the issue.") says nothing alone."""
+"""Minimum words of a remark between two calls without names; shorter ones ("Found the issue.") mean nothing alone."""
 MAX_ANTECEDENTS = 3
-"""Sentences before one that refers back which are included with it."""
-NEW_WORDS = 0.5
-"""How much it counts that a sentence has words which are not told yet."""
-OF_READ_FILES, OF_STALE = 0.2, 0.03
-"""What the names count that stand in a file which was read, of which there are very many; and in what is stale: so
-little that they come last."""
-HEADS = {
+"""Maximum number of preceding sentences included with one that refers back."""
+NEWNESS_EXPONENT = 0.5
+"""Exponent of the share of new words in a sentence."""
+READ_FILE_FACTOR = 0.2
+"""Multiplier for names in files that were read, which are very many."""
+STALE_FACTOR = 0.03
+"""Multiplier for names in stale steps, so that they come last."""
+HEADLINE_VALUES = {
     "act": 90.0,
     "wrote": 0.35,
     "failed": 0.25,
@@ -82,26 +88,34 @@ HEADS = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED, ERROR, DEFINES, VALUE = 0.008, 0.05, 5.0, 0.02
+ADDED_VALUE = 0.008
+ERROR_VALUE = 0.05
+CONSTANT_VALUE = 5.0
+LITERAL_VALUE = 0.02
+"""Values of a token of an added line, an error line, a constant definition, and a line with a literal."""
 MAX_CONSTANTS = 4
-"""Constants in one result that are worth more than other lines; more of them are a list."""
-EDITED, EDITED_SHARE = 1.0, 0.12
-FAILED, FAILED_SHARE = 3.0, 0.25
-"""What a token is worth of the lines that say most of an edit, and of a line on a call that failed, and how much of the
-budget they may take for that."""
-WORTH_A_RUN = 0.02
-"""Of the budget: what must be free again so that lines are looked for once more."""
-UNSEEN = 3.0
-"""What a token is worth that says something of the newest results, where the messages that stay do not show it."""
-ON_TOPIC = 100.0
-"""For each token of a line that is about what was asked to be kept."""
+"""Maximum constants of one result that get extra value; more of them are a list."""
+EDIT_VALUE = 1.0
+"""Value of a token of an edit's most informative lines."""
+EDIT_SHARE = 0.12
+"""Maximum share of the budget for these lines."""
+FAILURE_VALUE = 3.0
+"""Value of a token of a failure's headline."""
+FAILURE_SHARE = 0.25
+"""Maximum share of the budget for these headlines."""
+MIN_FREED_SHARE = 0.02
+"""Share of the budget that must be freed to justify another pass."""
+UNSEEN_VALUE = 3.0
+"""Value of a token about the outcome of a newest call whose result may be truncated."""
+FOCUS_VALUE = 100.0
+"""Value of a token in a line that matches the requested focus."""
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
-"""A line of any text that demands something: documents are full of what somebody wants or needs."""
-# The next eight are for text in small letters: to look for both is several times as slow.
+"""A demand in any text. Stricter than WISH: documents often contain "want" and "need"."""
+# The next eight patterns expect lower-case text: ignoring case is several times slower.
 WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
-"""A sentence that the user typed and that asks for something, however politely."""
+"""A sentence of the user's that requests something."""
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
@@ -125,21 +139,21 @@ _FINDING = re.compile(
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
     r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]"
 )
-_DOUBT = re.compile(
+_HEDGE = re.compile(
     r"\b(?:maybe|might|perhaps|i think|seems?|should work|let me|wait|hmm|probably|possibly|could be)\b|\?$"
 )
-_LEANS = re.compile(
+_REFERS_BACK = re.compile(
     r"(?:(?:actually|wait|good|great|ok|okay|hmm|yes|no|now|perfect|right|well)[,!.:]? ){0,2}"
     r"(?:so|however|that|it(?! turns out)|but|this|these|those|still|which|they|also|and|because|then|both|same|here)\b"
 )
-"""How a sentence opens that refers to what stands before it."""
+"""The opening of a sentence that refers back to the one before it."""
 _PROSE = re.compile(r"\b[a-z']{2,30}+,? [a-z'`\"]{2,30}+")
-"""What a bracket or a decorator has not: two words in a row."""
+"""Two words in a row, which brackets and decorators do not have."""
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback")
 _OUTCOME = re.compile(r"[0-9]|error|fail|pass|success|warn|expected|got|found|called|missing|not ")
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
-"""A value: what nobody can guess from the names around it."""
+"""A value, which cannot be guessed from the names around it."""
 _IMPORTS = re.compile(
     r"(?:import|from|use|using|#include|require|export \* from)\b.*|[\w.]{0,20} ?[\"'][\w@./-]+[\"'][,;)]?"
 )
@@ -147,10 +161,10 @@ _DIGITS = re.compile(r"[0-9]+")
 _QUOTED = re.compile(r"\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|`[^`\n]{1,200}`")
 _WORD = re.compile(r"[a-z_]\w{3,}+|[0-9]{2,}+")
 _PLAIN_WORD = re.compile(r"[a-z_][a-z0-9_]{3,}+|[0-9]{2,}+")
-"""The same for text in ASCII: faster by a quarter."""
+"""The same for ASCII text: a quarter faster."""
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
-"""A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
+"""A field without a literal value, or a directory entry."""
 _READS = re.compile(
     r"(?:read|searched|listed|found|looked)\b|"
     r"\$ (?:cat (?!>)|sed -n|head|tail|grep|rg|ls|find|nl|git (?:show|diff|log))"
@@ -158,45 +172,45 @@ _READS = re.compile(
 
 
 class LineSelection:
-    """Lines within a budget, and the names that a reader has with them."""
+    """Lines selected within a budget, and the names they cover."""
 
     def __init__(
-        self, reading: FoldReader, steps: list[FoldStep], budget: int, told: str = "", *, only_names: bool = False
+        self, reader: FoldReader, steps: list[FoldStep], budget: int, included: str = "", *, only_names: bool = False
     ) -> None:
-        self.reading = reading
+        self.reader = reader
         self.left = float(budget)
         self._only_names = only_names
         self._speech_left = budget * SPEECH_SHARE
-        recent = frozenset(reading.recent)
-        self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
+        recent = frozenset(reader.recent)
+        self.worths = {entry: worth(entry, reader.length, recent) for entry in reader.census.entries.values()}
         self.covered: set[NameCounts] = set()
-        self._cover(reading.seen)
-        self._cover(reading.names(told))
+        self._cover(reader.seen)
+        self._cover(reader.names(included))
         self.chosen: dict[FoldStep, set[int]] = {}
-        """The lines of each step that is told."""
-        self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
-        self._told.update(sentence.lstrip("-*# ") for sentence in sentences(told))
+        """Indexes of the included lines of each included step."""
+        self._included = Counter(key for line in included.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
+        self._included.update(sentence.lstrip("-*# ") for sentence in sentences(included))
         self._files: set[str] = set()
-        """Those that steps which are told name."""
-        self._topic = frozenset(subwords(reading.ask.focus or ""))
+        """Files named by included steps."""
+        self._topic = frozenset(subwords(reader.request.focus or ""))
         self._last_said = {} if only_names else _last_said(steps)
-        self._told_words = set() if only_names else set(_words(told))
-        lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
+        self._included_words = set() if only_names else set(_words(included))
+        lines = self._candidates(steps, budget) if budget > MIN_LEFT_TOKENS else []
         if not only_names:
-            self._run([line for line in lines if line.step.kind == Kind.USER and line.first == 0], budget * ASKS_SHARE)
+            self._run([line for line in lines if line.step.kind == Kind.USER and line.first == 0], budget * USER_SHARE)
             said = [line for line in lines if line.step.kind in SPEECH]
             self._weigh(said)
             self._run(said, self._speech_left)
         self._run(lines, self.left)
         self._run(lines, self.left, is_last=True)
-        if not only_names and self._drop_leads(lines) > budget * WORTH_A_RUN:
+        if not only_names and self._drop_lead_ins(lines) > budget * MIN_FREED_SHARE:
             self._run(lines, self.left, is_last=True)
 
-    def _drop_leads(self, lines: list[Line]) -> float:
-        """Takes back what the agent said to lead over to lines that are not told: their room is free again."""
-        leads = [line for line in lines if line.step in self.chosen and _leads_over(line)]
+    def _drop_lead_ins(self, lines: list[Line]) -> float:
+        """Remove lead-in sentences whose following line is not included; return the tokens freed."""
+        lead_ins = [line for line in lines if line.step in self.chosen and _is_lead_in(line)]
         left = self.left
-        for line in leads:
+        for line in lead_ins:
             places = self.chosen.get(line.step, set())
             if line.first in places and line.last + 1 not in places:
                 places.remove(line.first)
@@ -207,34 +221,36 @@ class LineSelection:
         return self.left - left
 
     def _cover(self, entries: set[NameCounts] | tuple[NameCounts, ...]) -> None:
-        known = self.reading.census.entries
+        known = self.reader.census.entries
         for entry in entries:
             if entry not in self.covered:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
     def _candidates(self, steps: list[FoldStep], budget: int) -> list[Line]:
-        """The lines that can be told. Where that is too many, they are judged here, else when one may be next."""
+        """Return the candidate lines. Judge them here if they are too many, otherwise later, on demand."""
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
-        _price_heads(steps)
-        failures = _newest_failures(steps, budget * FAILED_SHARE)
-        _limit_edits(steps, budget * EDITED_SHARE)
+        _price_headlines(steps)
+        failures = _newest_failures(steps, budget * FAILURE_SHARE)
+        _limit_edits(steps, budget * EDIT_SHARE)
         for number, step in enumerate(steps):
-            oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
+            oldest, newest = (
+                (OLDEST_SPEECH_FACTOR, NEWEST_SPEECH_FACTOR) if step.kind in SPEECH else (OLDEST_FACTOR, NEWEST_FACTOR)
+            )
             step.age = oldest + (newest - oldest) * number / last
-            if step.head:
-                head = Line(step, -1, -1, step.head_names)
-                step.head_base = _head_base(step, step in failures)
-                head.base = step.head_base * step.age
-                head.cost = step.head_cost
-                head.is_judged = True
-                if step.at in self.reading.fold:
-                    found.append(head)
+            if step.headline:
+                headline = Line(step, -1, -1, step.headline_names)
+                step.headline_value = _headline_value(step, step in failures)
+                headline.base = step.headline_value * step.age
+                headline.cost = step.headline_cost
+                headline.is_judged = True
+                if step.at in self.reader.fold:
+                    found.append(headline)
             is_read = step.action is not None and step.action.family == "read"
             is_look = step.action is not None and step.action.family in LOOKS
-            step.is_unseen = step.kind == Kind.CALL and self.reading.may_be_cut(step.at) and not is_look
+            step.is_unseen = step.kind == Kind.CALL and self.reader.may_be_cut(step.at) and not is_look
             if not self._only_names:
-                step.names_count = OF_STALE if step.is_stale else OF_READ_FILES if is_read else 1.0
+                step.names_count = STALE_FACTOR if step.is_stale else READ_FILE_FACTOR if is_read else 1.0
             step.length = sum(map(len, step.rows)) if step.kind == Kind.USER else 0
             found += step.lines
         if self._topic or len(found) > budget * CANDIDATES_PER_TOKEN:
@@ -247,7 +263,7 @@ class LineSelection:
         return found
 
     def _judge_all(self, found: list[Line], budget: int) -> list[Line]:
-        """The lines that are worth most, judged."""
+        """Judge all lines and return the most valuable ones."""
         lines = [line for line in found if not line.is_judged]
         for line in lines:
             line.base = self._base(line)
@@ -260,7 +276,7 @@ class LineSelection:
             line.cost = tokens + LINE_TOKENS
         for line in found:
             if self._topic and not self._topic.isdisjoint(subwords(line.text)):
-                line.base += ON_TOPIC * line.cost
+                line.base += FOCUS_VALUE * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
             said = [line for line in found if line.step.kind in SPEECH]
             rest = (line for line in found if line.step.kind not in SPEECH)
@@ -270,7 +286,7 @@ class LineSelection:
         return found
 
     def _judge(self, line: Line) -> None:
-        """Weighs a line; where it may be next even so, finds out whether it says what its names are."""
+        """Compute the value of a line; on the second call, find out whether it explains its names."""
         if line.is_weighed:
             self._bind(line)
         else:
@@ -283,29 +299,29 @@ class LineSelection:
                 line.is_weighed = True
 
     def _base(self, line: Line) -> float:
-        """What a line is worth beside its names."""
+        """Return the value of a line apart from its names."""
         return (self._said_worth(line) if line.step.kind == Kind.SAID else _worth(line)) * line.step.age
 
     def _said_worth(self, line: Line) -> float:
-        """What a sentence of the agent's is worth beside its names: nothing where it only announces a call."""
+        """Return the value of an assistant sentence apart from its names; zero if it only announces a call."""
         step, text = line.step, line.text
         low = text.lower()
         line.is_intent = _is_intent(line, low) or _lacks_referent(line, low)
         if line.is_intent or _EMPTY.fullmatch(low) or not _PROSE.search(low):
             return 0.0
-        worth = SAID * len(text) / 4 * (FOUND if _FINDING.search(low) else 1.0)
-        worth *= DOUBTED if _DOUBT.search(low) and not step.is_answer else 1.0
+        worth = SPEECH_VALUE * len(text) / 4 * (FINDING_FACTOR if _FINDING.search(low) else 1.0)
+        worth *= HEDGED_FACTOR if _HEDGE.search(low) and not step.is_answer else 1.0
         last, at, words = self._last_said, step.at, line.words
         later = sum([last[word] > at for word in words]) / max(len(words), 1)
-        return worth * exp(-SAID_LATER * later)
+        return worth * exp(-REPEATED_DECAY * later)
 
     def _newness(self, line: Line) -> float:
-        """How much of a sentence has words that are not told yet."""
-        new = len(line.words - self._told_words)
-        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEW_WORDS)
+        """Return a multiplier for the share of words in a sentence that are not included yet."""
+        new = len(line.words - self._included_words)
+        return float(((new + 0.3) / (len(line.words) + 0.3)) ** NEWNESS_EXPONENT)
 
     def _bind(self, line: Line) -> None:
-        """Whether a line says what its names are, if need be with the one before or behind it."""
+        """Find out whether a line explains its names, extending it by a neighboring line if necessary."""
         line.is_judged = True
         if line.step.kind == Kind.CALL and line.first >= 0:
             self._widen(line)
@@ -325,7 +341,7 @@ class LineSelection:
             line.cost = estimate_text(line.text) + LINE_TOKENS
 
     def _widen(self, line: Line) -> None:
-        """Takes the line before or behind along where a line does not say what its names are."""
+        """Extend a line that does not explain its names by the line before or after it."""
         rows, place = line.step.rows, line.first
         bare = _without_number(rows[place])
         if _FIELD.fullmatch(bare) or _IMPORTS.fullmatch(bare.removeprefix("+ ")):
@@ -341,7 +357,7 @@ class LineSelection:
         line.binds = False
 
     def _names_worth(self, line: Line) -> float:
-        """What the names of a line are worth that a reader does not have yet."""
+        """Return the value of the line's names that are not covered yet."""
         covered, worths, named = self.covered, self.worths, 0.0
         for entry in line.names:
             if entry not in covered:
@@ -349,49 +365,49 @@ class LineSelection:
         return named
 
     def _gain(self, line: Line) -> float:
-        return self._price(line, self._names_worth(line), self._speech_left > 0, is_told=True)[0]
+        return self._price(line, self._names_worth(line), self._speech_left > 0, is_included=True)[0]
 
-    def _price(self, line: Line, named: float, has_speech: bool, *, is_told: bool) -> tuple[float, float]:
-        """What a line adds and what it costs, with the line of its step where that is not told yet."""
+    def _price(self, line: Line, named: float, has_speech: bool, *, is_included: bool) -> tuple[float, float]:
+        """Return the value and cost of a line, with its step's headline if that is not included yet."""
         step = line.step
         if (line.is_intent or (line.first < 0 and step.is_bare_look)) and not self._only_names:
             return line.base, line.cost
         if step.kind == Kind.SAID and has_speech and not self._only_names:
-            return (line.base + NAMED * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
+            return (line.base + NAME_WEIGHT * named) * (self._newness(line) if line.is_judged else 1.0), line.cost
         base = 0.0 if step.kind == Kind.SAID or self._only_names else line.base
         named *= 1.0 if line.first < 0 else step.names_count
-        gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
-        if line.first >= 0 and (is_told or not step.head):
+        gain, cost = base + NAME_WEIGHT * (named if line.binds else named * UNEXPLAINED_FACTOR), line.cost
+        if line.first >= 0 and (is_included or not step.headline):
             return gain, cost
-        head_cost = step.again_cost if step.file in self._files else step.head_cost
+        headline_cost = step.short_headline_cost if step.file in self._files else step.headline_cost
         if line.first < 0:
-            return gain, head_cost
-        return gain if self._only_names else gain + step.head_base, cost + head_cost
+            return gain, headline_cost
+        return gain if self._only_names else gain + step.headline_value, cost + headline_cost
 
-    def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> None:
-        """Include what is worth most per token, within a part of the budget."""
+    def _run(self, lines: list[Line], budget: float, *, is_last: bool = False) -> None:
+        """Include the most valuable lines per token, within a part of the budget."""
         named = [self._names_worth(line) if line.names else 0.0 for line in lines]
-        told, has_speech = set(self.chosen), self._speech_left > 0
+        included, has_speech = set(self.chosen), self._speech_left > 0
         heap: list[tuple[float, int]] = []
-        """What each line would add for each token before this run, at most; exact where it is judged."""
+        """Value per token of each line before this run: exact for judged lines, an upper bound for others."""
 
         def judge_first() -> None:
             while heap and not (line := lines[number := heap[0][1]]).is_judged:
                 self._judge(line)
-                gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+                gain, cost = self._price(line, named[number], has_speech, is_included=line.step in included)
                 heapreplace(heap, (-gain / cost, number))
 
         for number, line in enumerate(lines):
-            gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
+            gain, cost = self._price(line, named[number], has_speech, is_included=line.step in included)
             heap.append((-gain / cost, number))
         heapify(heap)
-        end = max(self.left - room, 0.0)
-        while heap and self.left > end + LEAST_LEFT:
+        end = max(self.left - budget, 0.0)
+        while heap and self.left > end + MIN_LEFT_TOKENS:
             judge_first()
             promised, number = heappop(heap)
             line = lines[number]
             gain, cost = self._price(
-                line, self._names_worth(line), self._speech_left > 0, is_told=line.step in self.chosen
+                line, self._names_worth(line), self._speech_left > 0, is_included=line.step in self.chosen
             )
             if gain <= 0 or cost > self.left - end or (line.first < 0 and line.step in self.chosen):
                 continue
@@ -407,11 +423,11 @@ class LineSelection:
     def _is_full(self, step: FoldStep, *, is_last: bool) -> bool:
         if step.kind != Kind.CALL or self._only_names:
             return False
-        most = (MAX_READ_LINES, MAX_LINES) if is_last else (MOST_READ, MOST_LINES)
-        return len(self.chosen.get(step, ())) >= most[not _READS.match(step.head)]
+        most = (LAST_PASS_READ_LINES, LAST_PASS_LINES) if is_last else (FIRST_PASS_READ_LINES, FIRST_PASS_LINES)
+        return len(self.chosen.get(step, ())) >= most[not _READS.match(step.headline)]
 
     def _key(self, line: Line, row: str) -> str:
-        """By what a line is known again: of tool output, without its numbers."""
+        """Return the key that identifies repeated lines; for tool output, without numbers."""
         return _skeleton(row) if line.step.kind == Kind.CALL else row.lstrip("-*# ")
 
     def _take(self, line: Line, cost: float) -> None:
@@ -420,8 +436,8 @@ class LineSelection:
         if rows and places.issuperset(range(line.first, line.last + 1)):
             return
         keys = [self._key(line, row) for row in rows]
-        often = min(map(self._told.__getitem__, keys), default=0)
-        if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
+        often = min(map(self._included.__getitem__, keys), default=0)
+        if often >= MAX_SIMILAR_LINES or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
             return
@@ -429,12 +445,12 @@ class LineSelection:
         if line.step.kind in SPEECH:
             self._speech_left -= cost
         for key in keys:
-            self._told[key] += 1
+            self._included[key] += 1
         if not self._only_names:
-            self._told_words |= line.words or _words(line.text)
-            self._told_words |= _words(line.step.head) if line.step not in self.chosen else frozenset()
+            self._included_words |= line.words or _words(line.text)
+            self._included_words |= _words(line.step.headline) if line.step not in self.chosen else frozenset()
         self._cover(line.names)
-        self._cover(line.step.head_names)
+        self._cover(line.step.headline_names)
         self._files |= {line.step.file} if line.step.file else set()
         places = self.chosen.setdefault(line.step, set())
         places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
@@ -447,25 +463,25 @@ def _without_number(text: str) -> str:
 
 
 def _skeleton(text: str) -> str:
-    """Return the shape of a line of output: without its numbers and what it quotes."""
+    """Return the shape of an output line: without its numbers and quoted strings."""
     return _DIGITS.sub("0", _QUOTED.sub("''", _without_number(text)))
 
 
-def _leads_over(line: Line) -> bool:
+def _is_lead_in(line: Line) -> bool:
     step = line.step
     return step.kind == Kind.SAID and line.first >= 0 and step.rows[line.last].rstrip("*_ ").endswith(":")
 
 
 def _is_intent(line: Line, low: str) -> bool:
-    """Whether a sentence, in small letters, only announces the call behind it."""
+    """Return whether a lower-case sentence only announces the call after it."""
     is_last = line.last == len(line.step.rows) - 1 and not line.step.is_answer
-    return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < LONGEST_CALL)
+    return _INTENT.match(low) is not None or (is_last and low.endswith(":") and len(low) < MAX_INTENT_CHARS)
 
 
 def _refers_back(row: str) -> bool:
     """Return whether a sentence, or a line of code among sentences, needs the one before it."""
     low = row.lower()
-    return _LEANS.match(low) is not None or (not _PROSE.search(low) and not row.startswith(("-", "*", "|", "#")))
+    return _REFERS_BACK.match(low) is not None or (not _PROSE.search(low) and not row.startswith(("-", "*", "|", "#")))
 
 
 def _lacks_referent(line: Line, low: str) -> bool:
@@ -475,67 +491,67 @@ def _lacks_referent(line: Line, low: str) -> bool:
     return len(low.split()) < MIN_REMARK_WORDS or (line.first == 0 and _refers_back(line.text))
 
 
-def _head_base(step: FoldStep, has_room: bool) -> float:
+def _headline_value(step: FoldStep, fits: bool) -> float:
     action = step.action
     if action is None:
         return 0.0
     if action.family == "plan":
         return -1.0
-    if action.outcome == "failed" and not step.head.endswith(NOT_RUN):
-        return FAILED * len(step.head) / 4 if has_room else HEADS["failed"]
+    if action.outcome == "failed" and not step.headline.endswith(NOT_RUN):
+        return FAILURE_VALUE * len(step.headline) / 4 if fits else HEADLINE_VALUES["failed"]
     if action.wrote:
-        return HEADS["act" if action.family == "other" else "wrote"]
-    if " → " in step.head and action.family == "shell":
-        return HEADS["ended"]
-    return HEADS.get(action.family, 0.01)
+        return HEADLINE_VALUES["act" if action.family == "other" else "wrote"]
+    if " → " in step.headline and action.family == "shell":
+        return HEADLINE_VALUES["ended"]
+    return HEADLINE_VALUES.get(action.family, 0.01)
 
 
-def _price_heads(steps: list[FoldStep]) -> None:
-    """What the line of each step costs, and what it does where its file was told before."""
-    for step, tokens in zip(steps, estimate_each([step.head for step in steps]), strict=True):
-        step.head_cost = step.again_cost = tokens + LINE_TOKENS
-    again = [step for step in steps if step.file]
-    for step, tokens in zip(again, estimate_each([step.again for step in again]), strict=True):
-        step.again_cost = tokens + LINE_TOKENS
+def _price_headlines(steps: list[FoldStep]) -> None:
+    """Set the cost of each headline, with the full and with the short file name."""
+    for step, tokens in zip(steps, estimate_each([step.headline for step in steps]), strict=True):
+        step.headline_cost = step.short_headline_cost = tokens + LINE_TOKENS
+    with_file = [step for step in steps if step.file]
+    for step, tokens in zip(with_file, estimate_each([step.short_headline for step in with_file]), strict=True):
+        step.short_headline_cost = tokens + LINE_TOKENS
 
 
-def _newest_failures(steps: list[FoldStep], room: float) -> set[FoldStep]:
-    """The newest calls that failed, of those that failed alike the last, as many as there is room to tell."""
+def _newest_failures(steps: list[FoldStep], budget: float) -> set[FoldStep]:
+    """Return the newest failed calls that fit the budget, one for each reason."""
     found: dict[str, FoldStep] = {}
     for step in reversed(steps):
-        reason = step.head.rpartition(" → ")[2]
+        reason = step.headline.rpartition(" → ")[2]
         if step.action is not None and step.action.outcome == "failed" and reason not in found:
-            room -= step.head_cost
-            if room < 0:
+            budget -= step.headline_cost
+            if budget < 0:
                 break
             found[reason] = step
     return set(found.values())
 
 
-def _limit_edits(steps: list[FoldStep], room: float) -> None:
-    """Of older edits nothing counts as telling: there is no room for all of them."""
+def _limit_edits(steps: list[FoldStep], budget: float) -> None:
+    """Unmark the informative lines of older edits that exceed the budget."""
     for step in reversed(steps):
-        room -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.telling)
-        if room < 0:
-            step.telling = frozenset()
+        budget -= sum(estimate_text(step.rows[place]) + LINE_TOKENS for place in step.key_lines)
+        if budget < 0:
+            step.key_lines = frozenset()
 
 
 def _most_per_token(line: Line, text: str) -> float:
-    """What a token of a line is worth beside its names, at most: what can be told without a search."""
+    """Return an upper bound for the value of a token, apart from names, without a regex search."""
     step = line.step
     if step.kind in SPEECH:
-        return PER_TOKEN["ask"] if step.kind == Kind.USER else SAID * FOUND
+        return USER_VALUES["ask"] if step.kind == Kind.USER else SPEECH_VALUE * FINDING_FACTOR
     if text.startswith("+ "):
-        return EDITED if line.first in step.telling else ADDED
+        return EDIT_VALUE if line.first in step.key_lines else ADDED_VALUE
     if defines_constant(text):
-        return DEFINES
+        return CONSTANT_VALUE
     if step.is_unseen:
-        return UNSEEN
-    return ERROR if step.action is not None and step.action.outcome == "failed" else VALUE
+        return UNSEEN_VALUE
+    return ERROR_VALUE if step.action is not None and step.action.outcome == "failed" else LITERAL_VALUE
 
 
 def _is_constant_list(step: FoldStep) -> bool:
-    """Return whether a result defines many constants, so that no single one stands out."""
+    """Return whether a result defines so many constants that no single one stands out."""
     return len(list(islice(filter(defines_constant, step.rows), MAX_CONSTANTS + 1))) > MAX_CONSTANTS
 
 
@@ -545,7 +561,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _last_said(steps: list[FoldStep]) -> dict[str, int]:
-    """In which message each word of the agent's was last said; every sentence of it gets its words."""
+    """Set the words of each assistant sentence; return the last message of each word."""
     last: dict[str, int] = {}
     for step in steps:
         if step.kind == Kind.SAID:
@@ -556,22 +572,28 @@ def _last_said(steps: list[FoldStep]) -> dict[str, int]:
 
 
 def _worth(line: Line) -> float:
-    """What a line of the user's, of a call or of its result is worth beside its names."""
+    """Return the value of a line from the user, a call or a result, apart from its names."""
     step, text = line.step, line.text
     tokens = len(text) / 4
     if step.kind == Kind.USER:
-        key = "ask" if step.length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "other"
-        return PER_TOKEN[key] * tokens
+        key = (
+            "ask"
+            if step.length <= MAX_SHORT_MESSAGE_CHARS or line.first < 2
+            else "demand"
+            if DEMAND.search(text)
+            else "other"
+        )
+        return USER_VALUES[key] * tokens
     if text.startswith("+ "):
-        if line.first in step.telling:
-            return EDITED * tokens
+        if line.first in step.key_lines:
+            return EDIT_VALUE * tokens
         is_patch = step.action is not None and step.action.family == "patch"
-        return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
+        return ADDED_VALUE * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if defines_constant(text) and not _is_constant_list(step):
-        return DEFINES * tokens
+        return CONSTANT_VALUE * tokens
     if step.is_unseen and _OUTCOME.search(text.lower()) and not _LINE_NUMBER.match(text):
-        return UNSEEN * tokens
+        return UNSEEN_VALUE * tokens
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text.lower()):
-        return ERROR * tokens
+        return ERROR_VALUE * tokens
     is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
-    return VALUE * tokens if is_value else 0.0
+    return LITERAL_VALUE * tokens if is_value else 0.0

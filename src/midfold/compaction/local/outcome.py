@@ -1,11 +1,10 @@
-"""Whether an output says that the tool failed, and the one line that tells why.
+"""Detect failures in tool output, and find the line that explains them.
 
-Rules of this file:
-1. A stated failure is believed: the error flag, an error tag, an exit code, a JSON field, a message that opens with
-   a known error phrase.
-2. A mention is no statement. Content that a tool merely shows (a file, a page, search hits) is judged only while it is
-   as short as an error message is.
-3. Without an exit code, the end of a shell output decides: a traceback, an error of the shell, a failed test run.
+1. An explicit failure counts: the error flag, an error tag, an exit code, a JSON field, a message that opens with a
+   known error phrase.
+2. A mention does not count. Content that a tool shows (a file, a page, search hits) is checked only if it is as short
+   as an error message.
+3. Without an exit code, the end of shell output decides: a traceback, a shell error, a failed test run.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from midfold.transcript import jsonio
 from midfold.transcript.message import Text, ToolResult
 from midfold.transcript.wrappers import REFUSED
 
-# How the output of a tool says how it ended.
+# Parse the envelope of tool output.
 #
-# Rules:
-# 1. Only the first and the last kilobytes are searched; the rest is counted with `str.count`.
-# 2. An envelope is not output: "Exit code 1", "<returncode>1</returncode>", Codex's header and JSON fields around an
-#    inner text are read, taken off, and not counted as lines. The lines of a JSON terminal result are those inside.
-# 3. What states no exit code has none. Nothing here guesses.
+# 1. Only the first and last kilobytes are searched; the rest is counted with `str.count`.
+# 2. Envelopes are parsed and removed, and not counted as lines: "Exit code 1", "<returncode>1</returncode>", Codex's
+#    header, JSON fields around an inner text. For JSON terminal results the inner lines count.
+# 3. Output without an exit code has none; it is never guessed.
 
 
 HEAD = 2_000
@@ -46,26 +44,26 @@ _EXIT_LAST = re.compile(
     r"\n?\[(?:The command completed|Command (?:finished|completed|exited)) with exit code (-?\d{1,10})"
 )
 _EXIT_OWN = re.compile(r"(?:\A|\n)\[exit (-?\d{1,10})\]\Z")
-"""Of the shell of midfold's own agent."""
+"""Exit line of the shell in midfold's own agent."""
 _EXIT_GEMINI = re.compile(r"^Exit Code: (-?\d{1,10})$", re.MULTILINE)
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A result without its envelope."""
+    """Tool result without its envelope."""
 
     text: str
-    """What the tool printed."""
+    """Output of the tool."""
     characters: int
-    """Of the whole result, envelope included: what a digest saves."""
+    """Characters of the whole result, envelope included: the size that a digest saves."""
     lines: int
     exit_code: int | None = None
     running: str = ""
-    """The session that still runs, where the output names it."""
+    """Id of the session that is still running."""
     value: Any = None
-    """The JSON value, where the output is JSON."""
+    """Decoded value of JSON output."""
     media: int = 0
     partial: bool = False
-    """The recording itself left something out of the output."""
+    """Whether the recorded output was already truncated."""
     is_error: bool = False
 
     @property
@@ -77,8 +75,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.value if isinstance(self.value, dict) else {}
 
 
-class _Open(msgspec.Struct, gc=False):
-    """A body while its envelopes are taken off."""
+class _OpenBody(msgspec.Struct, gc=False):
+    """Body under construction, while its envelopes are removed."""
 
     text: str
     exit_code: int | None = None
@@ -90,11 +88,11 @@ class _Open(msgspec.Struct, gc=False):
 
 def read_body(result: ToolResult) -> Body:
     text = result.text
-    opened = _Open(text)
-    _take_off_codex_header(opened) or _take_off_return_code(opened) or _take_off_stated_exit(opened)
-    _take_off_json(opened)
-    _take_off_reminder(opened)
-    _take_off_folder(opened)
+    opened = _OpenBody(text)
+    _strip_codex_header(opened) or _strip_return_code(opened) or _strip_stated_exit(opened)
+    _strip_json(opened)
+    _strip_reminder(opened)
+    _strip_cwd_note(opened)
     lines = count_lines(opened.text) if opened.total_lines is None else opened.total_lines
     return Body(
         text=opened.text,
@@ -113,7 +111,7 @@ def count_lines(text: str) -> int:
     return text.count("\n") + (1 if text and text[-1] != "\n" else 0)
 
 
-def _take_off_codex_header(opened: _Open) -> bool:
+def _strip_codex_header(opened: _OpenBody) -> bool:
     text = opened.text
     if not text.startswith(("Chunk ID: ", "Exit code: ", "Wall time: ")):
         return False
@@ -137,10 +135,10 @@ def _take_off_codex_header(opened: _Open) -> bool:
     return True
 
 
-def _take_off_return_code(opened: _Open) -> bool:
+def _strip_return_code(opened: _OpenBody) -> bool:
     text = opened.text
     if stopped := _EXCEPTION.match(text, 0, HEAD):
-        return _take_off_exception(opened, stopped)
+        return _strip_exception(opened, stopped)
     found = _RETURN_CODE.match(text, 0, 80) if "<" in text[:10] else None
     if not found:
         return False
@@ -158,10 +156,10 @@ def _take_off_return_code(opened: _Open) -> bool:
     return True
 
 
-def _take_off_exception(opened: _Open, stopped: re.Match[str]) -> bool:
-    """A command that the agent's frame stopped: why stands behind what it printed."""
+def _strip_exception(opened: _OpenBody, stopped: re.Match[str]) -> bool:
+    """Append the reason to the output of a command that the agent's harness stopped."""
     opened.text = opened.text[stopped.end() :]
-    is_framed = _take_off_return_code(opened)
+    is_framed = _strip_return_code(opened)
     reason = stopped[1].rpartition("]' ")[2]
     opened.text = "\n".join(filter(None, [opened.text.rstrip("\n"), reason]))
     return is_framed
@@ -173,7 +171,7 @@ def _between(text: str, start: int, tag: str, end: int) -> str:
     return text[start:end] if end >= start else text[start:]
 
 
-def _take_off_stated_exit(opened: _Open) -> bool:
+def _strip_stated_exit(opened: _OpenBody) -> bool:
     text = opened.text
     if found := _EXIT_FIRST.match(text, 0, 60):
         opened.exit_code, opened.text = int(found[1]), text[found.end() :]
@@ -191,7 +189,7 @@ def _take_off_stated_exit(opened: _Open) -> bool:
     return False
 
 
-def _take_off_json(opened: _Open) -> None:
+def _strip_json(opened: _OpenBody) -> None:
     text = opened.text
     first, last = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
     if (first, last) not in (("{", "}"), ("[", "]")):
@@ -201,7 +199,7 @@ def _take_off_json(opened: _Open) -> None:
     except jsonio.NotJSON:
         return
     if not isinstance(value, dict) or opened.exit_code is not None:
-        return  # JSON inside another envelope is what the command printed
+        return  # JSON inside another envelope is the command's output
     opened.exit_code = code = _exit_code(value)
     inner = [shown for key in INNER_KEYS if (shown := _inner(value.get(key)))]
     if inner or code is not None:
@@ -227,8 +225,8 @@ def _inner(value: Any) -> str:
     return ""
 
 
-def _take_off_reminder(opened: _Open) -> None:
-    """Claude Code appends notes to the model in this tag; they are no part of what was read."""
+def _strip_reminder(opened: _OpenBody) -> None:
+    """Remove the note that Claude Code appends for the model; it is not part of the content."""
     text = opened.text
     floor = max(0, len(text) - HEAD)
     if not text[-64:].rstrip().endswith("</system-reminder>"):
@@ -238,19 +236,19 @@ def _take_off_reminder(opened: _Open) -> None:
         opened.text = text[:start].rstrip("\n")
 
 
-def _take_off_folder(opened: _Open) -> None:
-    """Claude Code says behind what a command printed that it went back to its folder."""
-    start = opened.text.rfind(_WENT_BACK, max(len(opened.text) - 400, 0))
+def _strip_cwd_note(opened: _OpenBody) -> None:
+    """Remove Claude Code's line about the reset working directory."""
+    start = opened.text.rfind(_CWD_RESET, max(len(opened.text) - 400, 0))
     if start >= 0 and "\n" not in opened.text[start:].rstrip("\n") and opened.text[start - 1 : start] in ("", "\n"):
         opened.text = opened.text[:start].rstrip("\n")
 
 
-MESSAGE_LENGTH = 1_500
-"""Longer than any error message a reading tool returns; what is longer is content."""
+MAX_MESSAGE_CHARS = 1_500
+"""Maximum characters of an error message from a reading tool; longer text is content."""
 
 NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
 
-_WENT_BACK = "Shell cwd was reset to "
+_CWD_RESET = "Shell cwd was reset to "
 _TRACEBACK = "Traceback (most recent call last)"
 NOT_RUN = "not run: another call beside it failed"
 _INTERRUPTED = "[Request interrupted by user"
@@ -275,8 +273,8 @@ _BLOCKED = re.compile(
     r"|host (?:is )?unreachable|no space left|out of memory|rate limit exceeded)\b",
     re.IGNORECASE,
 )
-ONE_LINE = 240
-"""Characters: a result of one line that is no longer and has such words in it is a message, whatever the tool."""
+MAX_ONE_LINE_CHARS = 240
+"""Maximum characters of a single-line result that counts as an error message if it contains such a phrase."""
 
 _STRONG = re.compile(
     r"(?:E {1,9})?(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|KeyboardInterrupt|Panic)\b(?::| at |\(|$)"
@@ -295,11 +293,11 @@ _EPILOGUE = re.compile(
     r"error: script .{1,60} exited|.{0,40}ERROR task failed|npm ERR! (?:code|A complete|errno)|make.{0,9}: \*\*\*"
     r"|error Command failed|exit status \d|.{0,20}Process completed with exit code|FAIL(?:\t|$)|Exited with code"
 )
-"""How task runners repeat that something failed, without saying what."""
+"""Lines in which task runners repeat that something failed, without the reason."""
 _SOURCE = re.compile(
     r"(?:return |throw (?:new )?|raise |await )?[\w.]{1,80}\((?:[^()\"'`]{0,60}, ?)?[fb]?[\"'`]|panic\(\{"
 )
-"""Code that a linter or a traceback shows: what it would say, not what happened."""
+"""Source code in a linter message or traceback: not an actual error."""
 _NONE_FAILED = re.compile(r"\b0 (?:fail|err)|no error|without error|--- PASS")
 _FAILED_RUN = re.compile(
     r"(?:=+ )?(?:[\d,]{1,9} \w{1,12}, )?[1-9]\d{0,8} (?:failed|failing|failures?|errors?)\b"
@@ -320,35 +318,38 @@ _VERDICT = re.compile(
 
 
 class Stated(NamedTuple):
-    """What an output says about itself: failed or not, or nothing at all (None), and why."""
+    """Outcome that an output states: failed, succeeded, or None if it states neither, with the reason."""
 
     failed: bool | None
     reason: str = ""
-    aside: bool = False
-    """Said by the agent's frame, not by the tool: the tool did not run, or its output is not here."""
+    from_harness: bool = False
+    """Whether the agent's harness wrote it: the tool did not run, or its output is missing."""
 
 
 def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated:
-    """`content`: the tool shows content, so only a short text is a message. `opening`: its first words may be one."""
+    """Return the outcome that an output states.
+
+    `content`: the tool shows content, so only a short text is an error message. `opening`: its first words may be one.
+    """
     text = body.head.lstrip()
     if text.startswith(REFUSED):
-        return Stated(True, "rejected by the user", aside=True)
+        return Stated(True, "rejected by the user", from_harness=True)
     if text.startswith(_INTERRUPTED):
-        return Stated(True, "interrupted by the user", aside=True)
+        return Stated(True, "interrupted by the user", from_harness=True)
     if text.startswith("<tool_use_error>"):
         reason = first_line(text[16:].partition("</tool_use_error>")[0])
-        return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, aside=True)
+        return Stated(True, NOT_RUN if reason.startswith("Sibling tool call errored") else reason, from_harness=True)
     if body.fields:
-        told = _told_by_fields(body.fields, content=content)
-        if told.failed or (told.failed is False and not body.exit_code):
-            return told
+        stated = _stated_by_fields(body.fields, content=content)
+        if stated.failed or (stated.failed is False and not body.exit_code):
+            return stated
     if body.is_error:
         return Stated(True, error_line(body) if body.exit_code else first_line(text))
     if body.exit_code is not None:
         return Stated(body.exit_code != 0, error_line(body) if body.exit_code else "")
-    if opening and opens_with_an_error(text) and not (content and body.characters > MESSAGE_LENGTH):
+    if opening and opens_with_an_error(text) and not (content and body.characters > MAX_MESSAGE_CHARS):
         return Stated(True, last_line(text) if text.startswith("Traceback") else first_line(text))
-    if body.characters <= ONE_LINE and "\n" not in text.strip() and _BLOCKED.search(text):
+    if body.characters <= MAX_ONE_LINE_CHARS and "\n" not in text.strip() and _BLOCKED.search(text):
         return Stated(True, first_line(text))
     return Stated(None)
 
@@ -357,8 +358,8 @@ def opens_with_an_error(text: str) -> bool:
     return text.startswith(_PHRASES) or _OPENINGS.match(text) is not None
 
 
-def _told_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
-    """A JSON answer with a verdict of its own. A long record with a field named error is a record."""
+def _stated_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
+    """Return the outcome in the fields of a JSON response. A large record with an error field is content."""
     if content and len(fields) > 8:
         return Stated(None)
     error = fields.get("error") or fields.get("errors")
@@ -379,14 +380,14 @@ def _text(value: Any) -> str:
 
 
 def own_error(body: Body, command: str) -> Stated:
-    """A command that shows content fails in its own name: `cat: a: No such file or directory`."""
+    """Return the failure of a command that shows content, prefixed by its name: `cat: a: No such file or directory`."""
     last = last_line(body.text)
     word = command.partition(" ")[0]
     return Stated(True, last) if word and last.startswith(f"{word}: ") and _SHELL_ERROR.match(last) else Stated(None)
 
 
 def ending(body: Body) -> Stated:
-    """What the end of a shell output without an exit code tells."""
+    """Return the outcome at the end of shell output without an exit code."""
     tail = last_lines(body)
     if not tail:
         return Stated(None)
@@ -406,7 +407,7 @@ def traceback_end(body: Body) -> str:
 
 
 def _traceback_end(tail: list[str]) -> str:
-    """The raised exception, where an output ends in a traceback."""
+    """Return the exception if the output ends in a traceback."""
     starts = [index for index, line in enumerate(tail) if line.startswith(_TRACEBACK)]
     if not starts:
         return ""
@@ -415,7 +416,7 @@ def _traceback_end(tail: list[str]) -> str:
 
 
 def verdict(body: Body) -> str:
-    """The line with which a test run, linter or build closes, if one of the last lines is such a line."""
+    """Return the closing line of a test run, linter or build if it is among the last lines."""
     for line in reversed(last_lines(body, 800)[-4:]):
         if len(line) < 200 and _VERDICT.match(line.strip("= ")):
             return line.strip("= ")
@@ -423,7 +424,7 @@ def verdict(body: Body) -> str:
 
 
 def error_line(body: Body) -> str:
-    """The most telling error line: near the end before near the start, what failed before that something failed."""
+    """Return the most informative error line: the end before the start, the reason before generic failure lines."""
     windows = (last_lines(body), body.head.splitlines() if len(body.text) > TAIL else [])
     for rule in (_is_strong, _is_weak, _EPILOGUE.match):
         for lines in windows:
@@ -435,7 +436,7 @@ def error_line(body: Body) -> str:
 
 
 def _with_reason(line: str, lines: list[str], place: int) -> str:
-    """A failed test of Go's with what its assertion says, which stands before or behind it."""
+    """Add the adjacent assertion message to a failed Go test."""
     if not line.startswith("--- FAIL: "):
         return line
     near = (lines[at].strip() for at in (place + 1, place - 1) if 0 <= at < len(lines))
@@ -453,7 +454,7 @@ def _is_weak(line: str) -> bool:
 
 
 def last_lines(body: Body, window: int = TAIL) -> list[str]:
-    """The lines at the end, without a first one that the window cut."""
+    """Return the lines at the end, without a partial first line."""
     text = body.text
     lines = [line for line in text[-window:].splitlines() if line and not line.isspace()]
     return lines[1:] if len(text) > window and len(lines) > 1 else lines

@@ -1,4 +1,4 @@
-"""What a whole transcript tells without a model: what the user asked for, in the user's words, and what was done."""
+"""Overview of a whole transcript without an LLM: the user's requests verbatim, and the tracked work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from midfold.compaction.handoff import generated_messages
 from midfold.compaction.local.fold_reader import sentences
-from midfold.compaction.local.line_selection import DEMAND, SHORT_ASK
+from midfold.compaction.local.line_selection import DEMAND, MAX_SHORT_MESSAGE_CHARS
 from midfold.compaction.redact import redact
 from midfold.compaction.tracking import Trail, follow, parse, render
 from midfold.transcript.message import Transcript
@@ -16,7 +16,7 @@ from midfold.transcript.wrappers import user_words
 
 
 def trail_of(messages: Transcript) -> Trail:
-    """What these messages did, and what a handoff of ours among them says was done before."""
+    """Return the tracked work of these messages, continuing from the newest midfold handoff among them."""
     ours = generated_messages(messages)
     start = next((at for at in reversed(ours) if ours[at].kind == "fold" and not ours[at].is_foreign), None)
     if start is None:
@@ -27,7 +27,7 @@ def trail_of(messages: Transcript) -> Trail:
 
 
 def artifacts_text(messages: Transcript, tokens: int = 3_000) -> str:
-    """What an agent made, did, ran and read, by its calls and their results, in at most so many tokens; no secrets."""
+    """Return the files, side effects, checks and reads of an agent in at most `tokens` tokens, redacted."""
     trail = trail_of(messages)
     sections = render(trail, tokens).items()
     text = "\n\n".join("\n".join([f"## {name}", *lines]) for name, lines in sections if lines)
@@ -35,29 +35,29 @@ def artifacts_text(messages: Transcript, tokens: int = 3_000) -> str:
 
 
 def asks_text(messages: Transcript, characters: int = 4_000) -> str:
-    """What a person typed, a line for each message, in about so many characters: the first ask, and the newest ones.
+    """Return the user's messages, one per line, in about `characters` characters: the first one and the newest ones.
 
-    A long message is told by its beginning and by what it demands. Secrets are redacted.
+    A long message is reduced to its beginning and its demands. Secrets are redacted.
     """
-    asks = list(_asks(messages))
-    room, start = characters - sum(map(len, asks[:1])), len(asks)
-    while start > 1 and room >= len(asks[start - 1]):
+    lines = list(_user_lines(messages))
+    left, start = characters - sum(map(len, lines[:1])), len(lines)
+    while start > 1 and left >= len(lines[start - 1]):
         start -= 1
-        room -= len(asks[start])
+        left -= len(lines[start])
     between = [f"[{start - 1} earlier asks: search finds them]"] if start > 1 else []
-    return "\n".join(f"- {ask}" for ask in (*asks[:1], *between, *asks[max(start, 1) :]))
+    return "\n".join(f"- {line}" for line in (*lines[:1], *between, *lines[max(start, 1) :]))
 
 
-def _asks(messages: Transcript) -> Iterator[str]:
+def _user_lines(messages: Transcript) -> Iterator[str]:
     known: set[str] = set()
     for message in messages:
         words = redact(user_words(message)).strip()
         if not words or words in known:
             continue
         known.add(words)
-        if len(words) <= SHORT_ASK:
+        if len(words) <= MAX_SHORT_MESSAGE_CHARS:
             yield " ".join(words.split())
             continue
-        first = " ".join(words[: SHORT_ASK // 2].split())
-        demands = [one for one in sentences(words[SHORT_ASK // 2 :]) if DEMAND.search(one)]
-        yield " ".join([f"{first} […]", *demands])[:SHORT_ASK]
+        first = " ".join(words[: MAX_SHORT_MESSAGE_CHARS // 2].split())
+        demands = [one for one in sentences(words[MAX_SHORT_MESSAGE_CHARS // 2 :]) if DEMAND.search(one)]
+        yield " ".join([f"{first} […]", *demands])[:MAX_SHORT_MESSAGE_CHARS]

@@ -1,12 +1,11 @@
-"""Handles in a summary: beside the lines on steps, files and errors stand the handles of the messages behind them.
+"""Add message handles to the lines of a summary about steps, files and errors.
 
-Rules of this file:
-1. It is done by rule, whoever wrote the summary: a line is given the handle of the call, result or text of the fold
-   that shares most of its rare names, and none if nothing does so clearly.
-2. Errors and files come first, then the newest steps, within the tokens that were kept free. In a small summary only
-   errors and files have handles.
-3. A handle is written once, and long enough that no other message begins like it. A line that is carried into the
-   next summary as it is keeps its handle.
+1. Rules decide, not the summarizer: a line gets the handle of the call, result or text of the fold that shares most of
+   its rare names, or none if there is no clear match.
+2. Errors and files come first, then the newest steps, within the reserved tokens. In a small summary only errors and
+   files get handles.
+3. Each handle is written once, long enough to be unique. A line carried unchanged into the next summary keeps its
+   handle.
 """
 
 from __future__ import annotations
@@ -20,14 +19,20 @@ from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Tran
 from midfold.transcript.tokens import estimate_text
 
 WRITTEN_DIGITS = 8
-_SIZE = len(PREFIX) + WRITTEN_DIGITS
-SCANNED, LEAST_SCANNED, MOST_SCANNED = 300_000, 300, 4_000
-"""Characters of a fold that names are looked for in, and of one text of it."""
-COMMON, CLEAR = 3, 0.5
-"""Places of a name that says which message is meant, and the weight of shared names that does."""
+_HANDLE_CHARS = len(PREFIX) + WRITTEN_DIGITS
+MAX_FOLD_CHARS = 300_000
+"""Characters of the fold scanned for names."""
+MIN_TEXT_CHARS = 300
+MAX_TEXT_CHARS = 4_000
+"""Minimum and maximum characters scanned of one text."""
+MAX_RARE_PLACES = 3
+"""Maximum number of messages that share a rare name."""
+MIN_MATCH_WEIGHT = 0.5
+"""Minimum weight of shared names for a match."""
 SMALL_BUDGET = 1_500
-SHARE, SMALL_SHARE = 0.05, 0.025
-"""Of a summary's budget, for handles."""
+SHARE = 0.05
+SMALL_SHARE = 0.025
+"""Shares of a summary's budget for handles, from SMALL_BUDGET tokens on and below."""
 _ADDED = re.compile(rf" {PREFIX}[0-9a-f]{{{WRITTEN_DIGITS}}}$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_./@:-]{4,}")
 _ERROR = re.compile(r"\b(?:fail|error|exception|traceback|refused|denied)|\bexit [1-9]", re.IGNORECASE)
@@ -35,49 +40,48 @@ _FILE = re.compile(r"[\w-]\.[a-z]{1,5}\b")
 
 
 def can_unfold(request: CompactionRequest) -> bool:
-    """Whether the model has, or is given with the fold, a tool that unfolds."""
+    """Return whether the model has an unfold tool, or gets one with the fold."""
     offered = (*request.tools, *request.late_tools)
     return request.has_unfold_tool or any(tool.name == UNFOLD_TOOL for tool in offered)
 
 
 def handle_tokens(budget: int) -> int:
-    """Tokens that a summary keeps free for handles."""
+    """Return the tokens to reserve for handles."""
     return int(budget * (SHARE if budget >= SMALL_BUDGET else SMALL_SHARE))
 
 
 def short_handle(message: Message) -> str:
-    """The handle of a message as summaries write it."""
-    return handle_of(message)[:_SIZE]
+    """Return the handle of a message as written in summaries."""
+    return handle_of(message)[:_HANDLE_CHARS]
 
 
 def without_step_handles(summary: str) -> str:
-    """The summary as it was before handles were added."""
+    """Return the summary without added handles."""
     return _ADDED.sub("", summary)
 
 
 def with_step_handles(
-    body: str, ask: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
+    body: str, request: SummaryRequest, folded: Transcript, earlier: str, is_own: Callable[[str], bool]
 ) -> str:
-    """The summary with handles at the ends of the lines they support.
+    """Append handles to the lines they support.
 
-    `folded` are the messages it is about, `earlier` is the summary before it; `is_own`: whether a handle leads to an
-    original.
+    `folded` are the summarized messages, `earlier` is the previous summary, `is_own` returns whether a handle resolves.
     """
-    left = ask.handle_tokens
+    left = request.handle_tokens
     lines = body.split("\n")
     known = {line[: match.start()]: match[0][1:] for line in earlier.split("\n") if (match := _ADDED.search(line))}
-    ranked = [(rank, place) for place, line in enumerate(lines) if (rank := _rank(line, place, ask.budget_tokens))]
+    ranked = [(rank, place) for place, line in enumerate(lines) if (rank := _rank(line, place, request.budget_tokens))]
     if not left or not ranked:
         return body
-    names = {place: _names(_with_details(lines, place), MOST_SCANNED) for _, place in ranked}
+    names = {place: _names(_with_details(lines, place), MAX_TEXT_CHARS) for _, place in ranked}
     sources = _sources(folded, set().union(*names.values()))
-    told = {handle[:_SIZE] for handle in handles_in(body)}
+    written = {handle[:_HANDLE_CHARS] for handle in handles_in(body)}
     for _, place in sorted(ranked, reverse=True):
         handle = known.get(lines[place]) or _best(names[place], sources)
         cost = estimate_text(f" {handle}")
-        if handle and handle not in told and cost <= left and is_own(handle):
+        if handle and handle not in written and cost <= left and is_own(handle):
             left -= cost
-            told.add(handle)
+            written.add(handle)
             lines[place] += f" {handle}"
     return "\n".join(lines)
 
@@ -90,7 +94,7 @@ def _rank(line: str, place: int, budget: int) -> tuple[int, int] | None:
 
 
 def _with_details(lines: list[str], place: int) -> Iterator[str]:
-    """A line and what stands below it, further in."""
+    """Yield a line and the indented lines below it."""
     yield lines[place]
     for line in lines[place + 1 :]:
         if not line.startswith(" "):
@@ -99,22 +103,22 @@ def _with_details(lines: list[str], place: int) -> Iterator[str]:
 
 
 def _sources(messages: Transcript, wanted: set[str]) -> dict[str, list[str]]:
-    """Handles by the names in what they lead to, the newest last."""
-    room = min(max(SCANNED // max(len(messages), 1), LEAST_SCANNED), MOST_SCANNED)
+    """Map names to the handles of the texts that contain them, newest last."""
+    max_chars = min(max(MAX_FOLD_CHARS // max(len(messages), 1), MIN_TEXT_CHARS), MAX_TEXT_CHARS)
     found: dict[str, list[str]] = {}
     for handle, texts in _by_handle(messages):
-        for name in wanted & _names(texts, room).keys():
+        for name in wanted & _names(texts, max_chars).keys():
             found.setdefault(name, []).append(handle)
     return found
 
 
-def _names(texts: Iterable[str], room: int) -> dict[str, None]:
-    """In the order of the text: which of two handles of the same weight is taken depends on it."""
-    return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:room]))
+def _names(texts: Iterable[str], max_chars: int) -> dict[str, None]:
+    """Return names in text order, which decides between handles of equal weight."""
+    return dict.fromkeys(name for text in texts for name in _NAME.findall(text[:max_chars]))
 
 
 def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
-    """A call belongs to its result: who unfolds it sees what came of it."""
+    """Yield the texts of each handle. A call joins its result, so that its handle shows the outcome."""
     calls: dict[str, str] = {}
     for message in messages:
         own = short_handle(message)
@@ -124,7 +128,7 @@ def _by_handle(messages: Transcript) -> Iterator[tuple[str, list[str]]]:
                 calls[part.id] = part.arguments
             elif isinstance(part, ToolResult):
                 framed = sorted(framed_handles([part.text]))
-                handle = framed[0][:_SIZE] if framed else own
+                handle = framed[0][:_HANDLE_CHARS] if framed else own
                 yield handle, [calls.pop(part.call_id, ""), part.text]
             elif isinstance(part, Text):
                 said.append(part.text)
@@ -136,8 +140,8 @@ def _best(names: Iterable[str], sources: dict[str, list[str]]) -> str:
     weights: dict[str, float] = {}
     for name in names:
         places = dict.fromkeys(sources.get(name, ()))
-        if 0 < len(places) <= COMMON:
+        if 0 < len(places) <= MAX_RARE_PLACES:
             for handle in places:
                 weights[handle] = weights.get(handle, 0.0) + 1 / len(places)
     best = max(reversed(weights), key=weights.__getitem__, default="")
-    return best if best and weights[best] >= CLEAR else ""
+    return best if best and weights[best] >= MIN_MATCH_WEIGHT else ""

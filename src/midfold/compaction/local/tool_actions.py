@@ -1,4 +1,4 @@
-"""Files read: which, which lines, how much, and whether it worked."""
+"""Describe tool calls that read, write, search and list files or run commands."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from midfold.compaction.local.identifiers import constants
 from midfold.compaction.local.outcome import count_lines, last_line
 from midfold.compaction.local.tool_call import Action, Outcome, ToolCallRecord, act, judge_action, plural, scalar
 
-COUNTED_AT_MOST, MOST_VALUES = 65_536, 3
-"""Characters of a result that are looked through, and constants of a file that are told."""
+MAX_SCANNED_CHARS = 65_536
+"""Maximum characters of a result to scan."""
+MAX_CONSTANTS = 3
+"""Maximum number of constants to show."""
 
 
-def read(look: ToolCallRecord) -> Action:
-    paths = look.paths()
-    what = look.path(paths[0]) if paths else "a file"
+def read(record: ToolCallRecord) -> Action:
+    paths = record.paths()
+    what = record.path(paths[0]) if paths else "a file"
     if len(paths) > 1:
         what += f" and {len(paths) - 1} more"
-    did = f"read {what}{_range(look)}"
-    detail = look.size()
-    if look.body.media:
-        detail = plural(look.body.media, "media part")
-    return judge_action(look, "read", did, "; ".join([detail, *_values(look)]), paths=paths)
+    did = f"read {what}{_range(record)}"
+    detail = record.size()
+    if record.body.media:
+        detail = plural(record.body.media, "media part")
+    return judge_action(record, "read", did, "; ".join([detail, *_values(record)]), paths=paths)
 
 
-def _values(look: ToolCallRecord) -> list[str]:
-    """Constants of a file with their values, if these are words or numbers."""
-    found = constants(look.body.text[:COUNTED_AT_MOST])
-    return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MOST_VALUES]
+def _values(record: ToolCallRecord) -> list[str]:
+    """Return constants of a file with their values, if these are words or numbers."""
+    found = constants(record.body.text[:MAX_SCANNED_CHARS])
+    return [f"`{name} = {value}`" for name, value in found.items() if " " not in value][:MAX_CONSTANTS]
 
 
-def _range(look: ToolCallRecord) -> str:
-    """Lines as the arguments ask for them: offset and limit, start and end, or a view range."""
-    both = look.get("viewrange", "linerange", "range", "lines")
+def _range(record: ToolCallRecord) -> str:
+    """Return the requested line range: offset and limit, start and end, or a view range."""
+    both = record.get("viewrange", "linerange", "range", "lines")
     if isinstance(both, list) and len(both) == 2:
         return _span(_number(both[0]), _number(both[1]))
-    first = _number(look.get("startline", "startlineoneindexed", "offset", "linestart", "start", "linenumber", "from"))
-    last = _number(look.get("endline", "endlineoneindexedinclusive", "lineend", "end", "to"))
-    limit = _number(look.get("limit", "maxlines", "numlines", "lines"))
+    first = _number(
+        record.get("startline", "startlineoneindexed", "offset", "linestart", "start", "linenumber", "from")
+    )
+    last = _number(record.get("endline", "endlineoneindexedinclusive", "lineend", "end", "to"))
+    limit = _number(record.get("limit", "maxlines", "numlines", "lines"))
     if last is None and limit is not None:
         last = (first or 1) + limit - 1
     return _span(first, last)
@@ -60,7 +64,7 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 10**12 else None
 
 
-# Files written, moved and deleted: which, how much was written, and whether it worked.
+# Files written, moved and deleted.
 
 
 CONTENT_KEYS = ("content", "contents", "filetext", "text", "data", "codecontent", "filecontent")
@@ -76,18 +80,18 @@ _VERBS = {
 }
 
 
-def write(look: ToolCallRecord) -> Action:
-    paths = look.paths() or tuple(path for path in (look.text("source"), look.text("destination")) if path)
-    verb = next((done for word, done in _VERBS.items() if look.has_word(word)), "wrote")
-    did = f"{verb} {look.path(paths[0]) if paths else 'a file'}"
-    content = look.text(*CONTENT_KEYS)
+def write(record: ToolCallRecord) -> Action:
+    paths = record.paths() or tuple(path for path in (record.text("source"), record.text("destination")) if path)
+    verb = next((done for word, done in _VERBS.items() if record.has_word(word)), "wrote")
+    did = f"{verb} {record.path(paths[0]) if paths else 'a file'}"
+    content = record.text(*CONTENT_KEYS)
     if content:
         did += f" ({plural(count_lines(content), 'line')}, {plural(len(content), 'character')})"
-    detail = "created" if "created" in look.body.head[:200] else "done"
-    return judge_action(look, "write", did, detail, content=False, paths=paths, wrote=True)
+    detail = "created" if "created" in record.body.head[:200] else "done"
+    return judge_action(record, "write", did, detail, content=False, paths=paths, wrote=True)
 
 
-# Commands: what ran, its exit code, how many lines it printed, and the line that tells what went wrong.
+# Shell commands: exit code, line count and error line.
 
 
 _INTO_FOLDER = re.compile(r"\s{0,9}cd [^\s;&|]{1,300}\s{0,9}(?:&&|;)\s{0,9}")
@@ -96,10 +100,10 @@ _SHOWS = re.compile(
     r"|git (?:log|show|diff|status|blame|grep|branch)|gh (?:api|pr|issue|run))\b"
 )
 _LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
-"""What exits with 1 where it finds nothing."""
+"""Commands that exit with 1 if they find nothing."""
 _QUOTED = re.compile(r"'[^']*'")
-LONGEST_PIPE = 1_000
-"""Characters of a command whose quotes are looked at: many that do not close take the square of that."""
+MAX_PIPE_CHARS = 1_000
+"""Maximum characters of a command whose quotes are parsed: unclosed quotes take quadratic time."""
 _ANY_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _REDIRECTED = re.compile(
     r">(?<![\d&<>=-]>)>?\s{0,9}([^\s;&|<>()'\"$`]{1,300})|tee (?<!\wtee )(?:-a )?([^\s;&|<>()'\"$`]{1,300})"
@@ -115,62 +119,66 @@ _CHANGES, _CHANGES_LATER = re.compile(_CHANGING), re.compile(rf"[;&|(\n]\s{{0,9}
 _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,300})(?:$|[\n;&|])")
 
 
-def shell(look: ToolCallRecord) -> Action:
-    command, body = telling_part(look.command), look.body
-    did = f"ran {look.code(command)}" if look.command else "ran a command"
+def shell(record: ToolCallRecord) -> Action:
+    command, body = without_cd(record.command), record.body
+    did = f"ran {record.code(command)}" if record.command else "ran a command"
     shows = shows_content(command)
-    told = failure.stated_outcome(body, content=True, opening=not shows)
-    if told.failed is None:
-        told = failure.own_error(body, command) if shows else failure.ending(body)
-    elif told.failed is False and not shows:
+    stated = failure.stated_outcome(body, content=True, opening=not shows)
+    if stated.failed is None:
+        stated = failure.own_error(body, command) if shows else failure.ending(body)
+    elif stated.failed is False and not shows:
         end = failure.ending(body)
-        told = end if end.failed else told
+        stated = end if end.failed else stated
     if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(_last_of_pipe(command)):
-        return act(look, "shell", did, "no matches")
-    changed = file_changes(look.command)
-    if told.failed and told.aside:
-        error = look.say(told.reason, 160)
-        return act(look, "shell", did, error, outcome="failed", error=error, paths=changed[1])
-    if told.failed:
-        reason = told.reason if body.exit_code is not None else failure.error_line(body) or told.reason
-        error = look.say(reason, 160)
-        detail = [f"exit {body.exit_code}" if body.exit_code is not None else "failed", look.size()]
-        detail.append(f"last error: {error}" if error else f"ends with: {look.say(failure.last_line(body.text), 120)}")
+        return act(record, "shell", did, "no matches")
+    changed = file_changes(record.command)
+    if stated.failed and stated.from_harness:
+        error = record.say(stated.reason, 160)
+        return act(record, "shell", did, error, outcome="failed", error=error, paths=changed[1])
+    if stated.failed:
+        reason = stated.reason if body.exit_code is not None else failure.error_line(body) or stated.reason
+        error = record.say(reason, 160)
+        detail = [f"exit {body.exit_code}" if body.exit_code is not None else "failed", record.size()]
+        detail.append(
+            f"last error: {error}" if error else f"ends with: {record.say(failure.last_line(body.text), 120)}"
+        )
         if not body.text.strip():
             detail.pop()
         shown = ", ".join(detail)
-        return act(look, "shell", did, shown, outcome="failed", error=error, paths=changed[1], wrote=changed[0])
+        return act(record, "shell", did, shown, outcome="failed", error=error, paths=changed[1], wrote=changed[0])
     if body.running:
-        detail = [f"still running as session {look.say(body.running, 40)}", look.size()]
-        return act(look, "shell", did, ", ".join(detail), outcome="unknown", paths=changed[1], wrote=changed[0])
-    detail = ([] if body.exit_code is None else [f"exit {body.exit_code}"]) + [look.size()]
-    error = look.say(failure.traceback_end(body), 160)
-    closing = error or look.say(failure.verdict(body), 120)
+        detail = [f"still running as session {record.say(body.running, 40)}", record.size()]
+        return act(record, "shell", did, ", ".join(detail), outcome="unknown", paths=changed[1], wrote=changed[0])
+    detail = ([] if body.exit_code is None else [f"exit {body.exit_code}"]) + [record.size()]
+    error = record.say(failure.traceback_end(body), 160)
+    closing = error or record.say(failure.verdict(body), 120)
     if closing:
         detail.append(f"ends with: {closing}")
-    outcome: Outcome = "ok" if told.failed is False else "unknown"
-    return act(look, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0])
+    outcome: Outcome = "ok" if stated.failed is False else "unknown"
+    return act(
+        record, "shell", did, ", ".join(detail), outcome=outcome, error=error, paths=changed[1], wrote=changed[0]
+    )
 
 
 def _last_of_pipe(command: str) -> str:
-    is_plain = "|" not in command or len(command) > LONGEST_PIPE
+    is_plain = "|" not in command or len(command) > MAX_PIPE_CHARS
     bare = command if is_plain else _ANY_QUOTED.sub("", command)
     return bare.rpartition("|")[2].lstrip()
 
 
 def shows_content(command: str) -> bool:
-    """Whether a command, without a change of folder before it, shows what is there."""
+    """Return whether a command, without a leading change of directory, only shows content."""
     return _SHOWS.match(command) is not None
 
 
-def telling_part(command: str) -> str:
-    """Without the change of folder that opens so many commands."""
+def without_cd(command: str) -> str:
+    """Remove a leading change of directory."""
     found = _INTO_FOLDER.match(command[:400])
     return command[found.end() :] if found else command
 
 
 def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether a command changes files, and which it names. A here-document's text is no command."""
+    """Return whether a command changes files, and the files it names. The text of a here-document is not parsed."""
     start = command[:4_000]
     here = start.find("<<")
     if here >= 0:
@@ -183,7 +191,7 @@ def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
     return bool(kept) or bool(_CHANGES.match(bare) or _CHANGES_LATER.search(bare)), kept
 
 
-# Files edited: which, how many places, and whether the edit was applied.
+# Files edited.
 
 
 PATCH_KEYS = ("patch", "diff", "input", "patchtext", "unifieddiff", "changes")
@@ -191,58 +199,58 @@ OLD_KEYS = ("oldstring", "oldstr", "oldtext", "search", "target", "original")
 NEW_KEYS = ("newstring", "newstr", "newtext", "replace", "replacement", "newsource", "insert", "inserttext", "codeedit")
 _EDITS_KEYS = ("edits", "operations", "blocks")
 _EDITING = frozenset({*_EDITS_KEYS, *OLD_KEYS, *NEW_KEYS, *CONTENT_KEYS})
-"""Arguments of calls that write: one of these is there."""
+"""Argument keys of calls that write: at least one of them is present."""
 
 _NAMED = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)([^\n\t]{1,1000})", re.MULTILINE)
-_READ_BY_PATCH = 200_000
+_MAX_PATCH_CHARS = 200_000
 
 
-def patch(look: ToolCallRecord) -> Action:
-    text = patch_text(look)
+def patch(record: ToolCallRecord) -> Action:
+    text = patch_text(record)
     if text:
-        return _patch_action(look, text)
-    paths = look.paths()
-    what = look.path(paths[0]) if paths else "a file"
-    edits = look.get("edits", "operations", "blocks")
+        return _patch_action(record, text)
+    paths = record.paths()
+    what = record.path(paths[0]) if paths else "a file"
+    edits = record.get("edits", "operations", "blocks")
     places = len(edits) if isinstance(edits, list) else 1
     did = f"edited {what}" + (f" in {plural(places, 'place')}" if places > 1 else "")
-    if look.get("replaceall") is True:
+    if record.get("replaceall") is True:
         did += " (all occurrences)"
     detail = f"{plural(places, 'edit')} applied"
-    return judge_action(look, "patch", did, detail, content=False, paths=paths, wrote=True)
+    return judge_action(record, "patch", did, detail, content=False, paths=paths, wrote=True)
 
 
-def editor(look: ToolCallRecord) -> Action:
-    """One tool for all: `command` says whether it views, creates or edits (Anthropic's editor, OpenHands)."""
-    command = look.text("command", "action", "operation", "mode")
+def editor(record: ToolCallRecord) -> Action:
+    """Describe an editor whose `command` selects view, create or edit (Anthropic's editor, OpenHands)."""
+    command = record.text("command", "action", "operation", "mode")
     if command in ("view", "read", "open"):
-        return read(look)
+        return read(record)
     if command in ("create", "write", "overwrite"):
-        return write(look)
-    return patch(look)
+        return write(record)
+    return patch(record)
 
 
-def patch_text(look: ToolCallRecord) -> str:
-    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments] if look.has(*PATCH_KEYS) else []
-    return next(filter(is_patch, (*named, look.command, look.raw)), "")
+def patch_text(record: ToolCallRecord) -> str:
+    named = [record.arguments[key] for key in PATCH_KEYS if key in record.arguments] if record.has(*PATCH_KEYS) else []
+    return next(filter(is_patch, (*named, record.command, record.raw)), "")
 
 
-def changes(look: ToolCallRecord) -> tuple[list[str], list[str]]:
-    """The lines that a call added to files, and those that it took out."""
-    patch = patch_text(look)
+def changes(record: ToolCallRecord) -> tuple[list[str], list[str]]:
+    """Return the lines that a call added to files, and the lines that it removed."""
+    patch = patch_text(record)
     if patch:
         lines = patch.split("\n")
         added = [line[1:] for line in lines if line[:1] == "+" and not line.startswith("+++")]
         return added, [line[1:] for line in lines if line[:1] == "-" and not line.startswith("---")]
-    command = look.text("command", "cmd")
+    command = record.text("command", "cmd")
     if "<<" in command.partition("\n")[0]:
         return command.split("\n")[1:-1], []
-    if look.arguments.keys().isdisjoint(_EDITING):
+    if record.arguments.keys().isdisjoint(_EDITING):
         return [], []
-    edits = look.get(*_EDITS_KEYS)
+    edits = record.get(*_EDITS_KEYS)
     pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
     pairs = pairs or [
-        (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
+        (record.text(*OLD_KEYS), record.text(*NEW_KEYS) or (record.text(*CONTENT_KEYS) if record.paths() else ""))
     ]
     added, removed = [], []
     for old, new in pairs:
@@ -265,40 +273,40 @@ def is_patch(value: Any) -> bool:
     )
 
 
-def _patch_action(look: ToolCallRecord, text: str) -> Action:
-    text = text[:_READ_BY_PATCH]
+def _patch_action(record: ToolCallRecord, text: str) -> Action:
+    text = text[:_MAX_PATCH_CHARS]
     named = (path.strip() for path in _NAMED.findall(text) if path.strip() != "/dev/null")
-    paths = tuple(dict.fromkeys((*look.paths(), *named)))
+    paths = tuple(dict.fromkeys((*record.paths(), *named)))
     hunks = text.count("\n@@") + text.startswith("@@")
-    what = look.path(paths[0]) if paths else "files"
+    what = record.path(paths[0]) if paths else "files"
     if len(paths) > 1:
         what += f" and {len(paths) - 1} more"
     files = plural(len(paths) or 1, "file")
     detail = f"{plural(hunks, 'hunk')} in {files} applied" if hunks else f"{files} changed"
-    return judge_action(look, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
+    return judge_action(record, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
 
 
-# Folders listed and files found by name: where, which pattern, how many.
+# Directories listed and files found by name.
 
 
 _NOTHING = ("No files found", "No files matching", "No matches", "No such", "(empty", "No entries", "No results")
 _NOTES = ("(Results are truncated", "NOTE:", "- NOTE:", "There are more files")
 
 
-def listing(look: ToolCallRecord) -> Action:
-    pattern = look.text("pattern", "globpattern", "query", "glob", "name")
-    where = look.paths()
-    place = f" in {look.path(where[0])}" if where else ""
+def listing(record: ToolCallRecord) -> Action:
+    pattern = record.text("pattern", "globpattern", "query", "glob", "name")
+    where = record.paths()
+    place = f" in {record.path(where[0])}" if where else ""
     did = (
-        f"looked for files {look.quote(pattern, 70)}{place}"
+        f"looked for files {record.quote(pattern, 70)}{place}"
         if pattern
         else f"listed{place or ' files'}".replace("listed in", "listed")
     )
-    return judge_action(look, "list", did, _entries(look), paths=where)
+    return judge_action(record, "list", did, _entries(record), paths=where)
 
 
-def _entries(look: ToolCallRecord) -> str:
-    body = look.body
+def _entries(record: ToolCallRecord) -> str:
+    body = record.body
     if isinstance(body.value, list):
         return plural(len(body.value), "entry").replace("entrys", "entries")
     for key in ("files", "entries", "items", "matches"):
@@ -312,7 +320,7 @@ def _entries(look: ToolCallRecord) -> str:
     return plural(body.lines - noted, "entry").replace("entrys", "entries") + (" (more left out)" if noted else "")
 
 
-# Searches: the pattern, where, and how many matches in how many files.
+# Searches: pattern, place, and number of matches.
 
 
 PATTERN_KEYS = ("pattern", "regex", "query", "searchterm", "searchpattern", "keyword", "q", "term", "text", "search")
@@ -321,28 +329,31 @@ _FOUND = re.compile(
     r"Found (\d{1,9}) (?:total )?(matches|match|files|file|occurrences|occurrence|results|result)\b"
     r"(?:.{0,40}? (?:across|in) (\d{1,9}) files?)?"
 )
-MOST_HITS, LONGEST_HIT = 2, 120
+MAX_SHOWN_HITS = 2
+MAX_HIT_CHARS = 120
 _NO_HITS = re.compile(r"(?:No (?:matches|files|results|occurrences|match|entries)\b|Found 0 |0 (?:matches|results))")
-_LINE_NUMBER, _NUMBER_FIRST, LONGEST_HIT_PATH = re.compile(r":\d{1,9}:"), re.compile(r"\d{1,9}:"), 500
+MAX_HIT_PATH_CHARS = 500
+_LINE_NUMBER = re.compile(r":\d{1,9}:")
+_NUMBER_FIRST = re.compile(r"\d{1,9}:")
 _PLAIN_HIT = re.compile(r"((?:[A-Za-z]:)?[^:\s][^:]{0,500}):")
 
 
-def search(look: ToolCallRecord) -> Action:
-    pattern = look.text(*PATTERN_KEYS)
-    where = look.paths()
-    did = f"searched for {look.quote(pattern, 70)}" if pattern else "searched"
-    glob = look.text("glob", "include", "includepattern", "fileglob", "type")
+def search(record: ToolCallRecord) -> Action:
+    pattern = record.text(*PATTERN_KEYS)
+    where = record.paths()
+    did = f"searched for {record.quote(pattern, 70)}" if pattern else "searched"
+    glob = record.text("glob", "include", "includepattern", "fileglob", "type")
     if where:
-        did += f" in {look.path(where[0])}"
+        did += f" in {record.path(where[0])}"
     if glob:
-        did += f" ({look.say(glob, 30)})"
-    return judge_action(look, "search", did, _matches(look), paths=where)
+        did += f" ({record.say(glob, 30)})"
+    return judge_action(record, "search", did, _matches(record), paths=where)
 
 
-def _matches(look: ToolCallRecord) -> str:
-    body = look.body
+def _matches(record: ToolCallRecord) -> str:
+    body = record.body
     if body.value is not None:
-        return _match_count(look)
+        return _match_count(record)
     head = body.head.lstrip()
     if not head or _NO_HITS.match(head):
         return "no matches"
@@ -350,21 +361,21 @@ def _matches(look: ToolCallRecord) -> str:
         noun = found[2] if int(found[1]) != 1 else found[2].removesuffix("s").replace("matche", "match")
         files = f" in {plural(int(found[3]), 'file')}" if found[3] else ""
         return f"{int(found[1]):,} {noun}{files}"
-    if len(body.text) > COUNTED_AT_MOST:
-        return look.size()
-    return _count_hits(look)
+    if len(body.text) > MAX_SCANNED_CHARS:
+        return record.size()
+    return _count_hits(record)
 
 
-def _count_hits(look: ToolCallRecord) -> str:
-    """Hits of `path:line:text` output; with context lines around them, only those that carry the colon."""
-    lines = [line for line in look.body.text.splitlines() if line.strip() and line != "--"]
-    context = look.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
+def _count_hits(record: ToolCallRecord) -> str:
+    """Count the hits of `path:line:text` output; among context lines, only those with a colon."""
+    lines = [line for line in record.body.text.splitlines() if line.strip() and line != "--"]
+    context = record.get("a", "b", "c", "context", "beforecontext", "aftercontext") is not None
     found = [path for line in lines if (path := _hit_path(line)) is not None]
     if found:
         files = set(filter(None, found))
         count = len(found)
     elif context:
-        return look.size()
+        return record.size()
     else:
         count = len(lines)
         files = {hit[1] for line in lines if (hit := _PLAIN_HIT.match(line))}
@@ -372,23 +383,23 @@ def _count_hits(look: ToolCallRecord) -> str:
 
 
 def _hit_path(line: str) -> str | None:
-    """The path before the number of a hit, empty where there is none; None where a line is no hit."""
+    """Return the path before a hit's line number, "" if there is only a number, or None if the line is no hit."""
     number = _LINE_NUMBER.search(line, 1)
-    if number is not None and number.start() <= LONGEST_HIT_PATH:
+    if number is not None and number.start() <= MAX_HIT_PATH_CHARS:
         return line[: number.start()]
     return "" if _NUMBER_FIRST.match(line) else None
 
 
-def few_hits(look: ToolCallRecord) -> str:
-    """The hits of a search, where they are few."""
-    lines = look.body.text.splitlines() if len(look.body.text) <= COUNTED_AT_MOST else []
-    hits = list(islice((line for line in lines if _hit_path(line) is not None), MOST_HITS + 1))
-    return " / ".join(look.say(line, LONGEST_HIT) for line in hits) if len(hits) <= MOST_HITS else ""
+def few_hits(record: ToolCallRecord) -> str:
+    """Return the hits of a search if there are only a few."""
+    lines = record.body.text.splitlines() if len(record.body.text) <= MAX_SCANNED_CHARS else []
+    hits = list(islice((line for line in lines if _hit_path(line) is not None), MAX_SHOWN_HITS + 1))
+    return " / ".join(record.say(line, MAX_HIT_CHARS) for line in hits) if len(hits) <= MAX_SHOWN_HITS else ""
 
 
-def _match_count(look: ToolCallRecord) -> str:
-    """A JSON answer: its own count, or the length of its list."""
-    value = look.body.value
+def _match_count(record: ToolCallRecord) -> str:
+    """Return the count in a JSON response, or the length of its list."""
+    value = record.body.value
     if isinstance(value, list):
         return plural(len(value), "result") if value else "no matches"
     for key in ("total_count", "totalCount", "total", "count", "num_matches", "match_count"):
@@ -397,4 +408,4 @@ def _match_count(look: ToolCallRecord) -> str:
     for key in ("matches", "results", "files", "items", "hits"):
         if isinstance(value.get(key), list):
             return plural(len(value[key]), "match")
-    return look.size()
+    return record.size()

@@ -1,4 +1,4 @@
-"""One call and its result as the families see them: names and argument keys compared without case and separators."""
+"""A tool call and its result, parsed; names and argument keys are compared without case and separators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from midfold.compaction.local.outcome import NOTHING_RECORDED, Body, read_body, 
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall, ToolResult
 
-# What one tool call did and how it ended: the value every digest is written from.
+# The action and outcome of a tool call, from which every digest is written.
 
 
 Outcome = Literal["ok", "failed", "unknown"]
@@ -35,7 +35,7 @@ FAMILIES = (
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call and its result in a few words. Texts are single lines, bounded, and come from untrusted output."""
+    """Short description of a tool call and its result. Texts are single lines of limited size from untrusted output."""
 
     family: str
     tool: str
@@ -49,16 +49,15 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     characters: int = 0
 
 
-# Words from arguments and outputs, made safe to show: one line, bounded, redacted before they are cut.
+# Text from arguments and output, made safe to show: one line, of limited size, redacted.
 #
-# Rule of this file: a text is redacted while it is still long, and cut afterwards. Half a secret is not recognised as
-# one, so the other order would show it.
+# Redact before truncating: half of a secret would not be recognized.
 
 
 Redactor = Callable[[str], str]
 
-REDACTED_AT_ONCE = 4_000
-PATH_LIMIT = 90
+MAX_REDACTED_CHARS = 4_000
+MAX_PATH_CHARS = 90
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
@@ -68,7 +67,7 @@ def identity(text: str) -> str:
 
 
 def flat(text: str) -> str:
-    """One printable line: white space becomes one space, control characters and terminal colours go."""
+    """Return a single printable line: collapse whitespace, remove control characters and terminal colors."""
     if text.isprintable() and "  " not in text and "| unfold" not in text:
         return text.strip()
     if "\x1b" in text:
@@ -84,7 +83,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def clip_start(text: str, limit: int) -> str:
-    """The end of a long text: of a path it is the telling half."""
+    """Return the end of a long text, the informative part of a path."""
     return text if len(text) <= limit else "…" + text[1 - limit :]
 
 
@@ -130,25 +129,25 @@ def squash(name: str) -> str:
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
-    """The name as it was given."""
+    """Name as given."""
     local: str
-    """The name without server and namespace, squashed: `mcp__fs__read_file` is `readfile`."""
+    """Name without server and namespace, squashed: `mcp__fs__read_file` is `readfile`."""
     words: frozenset[str]
-    """The words of the whole name, server included, in lower case."""
+    """Words of the whole name, server included, in lower case."""
     foreign: bool
-    """Whether the name has a server or namespace before it."""
+    """Whether the name has a server or namespace prefix."""
     arguments: dict[str, Any]
-    """By squashed key."""
+    """Arguments by squashed key."""
     given: dict[str, Any]
-    """By the keys as they were given."""
+    """Arguments by key as given."""
     raw: str
     command: str
-    """The shell command that was given, whatever the shape; empty where there is none."""
+    """Shell command in whatever shape it was given, or ""."""
     body: Body
     redact: Redactor
 
     def get(self, *keys: str) -> Any:
-        """The first argument under one of these squashed keys that says something."""
+        """Return the first non-empty argument under one of these squashed keys."""
         return _first_of(self.arguments, keys)
 
     def text(self, *keys: str) -> str:
@@ -164,8 +163,8 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.words.isdisjoint(words)
 
     def say(self, value: str, limit: int = 80) -> str:
-        """A text from arguments or output, safe to show."""
-        return clip(flat(self.redact(value[:REDACTED_AT_ONCE])), limit)
+        """Return a text from arguments or output, safe to show."""
+        return clip(flat(self.redact(value[:MAX_REDACTED_CHARS])), limit)
 
     def quote(self, value: str, limit: int = 80) -> str:
         return f"'{self.say(value, limit)}'"
@@ -174,10 +173,10 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"`{self.say(value, limit).replace('`', chr(39))}`"
 
     def path(self, value: str) -> str:
-        return clip_start(flat(self.redact(value[:REDACTED_AT_ONCE])), PATH_LIMIT)
+        return clip_start(flat(self.redact(value[:MAX_REDACTED_CHARS])), MAX_PATH_CHARS)
 
     def paths(self) -> tuple[str, ...]:
-        """Files and folders as the arguments name them."""
+        """Return the files and directories named in the arguments."""
         if self.arguments.keys().isdisjoint(PATH_KEYS):
             return ()
         found = (tuple(_path_texts(self.arguments[key])) for key in PATH_KEYS if key in self.arguments)
@@ -191,7 +190,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def act(
-    look: ToolCallRecord,
+    record: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -201,24 +200,24 @@ def act(
     paths: Iterable[str] = (),
     wrote: bool = False,
 ) -> Action:
-    if look.nothing_recorded():
+    if record.nothing_recorded():
         outcome, detail, error, wrote = "unknown", "no result was recorded", "", False
     return Action(
         family=family,
-        tool=look.tool,
+        tool=record.tool,
         did=did,
         outcome=outcome,
         detail=detail,
         paths=tuple(paths),
         wrote=wrote,
         error=error,
-        lines=look.body.lines,
-        characters=look.body.characters,
+        lines=record.body.lines,
+        characters=record.body.characters,
     )
 
 
 def judge_action(
-    look: ToolCallRecord,
+    record: ToolCallRecord,
     family: str,
     did: str,
     detail: str,
@@ -228,31 +227,31 @@ def judge_action(
     wrote: bool = False,
     otherwise: Outcome = "ok",
 ) -> Action:
-    """An action whose output, if it states a failure, is described by that failure alone."""
-    told = stated_outcome(look.body, content=content)
-    if told.failed:
-        error = look.say(told.reason, 160)
-        code = look.body.exit_code
+    """Return an action; if its output states a failure, the detail is that failure."""
+    stated = stated_outcome(record.body, content=content)
+    if stated.failed:
+        error = record.say(stated.reason, 160)
+        code = record.body.exit_code
         shown = error or (f"exit {code}" if code else "no reason given")
-        return act(look, family, did, shown, outcome="failed", error=error, paths=paths)
-    outcome: Outcome = otherwise if told.failed is None else "ok"
-    return act(look, family, did, detail, outcome=outcome, paths=paths, wrote=wrote)
+        return act(record, family, did, shown, outcome="failed", error=error, paths=paths)
+    outcome: Outcome = otherwise if stated.failed is None else "ok"
+    return act(record, family, did, detail, outcome=outcome, paths=paths, wrote=wrote)
 
 
 def read_tool_call(call: ToolCall | None, result: ToolResult, redact: Redactor) -> ToolCallRecord:
     name = (call.name if call is not None else "") or result.name or ""
-    return _look(name, call.arguments if call is not None else "", read_body(result), redact)
+    return _record(name, call.arguments if call is not None else "", read_body(result), redact)
 
 
 UNREAD = Body(text="", characters=0, lines=0)
 
 
 def read_call_alone(call: ToolCall, redact: Redactor) -> ToolCallRecord:
-    """A call whose result nobody has read yet."""
-    return _look(call.name, call.arguments, UNREAD, redact)
+    """Return the record of a call without its result."""
+    return _record(call.name, call.arguments, UNREAD, redact)
 
 
-def _look(name: str, raw: str, body: Body, redact: Redactor) -> ToolCallRecord:
+def _record(name: str, raw: str, body: Body, redact: Redactor) -> ToolCallRecord:
     given = _arguments(raw)
     known = _name(name[:160])
     arguments = {squash(key): item for key, item in given.items()}
@@ -329,5 +328,5 @@ def _path_texts(value: Any) -> Iterable[str]:
 
 
 def scalar(value: Any) -> str:
-    """A number, boolean or literal as it would stand in JSON."""
+    """Return a number, boolean or literal as JSON."""
     return jsonio.text_of(value)

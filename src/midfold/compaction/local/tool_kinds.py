@@ -1,9 +1,8 @@
-"""Which family a tool belongs to: by its name where the name is plain, else by the shape of its arguments.
+"""Recognize the family of a tool by its name, or by its arguments, and describe the remaining families.
 
-Rules of this file:
-1. A tool's own name decides, without case, separators, server or namespace.
-2. A name that could mean anything (`run`, `search`, `create`, `task`) decides only if its arguments agree.
-3. Otherwise the arguments decide, together with the words of the name; `other` is an honest answer.
+1. A specific name decides, without case, separators, server or namespace.
+2. A vague name (`run`, `search`, `create`, `task`) decides only if the arguments match no family.
+3. Arguments and words of the name decide before a vague name; the default is `other`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from midfold.compaction.local.tool_call import (
     scalar,
 )
 
-# Sub-agents: the goal they were given, and the status they came back with.
+# Sub-agents: goal and status.
 
 
 GOAL_KEYS = ("description", "goal", "task", "objective", "prompt", "instructions", "message", "title", "request")
@@ -48,30 +47,30 @@ GOAL_KEYS = ("description", "goal", "task", "objective", "prompt", "instructions
 _BAD = ("failed", "error", "timeout", "timed_out", "cancelled", "canceled", "interrupted")
 
 
-def agent(look: ToolCallRecord) -> Action:
-    goal = look.text(*GOAL_KEYS)
-    tasks = look.get("tasks", "agents")
+def agent(record: ToolCallRecord) -> Action:
+    goal = record.text(*GOAL_KEYS)
+    tasks = record.get("tasks", "agents")
     if not goal and isinstance(tasks, list):
         first = tasks[0] if isinstance(tasks[0], dict) else {}
         goal = next(
             (text for key in ("goal", "task", "description", "prompt") if isinstance(text := first.get(key), str)), ""
         )
-    kind = look.text("subagenttype", "agenttype", "agent", "agentname", "agentid", "role")
-    did = f"gave a sub-agent{f' ({look.say(kind, 24)})' if kind else ''} the task {look.quote(goal, 90)}"
+    kind = record.text("subagenttype", "agenttype", "agent", "agentname", "agentid", "role")
+    did = f"gave a sub-agent{f' ({record.say(kind, 24)})' if kind else ''} the task {record.quote(goal, 90)}"
     if isinstance(tasks, list) and len(tasks) > 1:
         did += f" and {len(tasks) - 1} more"
-    states = _states(look.body.fields)
+    states = _states(record.body.fields)
     if not states:
-        return judge_action(look, "agent", did, f"answered, {look.size()}")
-    shown = ", ".join(f"{number} {look.say(state, 24)}" for state, number in states.most_common(4))
-    shown = look.say(next(iter(states)), 24) if sum(states.values()) == 1 else shown
-    told = stated_outcome(look.body, content=True)
+        return judge_action(record, "agent", did, f"answered, {record.size()}")
+    shown = ", ".join(f"{number} {record.say(state, 24)}" for state, number in states.most_common(4))
+    shown = record.say(next(iter(states)), 24) if sum(states.values()) == 1 else shown
+    stated = stated_outcome(record.body, content=True)
     bad = [state for state in states if state.lower() in _BAD]
-    if told.failed or bad:
-        error = look.say(told.reason or _reason(look.body.fields), 140)
+    if stated.failed or bad:
+        error = record.say(stated.reason or _reason(record.body.fields), 140)
         detail = f"{shown}: {error}" if error else shown
-        return act(look, "agent", did, detail, outcome="failed", error=error or shown)
-    return act(look, "agent", did, f"{shown}, {look.size()}")
+        return act(record, "agent", did, detail, outcome="failed", error=error or shown)
+    return act(record, "agent", did, f"{shown}, {record.size()}")
 
 
 def _states(fields: dict[str, Any]) -> Counter[str]:
@@ -88,84 +87,97 @@ def _reason(fields: dict[str, Any]) -> str:
     return next((error for error in errors if isinstance(error, str) and error), "")
 
 
-# Browsers and screens: what was done, on which page or element.
+# Browsers and screens: action, and page or element.
 
 
-DEEDS = (
+BROWSER_ACTIONS = (
     "navigate", "goto", "open", "click", "type", "fill", "press", "scroll", "snapshot", "screenshot", "hover", "select",
     "drag", "wait", "evaluate", "console", "network", "back", "forward", "close", "resize", "upload", "tabs",
     "dialog", "vision",
 )  # fmt: skip
 
 
-def browser(look: ToolCallRecord) -> Action:
-    deed = look.text("action", "type", "operation") or next((deed for deed in DEEDS if look.has_word(deed)), "")
-    target = look.text("url", "uri")
+def browser(record: ToolCallRecord) -> Action:
+    verb = record.text("action", "type", "operation") or next(
+        (verb for verb in BROWSER_ACTIONS if record.has_word(verb)), ""
+    )
+    target = record.text("url", "uri")
     if target:
-        target = f" {look.say(target, 110)}"
+        target = f" {record.say(target, 110)}"
     else:
-        element = look.text("element", "selector", "ref", "uid", "text", "key", "name", "coordinate")
-        target = f" {look.quote(element, 60)}" if element else ""
-    did = f"used the browser: {look.say(deed, 30) or 'looked'}{target}"
-    detail = look.size()
-    if look.body.media:
-        detail = plural(look.body.media, "media part")
-    return judge_action(look, "browser", did, detail)
+        element = record.text("element", "selector", "ref", "uid", "text", "key", "name", "coordinate")
+        target = f" {record.quote(element, 60)}" if element else ""
+    did = f"used the browser: {record.say(verb, 30) or 'looked'}{target}"
+    detail = record.size()
+    if record.body.media:
+        detail = plural(record.body.media, "media part")
+    return judge_action(record, "browser", did, detail)
 
 
-# Tools nobody here knows: the most telling arguments, and how much came back.
+# Unknown tools: most informative arguments, and response size.
 
 
-SHOWN = 4
+MAX_SHOWN_ARGUMENTS = 4
 _WRITES = ("create", "update", "delete", "remove", "add", "set", "send", "book", "cancel", "save", "post", "put", "modify", "insert", "upload")  # fmt: skip  # noqa: E501
 
 
-def other(look: ToolCallRecord) -> Action:
-    body = look.body
+def other(record: ToolCallRecord) -> Action:
+    body = record.body
     if isinstance(body.value, list):
         detail = plural(len(body.value), "item")
-    elif isinstance(body.value, dict) and not _inner_text(look):
+    elif isinstance(body.value, dict) and not _inner_text(record):
         detail = plural(len(body.fields), "field")
     elif body.media:
         detail = plural(body.media, "media part")
     elif not body.text.strip():
         detail = "nothing came back"
     elif body.characters <= 80 and body.value is None:
-        detail = f"answered {look.quote(body.text, 80)}"
+        detail = f"answered {record.quote(body.text, 80)}"
     else:
-        detail = look.size()
-    wrote = bool(look.words) and look.has_word(*_WRITES)
+        detail = record.size()
+    wrote = bool(record.words) and record.has_word(*_WRITES)
     otherwise: Outcome = "ok" if body.value is not None else "unknown"
     return judge_action(
-        look, "other", _deed(look), detail, content=False, paths=look.paths(), wrote=wrote, otherwise=otherwise
+        record,
+        "other",
+        _call_description(record),
+        detail,
+        content=False,
+        paths=record.paths(),
+        wrote=wrote,
+        otherwise=otherwise,
     )
 
 
-def _inner_text(look: ToolCallRecord) -> bool:
-    """Whether the JSON answer was only an envelope, and the body is the text inside."""
-    return look.body.text[:64].lstrip()[:1] != "{"
+def _inner_text(record: ToolCallRecord) -> bool:
+    """Return whether the JSON response was only an envelope around a text."""
+    return record.body.text[:64].lstrip()[:1] != "{"
 
 
-def _deed(look: ToolCallRecord) -> str:
-    telling = sorted(((_rank(key, value), key, value) for key, value in look.given.items()), key=lambda item: item[0])
-    shown = [f"{look.say(key, 24)}={_show_value(look, value)}" for rank, key, value in telling[:SHOWN] if rank < 9]
+def _call_description(record: ToolCallRecord) -> str:
+    ranked = sorted(((_rank(key, value), key, value) for key, value in record.given.items()), key=lambda item: item[0])
+    shown = [
+        f"{record.say(key, 24)}={_show_value(record, value)}"
+        for rank, key, value in ranked[:MAX_SHOWN_ARGUMENTS]
+        if rank < 9
+    ]
     if shown:
         return "called it with " + ", ".join(shown)
-    if look.raw.strip() not in ("", "{}", "null") and not look.arguments:
-        return f"called it with {look.code(look.raw, 80)}"
+    if record.raw.strip() not in ("", "{}", "null") and not record.arguments:
+        return f"called it with {record.code(record.raw, 80)}"
     return "called it"
 
 
-def _show_value(look: ToolCallRecord, value: Any) -> str:
+def _show_value(record: ToolCallRecord, value: Any) -> str:
     if isinstance(value, str):
-        return look.say(value, 40)
+        return record.say(value, 40)
     if isinstance(value, list):
         return plural(len(value), "item")
     return clip(flat(scalar(value)), 24)
 
 
 def _rank(key: str, value: Any) -> int:
-    """Ids and names first, then short scalars, then lists; long texts and objects say least."""
+    """Rank ids and names first, then short scalars, then lists; long texts and objects last."""
     if value is None or value in ("", [], {}) or isinstance(value, dict):
         return 9
     if isinstance(value, list):
@@ -180,43 +192,43 @@ def _rank(key: str, value: Any) -> int:
     return 2 if not isinstance(value, bool) else 4
 
 
-# Plans and to-do lists: how many items, how many done.
+# Plans and to-do lists: items, and number done.
 
 
 ITEM_KEYS = ("todos", "plan", "items", "tasks", "tasklist", "todolist", "steps")
 DONE = ("completed", "complete", "done", "finished")
 
 
-def plan(look: ToolCallRecord) -> Action:
-    items = next((value for key in ITEM_KEYS if isinstance(value := look.get(key), list)), None)
-    return judge_action(look, "plan", _plan_deed(look, items), _detail(look, items), content=False)
+def plan(record: ToolCallRecord) -> Action:
+    items = next((value for key in ITEM_KEYS if isinstance(value := record.get(key), list)), None)
+    return judge_action(record, "plan", _plan_description(record, items), _detail(record, items), content=False)
 
 
-def _plan_deed(look: ToolCallRecord, items: list[Any] | None) -> str:
+def _plan_description(record: ToolCallRecord, items: list[Any] | None) -> str:
     if items is not None:
         current = next((_label(item) for item in items if _status(item) in ("in_progress", "doing", "active")), "")
-        now = f", now {look.quote(current, 70)}" if current else ""
+        now = f", now {record.quote(current, 70)}" if current else ""
         return f"set the plan: {plural(len(items), 'item')}, {sum(_status(item) in DONE for item in items)} done{now}"
-    subject = look.text("subject", "title", "name", "content")
-    number, status = look.text("taskid", "id", "todoid"), look.text("status")
+    subject = record.text("subject", "title", "name", "content")
+    number, status = record.text("taskid", "id", "todoid"), record.text("status")
     if number:
-        change = f"to {look.say(status, 20)}" if status else "anew"
+        change = f"to {record.say(status, 20)}" if status else "anew"
         return (
-            f"set task {look.say(number, 20)} {change}"
-            if look.has_word("update", "set")
-            else f"looked at task {look.say(number, 20)}"
+            f"set task {record.say(number, 20)} {change}"
+            if record.has_word("update", "set")
+            else f"looked at task {record.say(number, 20)}"
         )
     if subject:
-        return f"added the task {look.quote(subject, 90)}"
-    if look.has_word("exit", "enter"):
-        return "left plan mode" if look.has_word("exit") else "entered plan mode"
+        return f"added the task {record.quote(subject, 90)}"
+    if record.has_word("exit", "enter"):
+        return "left plan mode" if record.has_word("exit") else "entered plan mode"
     return "looked at the plan"
 
 
-def _detail(look: ToolCallRecord, items: list[Any] | None) -> str:
-    if items is not None or look.has("taskid", "subject"):
+def _detail(record: ToolCallRecord, items: list[Any] | None) -> str:
+    if items is not None or record.has("taskid", "subject"):
         return "updated"
-    return look.size()
+    return record.size()
 
 
 def _status(item: Any) -> str:
@@ -229,64 +241,64 @@ def _label(item: dict[str, Any]) -> str:
     return next((text for text in texts if isinstance(text, str) and text), "")
 
 
-# Long-running processes: which session, what was done to it, whether it still runs.
+# Long-running processes: session, action, and state.
 
 
 SESSION_KEYS = ("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id", "session")
 
 
-def process(look: ToolCallRecord) -> Action:
-    session = look.text(*SESSION_KEYS)
-    which = f"session {look.say(session, 40)}" if session else "a process"
-    did = f"{_process_deed(look)} {which}"
-    body = look.body
+def process(record: ToolCallRecord) -> Action:
+    session = record.text(*SESSION_KEYS)
+    which = f"session {record.say(session, 40)}" if session else "a process"
+    did = f"{_process_description(record)} {which}"
+    body = record.body
     if body.running:
-        return act(look, "process", did, f"still running, {look.size()}", outcome="unknown")
+        return act(record, "process", did, f"still running, {record.size()}", outcome="unknown")
     code = body.exit_code
     status = body.fields.get("status")
     shown = [f"exit {code}"] if code is not None else []
     if isinstance(status, str):
-        shown.append(look.say(status, 40))
-    return judge_action(look, "process", did, ", ".join([*shown, look.size()]), otherwise="unknown")
+        shown.append(record.say(status, 40))
+    return judge_action(record, "process", did, ", ".join([*shown, record.size()]), otherwise="unknown")
 
 
-def _process_deed(look: ToolCallRecord) -> str:
-    sent = look.text("chars", "input", "data", "text", "keys")
+def _process_description(record: ToolCallRecord) -> str:
+    sent = record.text("chars", "input", "data", "text", "keys")
     if sent.strip():
-        return f"sent {look.code(sent, 60)} to"
-    action = look.text("action", "operation")
+        return f"sent {record.code(sent, 60)} to"
+    action = record.text("action", "operation")
     if action:
-        return f"did {look.quote(action, 30)} on"
-    if look.has_word("kill", "stop", "terminate"):
+        return f"did {record.quote(action, 30)} on"
+    if record.has_word("kill", "stop", "terminate"):
         return "stopped"
-    return "listed processes of" if look.has_word("list") else "looked at the output of"
+    return "listed processes of" if record.has_word("list") else "looked at the output of"
 
 
-# Pages fetched and web searches: the address or the query, and how much came back.
+# Fetched pages and web searches: address or query, and response size.
 
 
 URL_KEYS = ("url", "urls", "uri", "href", "link", "address", "source")
 
 
-def web(look: ToolCallRecord) -> Action:
-    address, more = _address(look)
-    query = look.text("query", "q", "searchterm", "searchquery", "keywords", "prompt")
+def web(record: ToolCallRecord) -> Action:
+    address, more = _address(record)
+    query = record.text("query", "q", "searchterm", "searchquery", "keywords", "prompt")
     if address:
-        method = look.text("method")
-        verb = f"requested {look.say(method, 8)}" if method else "fetched"
-        did = f"{verb} {look.say(address, 110)}" + (f" and {more} more" if more else "")
+        method = record.text("method")
+        verb = f"requested {record.say(method, 8)}" if method else "fetched"
+        did = f"{verb} {record.say(address, 110)}" + (f" and {more} more" if more else "")
     else:
-        did = f"searched the web for {look.quote(query, 90)}" if query else "searched the web"
-    results = look.body.fields.get("results")
-    detail = plural(len(results), "result") if isinstance(results, list) else look.size()
-    status = look.body.fields.get("status_code", look.body.fields.get("statusCode"))
+        did = f"searched the web for {record.quote(query, 90)}" if query else "searched the web"
+    results = record.body.fields.get("results")
+    detail = plural(len(results), "result") if isinstance(results, list) else record.size()
+    status = record.body.fields.get("status_code", record.body.fields.get("statusCode"))
     if type(status) is int:
         detail = f"HTTP {status}, {detail}"
-    return judge_action(look, "web", did, detail)
+    return judge_action(record, "web", did, detail)
 
 
-def _address(look: ToolCallRecord) -> tuple[str, int]:
-    value = look.get(*URL_KEYS)
+def _address(record: ToolCallRecord) -> tuple[str, int]:
+    value = record.get(*URL_KEYS)
     if isinstance(value, list):
         texts = [item for item in value if isinstance(item, str)]
         return (texts[0], len(texts) - 1) if texts else ("", 0)
@@ -347,117 +359,118 @@ _VAGUE: dict[str, Describer] = {
 }  # fmt: skip
 
 
-def recognise(look: ToolCallRecord) -> Describer:
-    known = _BY_NAME.get(look.local)
-    if known is shell and patch_text_in_command(look):
+def recognise(record: ToolCallRecord) -> Describer:
+    known = _BY_NAME.get(record.local)
+    if known is shell and patch_text_in_command(record):
         return patch
-    if known is not None and not (look.foreign and _is_mistaken(look, known)):
+    if known is not None and not (record.foreign and _is_mistaken(record, known)):
         return known
-    shaped = _by_shape(look)
+    shaped = _by_shape(record)
     if shaped is not other:
         return shaped
     if known is not None:
         return other
-    vague = _VAGUE.get(look.local)
-    return vague if vague is not None and not look.foreign else other
+    vague = _VAGUE.get(record.local)
+    return vague if vague is not None and not record.foreign else other
 
 
-def patch_text_in_command(look: ToolCallRecord) -> bool:
-    return "*** Begin Patch" in look.command[:300]
+def patch_text_in_command(record: ToolCallRecord) -> bool:
+    return "*** Begin Patch" in record.command[:300]
 
 
-def _is_mistaken(look: ToolCallRecord, known: Describer) -> bool:
-    """A server's `list_files` may list files of anything; its arguments must not speak of something else."""
-    return known in (agent, plan, process) and not look.arguments
+def _is_mistaken(record: ToolCallRecord, known: Describer) -> bool:
+    """Return whether a server's tool only shares a known name: agent, plan and process tools need arguments."""
+    return known in (agent, plan, process) and not record.arguments
 
 
-def _by_shape(look: ToolCallRecord) -> Describer:
+def _by_shape(record: ToolCallRecord) -> Describer:
     for rule in (_changing, _commanding, _browsing, _planning, _delegating, _searching, _reading):
-        found = rule(look)
+        found = rule(record)
         if found is not None:
             return found
-    return _by_body(look)
+    return _by_body(record)
 
 
-def _changing(look: ToolCallRecord) -> Describer | None:
-    on_file = look.has(*_FILE_KEYS)
-    if on_file and look.has("command", "action", "mode") and look.text("command", "action", "mode") in (
+def _changing(record: ToolCallRecord) -> Describer | None:
+    on_file = record.has(*_FILE_KEYS)
+    if on_file and record.has("command", "action", "mode") and record.text("command", "action", "mode") in (
         "view", "create", "str_replace", "insert", "undo_edit", "read", "write", "replace", "patch", "append",
     ):  # fmt: skip
         return editor
-    if look.has("oldstring", "oldstr", "newstring", "newstr") or (
-        on_file and look.has(*OLD_KEYS) and look.has(*NEW_KEYS)
+    if record.has("oldstring", "oldstr", "newstring", "newstr") or (
+        on_file and record.has(*OLD_KEYS) and record.has(*NEW_KEYS)
     ):
         return patch
-    if look.has(*_PATCHES) and any(is_patch(look.arguments.get(key)) for key in _PATCHES):
+    if record.has(*_PATCHES) and any(is_patch(record.arguments.get(key)) for key in _PATCHES):
         return patch
-    if not look.arguments and patch_text(look):
+    if not record.arguments and patch_text(record):
         return patch
-    if on_file and look.has(*CONTENT_KEYS):
+    if on_file and record.has(*CONTENT_KEYS):
         return write
-    changes = look.has_word("write", "delete", "remove", "move", "rename", "mkdir", "copy", "save")
+    changes = record.has_word("write", "delete", "remove", "move", "rename", "mkdir", "copy", "save")
     return write if on_file and changes else None
 
 
-def _commanding(look: ToolCallRecord) -> Describer | None:
-    session = look.has("sessionid", "pid", "processid", "bashid", "shellid", "terminalid")
+def _commanding(record: ToolCallRecord) -> Describer | None:
+    session = record.has("sessionid", "pid", "processid", "bashid", "shellid", "terminalid")
     if session and (
-        look.has("chars", "action", "signal") or look.has_word("process", "stdin", "terminal", "shell", "kill")
+        record.has("chars", "action", "signal") or record.has_word("process", "stdin", "terminal", "shell", "kill")
     ):
         return process
-    if not look.has(*COMMAND_KEYS) or look.has("url"):
+    if not record.has(*COMMAND_KEYS) or record.has("url"):
         return None
-    runs = look.has_word(
+    runs = record.has_word(
         "run", "exec", "execute", "shell", "bash", "terminal", "command", "cmd", "python", "code", "sh", "script"
     )
-    return shell if look.command and (runs or look.has("command", "cmd", "script")) else None
+    return shell if record.command and (runs or record.has("command", "cmd", "script")) else None
 
 
-def _browsing(look: ToolCallRecord) -> Describer | None:
-    if look.has_word("browser", "playwright", "puppeteer", "chrome", "devtools", "screenshot", "navigate"):
+def _browsing(record: ToolCallRecord) -> Describer | None:
+    if record.has_word("browser", "playwright", "puppeteer", "chrome", "devtools", "screenshot", "navigate"):
         return browser
-    if look.has("action") and look.has("coordinate", "selector"):
+    if record.has("action") and record.has("coordinate", "selector"):
         return browser
-    if look.text(*URL_KEYS).startswith(("http://", "https://")) or isinstance(look.get("urls"), list):
+    if record.text(*URL_KEYS).startswith(("http://", "https://")) or isinstance(record.get("urls"), list):
         return web
-    return web if look.has_word("web", "internet", "google") and look.has("query", "q") else None
+    return web if record.has_word("web", "internet", "google") and record.has("query", "q") else None
 
 
-def _planning(look: ToolCallRecord) -> Describer | None:
-    if not look.has_word("todo", "todos", "plan", "task", "tasks") or look.has("goal", "prompt"):
+def _planning(record: ToolCallRecord) -> Describer | None:
+    if not record.has_word("todo", "todos", "plan", "task", "tasks") or record.has("goal", "prompt"):
         return None
-    return plan if any(isinstance(look.get(key), list) for key in ITEM_KEYS) else None
+    return plan if any(isinstance(record.get(key), list) for key in ITEM_KEYS) else None
 
 
-def _delegating(look: ToolCallRecord) -> Describer | None:
-    asked = look.has("prompt", "goal", "task", "tasks", "objective", "instructions")
+def _delegating(record: ToolCallRecord) -> Describer | None:
+    has_goal = record.has("prompt", "goal", "task", "tasks", "objective", "instructions")
     return (
         agent
-        if asked and (look.has_word("agent", "subagent", "delegate", "task", "worker") or look.has("subagenttype"))
+        if has_goal
+        and (record.has_word("agent", "subagent", "delegate", "task", "worker") or record.has("subagenttype"))
         else None
     )
 
 
-def _searching(look: ToolCallRecord) -> Describer | None:
-    by_pattern = look.has(*_PATTERN_KEYS)
-    by_name = look.has_word("glob", "files", "file", "find", "list", "ls", "dir")
+def _searching(record: ToolCallRecord) -> Describer | None:
+    by_pattern = record.has(*_PATTERN_KEYS)
+    by_name = record.has_word("glob", "files", "file", "find", "list", "ls", "dir")
     if by_pattern:
-        return listing if by_name and not look.has_word("grep", "search", "content", "text", "in") else search
-    if look.has("query", "q") and look.has_word("search", "grep", "find", "query", "retrieve", "lookup"):
+        return listing if by_name and not record.has_word("grep", "search", "content", "text", "in") else search
+    if record.has("query", "q") and record.has_word("search", "grep", "find", "query", "retrieve", "lookup"):
         return search
-    listed = look.has_word("list", "ls", "dir", "directory", "tree", "folder") and look.has(
+    listed = record.has_word("list", "ls", "dir", "directory", "tree", "folder") and record.has(
         "path", "directory", "dir", "dirpath"
     )
     return listing if listed else None
 
 
-def _reading(look: ToolCallRecord) -> Describer | None:
-    reads = look.has_word("read", "view", "open", "cat", "show", "load", "file", "get", "image", "document")
-    return read if reads and look.has(*_FILE_KEYS) else None
+def _reading(record: ToolCallRecord) -> Describer | None:
+    reads = record.has_word("read", "view", "open", "cat", "show", "load", "file", "get", "image", "document")
+    return read if reads and record.has(*_FILE_KEYS) else None
 
 
-def _by_body(look: ToolCallRecord) -> Describer:
-    """Without a call, an output that states how a process ended is still a shell's."""
-    body = look.body
-    nameless = not look.arguments and not look.local
+def _by_body(record: ToolCallRecord) -> Describer:
+    """Recognize nameless output that states an exit code as a shell's."""
+    body = record.body
+    nameless = not record.arguments and not record.local
     return shell if nameless and (body.exit_code is not None or body.running) else other

@@ -1,17 +1,17 @@
-"""The artifact trail: what an agent did to files and to the world, told by its calls and their results alone.
+"""Track an agent's work (the "trail"): file changes and side effects, from tool calls and their results alone.
 
-    trail = follow(trail, messages, redact)     the trail with what these messages did
-    sections = render(trail, room)              as lines for the sections of a handoff, the newest first
-    trail = parse(handoff)                      what such lines say, so that a handoff carries the trail on
-    text = without_trail(handoff)               the handoff without them, for whoever writes the next one
-    runs = latest_checks(trail)                 the tests, builds and linters whose outcome still counts
-    commands = missing_checks(trail, ask)       those that were asked for and not run since the last change
-    acts = latest_acts(trail.acts)              the acts, each with what came of it last
+    trail = follow(trail, messages, redact)     extend the trail by these messages
+    sections = render(trail, budget)            format it as lines of a handoff, newest first
+    trail = parse(handoff)                      parse such lines, so that a handoff carries the trail
+    text = without_trail(handoff)               remove them for the author of the next summary
+    runs = latest_checks(trail)                 tests, builds and linters whose outcome is still valid
+    commands = missing_checks(trail, text)      requested checks that did not run since the last change
+    acts = latest_acts(trail.acts)              side effects, each with its latest outcome
 
-State carries the trail of what is folded; what is shown also follows the messages that stay, and says how many those
-are (`Trail.ahead`), so that whoever reads it back does not count them twice.
+Session state stores the trail of the folded messages. The rendered trail also covers the messages that stay and states
+their number (`Trail.ahead`), so that a reader does not count them twice.
 
-`Trail` is plain data. No model writes or rewords any of it.
+`Trail` is plain data. No LLM writes or rewords any of it.
 """
 
 from midfold.compaction.tracking.checks import latest_checks, missing_checks

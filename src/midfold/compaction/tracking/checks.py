@@ -1,4 +1,4 @@
-"""Which commands test, build or lint, what their output says (passed or not, how many, what fails), and which count."""
+"""Recognize commands that test, build or lint, parse their output, and select the runs that are still valid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from midfold.compaction.tracking.commands import WRAPPERS, Step, steps_of
 from midfold.compaction.tracking.edits import PROSE
 from midfold.compaction.tracking.entries import CheckKind, CheckRun, TrackedFile, Trail, WorldAct
 
-LONGEST_OUTPUT = 12_000
-MOST_FAILURES = 8
+MAX_OUTPUT_CHARS = 12_000
+MAX_FAILURES = 8
 
 _CHECKERS: dict[str, CheckKind] = {
     **dict.fromkeys(
@@ -84,7 +84,7 @@ _TASKS = frozenset(
     {"npm", "pnpm", "yarn", "bun", "mise", "make", "just", "task", "rake", "composer", "hatch", "nx", "turbo", "deno"}
 )
 _PACKAGERS = frozenset({"npm", "bun", "pnpm", "yarn", "composer", "mise", "deno"})
-"""Those whose first word is no task unless it is one of a few."""
+"""Package managers, whose first word is a task only if it is one of a few."""
 _SHELLS = frozenset({"bash", "sh", "zsh", "node"})
 _TASK = re.compile(
     r"(?P<typecheck>type-?checks?|tsc|types|mypy)|(?P<test>tests?|e2e|spec|integration|unit|verify|check-all|ci)"
@@ -110,21 +110,23 @@ _VALUED = frozenset(
         "--directory",
     }
 )
-"""Options of runners whose value is the next word."""
+"""Options of task runners that take the next word as value."""
 _PASSING = frozenset({"exec", "x", "dlx"})
-"""Words behind which a runner is given a program."""
+"""Subcommands that run a program."""
 
 
-LONGEST_ASK = 20_000
+MAX_REQUEST_CHARS = 20_000
 _COMMANDS = re.compile(r"`([^`\n]{3,120})`|^```(?:\w{1,12})?\n([^`\n]{3,120})\n```$", re.MULTILINE)
-"""Commands as a text shows them: in marks, or in a block of their own."""
-NEAR, _MARKED = 200, re.compile(r"`[^`\n]{1,200}`")
-_ASKING = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
-"""Words of somebody who wants a command to be run, not of one who tells of it."""
+"""Commands in prose: inline code, or a code block of one line."""
+NEAR_CHARS = 200
+"""Characters around a command in which a request to run it is searched."""
+_MARKED = re.compile(r"`[^`\n]{1,200}`")
+_REQUEST = re.compile(r"\b(?:run|verif(?:y|ied|ication)|check|ensure|make sure|must|should|pass(?:es)?)\b", re.I)
+"""Words that request running a command, as opposed to mentioning it."""
 
 
 def check_of(step: Step) -> CheckKind | None:
-    """Whether a command tests, builds or lints."""
+    """Return whether a command tests, builds or lints, and which."""
     return _check_in(step.words)
 
 
@@ -164,7 +166,7 @@ def _without_options(words: list[str]) -> list[str]:
 
 
 def _script_check(program: str, words: list[str]) -> CheckKind | None:
-    """A shell script by its name; `bash -n` looks at how it is written."""
+    """Classify a shell script by its name; `bash -n` is a lint."""
     if words[1:2] in (["-n"], ["--check"]):
         return "lint"
     path = program if program not in _SHELLS else next((word for word in words[1:] if word[:1] != "-"), "")
@@ -229,7 +231,7 @@ _FINDINGS: _Rules = (
     ("Checked ", re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M)),
     ("", re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M)),
 )
-"""What stands wherever a rule finds something, and the rule."""
+"""A substring that every match contains, and the pattern."""
 _FAILURE = re.compile(
     r"^(?:FAILED ([^\n]{1,200})|ERROR ([\w/.:-]{3,160}\.py[^\n]{0,80})|[ \t]{0,12}--- FAIL: (\S{1,160})"
     r"|FAIL:? ([^\s(][^\n]{0,120})|\(fail\) ([^\n]{1,160})|test (\S{1,160}) \.\.\. FAILED"
@@ -253,8 +255,8 @@ _BAD = re.compile(
     re.M,
 )  # fmt: skip
 _PASSED, _FAILED = re.compile(r"\b[1-9]\d{0,6} pass"), re.compile(r"\b[1-9]\d{0,6} (?:fail|error)|FAILED")
-TALLY_REACH = 400
-"""Characters from the end of an output: a tally that stands there is the verdict, whatever tests print before it."""
+TALLY_REACH_CHARS = 400
+"""Characters from the end of an output in which a tally is the verdict, whatever the tests print before it."""
 _NONE_RAN = re.compile(
     r"\bno tests ran\b|^[=\s]{0,90}\d{1,7} deselected in |^No tests? found|^no packages to test", re.M | re.I
 )
@@ -269,24 +271,24 @@ class Verdict(NamedTuple):
     fails: tuple[str, ...]
 
 
-def went_on(output: str, kind: str, then: str) -> bool:
-    """Whether the output counts what another check counts, `then`, that runs only if this one passes."""
+def next_check_ran(output: str, kind: str, then: str) -> bool:
+    """Return whether the output has results of the check `then`, which runs only if this one passes."""
     rules = _FINDINGS if then in ("lint", "typecheck") else _TALLIES if then == "test" else ()
     text = _ends(output) if rules and then != kind else ""
     return bool(_first(rules, text) or (then == "test" and _go_counts(text)))
 
 
 def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: str = "") -> Verdict:
-    """What a check's output says: passed or not, how many, and what fails; `then` as in `went_on`."""
+    """Return whether a check passed, its counts, and its failures; `then` as in `next_check_ran`."""
     if output.startswith(NOTHING_RECORDED):
         return Verdict(None, "", ())
     text = _ends(output)
     tally = _tally(text, kind)
     counts = " ".join(tally.split()).rstrip(";, ")
-    if went_on(text, kind, then):
+    if next_check_ran(text, kind, then):
         return Verdict(True, counts, ())
     good = _GOOD.search(text)
-    is_last = bool(tally) and tally in text[-TALLY_REACH:]
+    is_last = bool(tally) and tally in text[-TALLY_REACH_CHARS:]
     ends_well = is_last and _PASSED.search(tally) and not _FAILED.search(tally)
     ends_badly = is_last and _FAILED.search(tally)
     is_good = ends_well or (good and failed is False)
@@ -297,15 +299,15 @@ def verdict_of(output: str, kind: str = "test", *, failed: bool | None, then: st
     if ok is not True:
         for groups in _FAILURE.findall(text):
             fails.append(" ".join(next(filter(None, groups), "").split()))
-    return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MOST_FAILURES])
+    return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MAX_FAILURES])
 
 
 def _ends(output: str) -> str:
-    return output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
+    return output if len(output) <= MAX_OUTPUT_CHARS else output[:2_000] + "\n" + output[-MAX_OUTPUT_CHARS + 2_000 :]
 
 
 def _tally(text: str, kind: str) -> str:
-    """What the output counts of one kind of check."""
+    """Return the counts of one kind of check in the output."""
     if kind in ("lint", "typecheck"):
         return _first(_FINDINGS, text)
     return _first(_TALLIES, text) or _go_counts(text) or _first(_FINDINGS[:1], text)
@@ -316,7 +318,7 @@ def _first(rules: _Rules, text: str) -> str:
 
 
 def _is_empty_go_run(text: str) -> bool:
-    """Whether no package had a test to run."""
+    """Return whether no package had tests to run."""
     return "[no tests to run]" in text and text.count("[no tests to run]") == text.count("\nok ") + text.startswith(
         "ok "
     )
@@ -325,8 +327,8 @@ def _is_empty_go_run(text: str) -> bool:
 def _go_counts(text: str) -> str:
     tests = _GO_TEST.findall(text)
     if tests:
-        told = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
-        return ", ".join(f"{tests.count(word)} {said}" for word, said in told.items() if word in tests)
+        labels = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
+        return ", ".join(f"{tests.count(word)} {label}" for word, label in labels.items() if word in tests)
     packages = _GO_PACKAGE.findall(text)
     if not packages:
         return ""
@@ -335,7 +337,7 @@ def _go_counts(text: str) -> str:
 
 
 class CheckTracker:
-    """The newest run of each check while a trail is followed."""
+    """Newest run of each check while a trail is followed."""
 
     def __init__(self, checks: Iterable[CheckRun]) -> None:
         self._runs = {_identity(run): run for run in checks}
@@ -343,9 +345,10 @@ class CheckTracker:
         self._early: set[CheckRun] = set()
 
     def add(self, run: CheckRun, body: Callable[[], Body], then: str, *, is_piped: bool, is_early: bool) -> None:
-        """A run, its output, and the kind of the check that runs only if it passes.
+        """Add a run, a function that reads its output, and the kind of check that runs only if it passes.
 
-        The exit code of a pipe is not its own. Early is what ran before there was any work.
+        `is_piped`: the exit code belongs to another program. `is_early`: it ran before any file of the task was
+        changed.
         """
         identity = _identity(run)
         self._runs.pop(identity, None)
@@ -354,9 +357,9 @@ class CheckTracker:
         self._early |= {run} if is_early else set()
 
     def newest(self, most: int, is_own: Callable[[str], bool], files: Sequence[TrackedFile]) -> list[CheckRun]:
-        """The newest runs, in order, scripts of one's own last; outputs are read of these alone.
+        """Return the newest runs in order, preferring known checks to the agent's own scripts; read only their outputs.
 
-        A script of one's own that ran before anything was changed tried something out and checked nothing.
+        An own script that ran before any change was an experiment, not a check.
         """
         source = next((file for file in reversed(files) if _is_source(file)), TrackedFile(path="", state="changed"))
         known = sorted(self._runs.values(), key=lambda run: (not is_own(run.command), run.at))
@@ -365,23 +368,23 @@ class CheckTracker:
         return [_compare(found, source) for run, found in judged if found.kind != "script" or run not in self._early]
 
     def _judge(self, run: CheckRun, is_own: Callable[[str], bool]) -> CheckRun:
-        """A check with what its output says."""
+        """Return a run with the verdict of its output."""
         if run not in self._bodies:
             return run
         read, then, is_piped = self._bodies[run]
         body = read()
         code = None if is_piped else body.exit_code
-        told = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
-        fails = told.fails
-        if told.ok is False and not fails:
+        verdict = verdict_of(body.text, run.kind, failed=not run.ok or (None if code is None else code != 0), then=then)
+        fails = verdict.fails
+        if verdict.ok is False and not fails:
             reason = traceback_end(body) or error_line(body)
             fails = (reason,) if reason else run.fails
-        kind: CheckKind = "script" if not told.counts and is_own(run.command) else run.kind
-        return replace(run, kind=kind, ok=told.ok, counts=told.counts, fails=fails)
+        kind: CheckKind = "script" if not verdict.counts and is_own(run.command) else run.kind
+        return replace(run, kind=kind, ok=verdict.ok, counts=verdict.counts, fails=fails)
 
 
 def _identity(run: CheckRun) -> tuple[str, frozenset[str]]:
-    """What a check is known by: what it was told to run, however much it was told to say."""
+    """Return the key of a check: its kind and the tests it runs, without output options."""
     return "test" if run.kind == "script" else run.kind, _chosen_words(run.command)
 
 
@@ -390,26 +393,26 @@ def _is_source(file: TrackedFile) -> bool:
 
 
 def _compare(run: CheckRun, source: TrackedFile) -> CheckRun:
-    """A check with the source file that was changed after it."""
+    """Return a run with the name of the source file changed after it."""
     name = source.path.rpartition("/")[2]
     before = name if source.at > run.at else run.before if run.at < 0 else ""
     return run if before == run.before else replace(run, before=before)
 
 
-# Which of several runs still count.
+# Selection of the runs that are still valid.
 
 
 def latest_checks(trail: Trail) -> list[CheckRun]:
-    """The newest run of each kind, and before it those that it does not answer, the newest first.
+    """Return the newest run of each kind and the older runs that it does not supersede, newest first.
 
-    A run of a part says nothing of the whole: the last run of the whole stays, and a part that ended otherwise stays
-    until it, or more than it, is run again. What failed for want of a module that was installed since is not told, and
-    of scripts only the newest is.
+    A partial run does not supersede a full run. A partial run with a different outcome stays until it, or more than it,
+    runs again. Failures for lack of a module that was installed since are omitted; of scripts only the newest run
+    stays.
     """
     found: list[CheckRun] = []
     for check in reversed(trail.checks):
         newer = [other for other in found if other.kind == check.kind]
-        if (newer and check.kind == "script") or _is_mended(check, trail.acts):
+        if (newer and check.kind == "script") or _is_resolved(check, trail.acts):
             continue
         is_other = check.ok is not None and all(other.ok is not check.ok for other in newer)
         parts = [_is_narrower(other.command, check.command) for other in newer]
@@ -419,27 +422,27 @@ def latest_checks(trail: Trail) -> list[CheckRun]:
     return found
 
 
-def missing_checks(trail: Trail, asked: str) -> list[str]:
-    """The tests, builds and linters that a text asks for as commands, and that were not run since the last change."""
-    spans = (found[1] or found[2] for found in _COMMANDS.finditer(asked[:LONGEST_ASK]) if _is_asked(found))
+def missing_checks(trail: Trail, text: str) -> list[str]:
+    """Return the checks that a text requests as commands and that did not run since the last change."""
+    spans = (found[1] or found[2] for found in _COMMANDS.finditer(text[:MAX_REQUEST_CHARS]) if _is_requested(found))
     commands = {span.strip(): steps_of(span.strip(), "") for span in spans}
     checks = [command for command, steps in commands.items() if any(map(check_of, steps))]
     fresh = [check.command for check in trail.checks if not check.before]
     return [command for command in checks if not any(_covers(run, command) for run in fresh)]
 
 
-def _is_asked(command: re.Match[str]) -> bool:
-    """Whether the line of a command, the one before its block, or the heading above says that it is to be run."""
+def _is_requested(command: re.Match[str]) -> bool:
+    """Return whether the command's line, the line before its block, or the heading above requests running it."""
     text, start = command.string, command.start()
-    before = text[max(start - NEAR, 0) : start].rstrip("\n`").rpartition("\n")[2]
-    behind = text[command.end() : command.end() + NEAR].partition("\n")[0] if command[1] else ""
+    before = text[max(start - NEAR_CHARS, 0) : start].rstrip("\n`").rpartition("\n")[2]
+    behind = text[command.end() : command.end() + NEAR_CHARS].partition("\n")[0] if command[1] else ""
     heading = text.rfind("\n#", 0, start)
-    above = text[heading + 1 : heading + NEAR].partition("\n")[0] if heading >= 0 else ""
-    return _ASKING.search(_MARKED.sub(" ", f"{above}\n{before}\n{behind}")) is not None
+    above = text[heading + 1 : heading + NEAR_CHARS].partition("\n")[0] if heading >= 0 else ""
+    return _REQUEST.search(_MARKED.sub(" ", f"{above}\n{before}\n{behind}")) is not None
 
 
-def _is_mended(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
-    """Whether a module that a check missed was installed after it."""
+def _is_resolved(check: CheckRun, acts: Iterable[WorldAct]) -> bool:
+    """Return whether a module that a check lacked was installed after it."""
     missed = {found[1] for line in check.fails if (found := _MISSING.search(line))}
     return bool(missed) and any(
         act.what == "install" and act.ok and act.at > check.at and not missed.isdisjoint(act.text.split())
@@ -452,7 +455,7 @@ def _is_narrower(newer: str, older: str) -> bool:
 
 
 def _covers(newer: str, older: str) -> bool:
-    """Whether everything that the older command ran was run again; another program's run of all is taken for that."""
+    """Return whether the newer command repeats all of the older one; a full run of another program counts."""
     after, before = _chosen_words(newer), _chosen_words(older)
     if after <= before:
         return True
@@ -465,7 +468,7 @@ def _covers(newer: str, older: str) -> bool:
 
 
 def _chosen_words(command: str) -> frozenset[str]:
-    """The program and what it was told to run, without options and what means everything."""
+    """Return the program and its selected tests, without options and words that select everything."""
     words = command.partition(" -m ")[2].split() if command.startswith("python") else command.split()
     return frozenset(
         word

@@ -1,10 +1,8 @@
-"""Shell commands taken apart: which programs run, with which words, into which files, joined by what.
+"""Parse shell commands into programs with their words, redirections and operators.
 
-Rules of this file:
-1. Linear in the command, and no more than its first 60,000 characters. Here-documents are taken out before words are
-   made, so that their text is never read as commands.
-2. No shell is imitated: quotes, redirections, `cd`, `NAME=value`, `for NAME in ...` and `bash -c` are understood, other
-   expansions are left as they stand.
+Parsing is linear and reads at most 60,000 characters of a command. Here-documents are removed before splitting into
+words, so that their text is never parsed as commands. Quotes, redirections, `cd`, `NAME=value`, `for NAME in ...` and
+`bash -c` are supported; other expansions stay as written.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-LONGEST = 60_000
+MAX_COMMAND_CHARS = 60_000
 UNKNOWN = "$(…)"
-"""The output of a command that stands inside another: only the shell knows it. What stands inside is a step."""
-MOST_DOCUMENTS = 24
-DEEPEST = 3
+"""Placeholder for the output of a command substitution. The substituted command is a step of its own."""
+MAX_DOCUMENTS = 24
+MAX_DEPTH = 3
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]{0,9}(['\"\\]?)([A-Za-z_][\w.-]{0,60})\1?(?!<)")
 _PIECE = re.compile(
@@ -29,7 +27,7 @@ _PIECE = re.compile(
 )
 _JOINERS = frozenset({"&&", "||", "|", ";", ";;", "&", "\n", "(", ")"})
 _MARKS = frozenset(" \t\r\n;&|()<>#'\"\\0123456789")
-"""What a piece begins with that may be more than a part of a word."""
+"""First characters of pieces that may be more than a part of a word."""
 _REDIRECTS = frozenset({">", ">>", "1>", "1>>", "2>", "2>>", "&>", "&>>", ">|", "<", "0<"})
 _KEYWORDS = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "}", "fi", "done", "time"})
 WRAPPERS = frozenset({"sudo", "nohup", "command", "exec", "env", "rtk", "npx", "bunx", "pnpx", "stdbuf", "nice"})
@@ -40,20 +38,20 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 
 class Step(msgspec.Struct, gc=False):
-    """One program of a command."""
+    """One program of a shell command."""
 
     words: list[str]
     writes: list[tuple[str, bool]]
-    """Files that its output goes to, and whether it is put at their end."""
+    """Files its output is redirected to, and whether it appends."""
     reads: list[str]
     joiner: str
-    """What stands behind it."""
+    """Operator after it."""
     folder: str = ""
-    """Where it runs, as far as the command says so."""
+    """Working directory, as far as the command sets it."""
     document: str | None = None
-    """Its here-document."""
+    """Text of its here-document."""
     wrapper: str = ""
-    """The program that it was given to, to be run: `rtk`, `npx`, `sudo`."""
+    """Program that runs it: `rtk`, `npx`, `sudo`."""
 
     @property
     def program(self) -> str:
@@ -61,8 +59,8 @@ class Step(msgspec.Struct, gc=False):
 
 
 def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
-    """The programs of a command, in order."""
-    command = command[:LONGEST].replace("\x00", "")
+    """Return the programs of a command, in order."""
+    command = command[:MAX_COMMAND_CHARS].replace("\x00", "")
     documents: list[str] = []
     if "<<" in command:
         command, documents = _without_documents(command)
@@ -85,7 +83,7 @@ def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
             continue
         step.words, step.folder = words, folder
         inner = _inner_command(words)
-        if inner and depth < DEEPEST:
+        if inner and depth < MAX_DEPTH:
             found += steps_of(inner, folder, depth + 1)
         else:
             found.append(step)
@@ -97,11 +95,11 @@ def join(folder: str, path: str) -> str:
 
 
 def _without_documents(command: str) -> tuple[str, list[str]]:
-    """The command with each here-document replaced by a mark, and the texts of those."""
+    """Replace each here-document by a placeholder; return the command and the documents."""
     texts: list[str] = []
     pieces: list[str] = []
     position = 0
-    for _ in range(MOST_DOCUMENTS):
+    for _ in range(MAX_DOCUMENTS):
         start = _HERE.search(command, position)
         line_end = command.find("\n", start.end()) if start else -1
         if start is None or line_end < 0:
@@ -119,7 +117,7 @@ def _without_documents(command: str) -> tuple[str, list[str]]:
 
 
 def _end_of_document(command: str, start: int, word: str) -> tuple[int, int] | None:
-    """Where the text ends, and where the command goes on."""
+    """Return the end of the document and the offset at which the command continues."""
     position = start
     for _ in range(200):
         at = command.find(word, position + 1)
@@ -177,7 +175,7 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
 
 
 def _bare(piece: str) -> str:
-    """A piece of a word without its quotes."""
+    """Return a piece of a word without its quotes."""
     if piece[0] == "'" and len(piece) > 1:
         return piece[1:-1]
     if piece[0] == '"' and len(piece) > 1:
@@ -200,7 +198,7 @@ def _end_word(step: Step, word: str, redirect: str, documents: list[str]) -> str
 
 
 def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
-    """The words from the program on; assignments and loops are remembered."""
+    """Return the words from the program on; record assignments and loop variables."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -240,7 +238,7 @@ def _expand(word: str, variables: dict[str, list[str]]) -> list[str]:
 
 
 def _inner_command(words: list[str]) -> str:
-    """The command of `bash -c '...'`."""
+    """Return the command of `bash -c '...'`."""
     if len(words) < 3 or not words[1].startswith("-") or words[0].rpartition("/")[2] not in _SHELLS:
         return ""
     return words[2] if words[1].endswith("c") else ""

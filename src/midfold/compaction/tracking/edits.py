@@ -1,10 +1,8 @@
-"""What an edit does to a file: patches, replaced texts and scripts that write, read as text.
+"""Parse edits: patches, replaced texts, and scripts that write files.
 
-Rules of this file:
-1. Lines that stand in both texts are not counted, wherever; nothing here compares texts in more than linear time.
-2. What is touched is told by names that stand in the edited text: functions with the names of their parameters,
-   classes, headings.
-3. A script writes what it opens for writing under a name that stands in it. Paths that are computed are not guessed.
+1. Lines present in both texts are not counted, wherever they are. All comparisons are linear.
+2. An edit is described by names in the edited text: functions with their parameter names, classes, headings.
+3. A script writes the files that it opens for writing under a literal name. Computed paths are not guessed.
 """
 
 from __future__ import annotations
@@ -15,15 +13,18 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple
 
-LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
-MOST_NAMES = 12
-MOST_FILES = 60
-MOST_LINES = 40
-LONGEST_LINE, LONGEST_PARAMETERS = 400, 50
+MAX_TEXT_CHARS = 60_000
+MAX_DEFINITIONS_CHARS = 12_000
+"""Maximum characters of a text searched for definitions."""
+MAX_NAMES = 12
+MAX_FILES = 60
+MAX_CANDIDATE_LINES = 40
+MAX_LINE_CHARS = 400
+MAX_PARAMETERS_CHARS = 50
 SCRIPTS = (".sh", ".bash", ".py", ".js", ".mjs", ".rb", ".ts")
 PROSE = (".md", ".mdx", ".markdown", ".rst", ".txt")
 
-Deed = Literal["add", "update", "delete", "move"]
+EditKind = Literal["add", "update", "delete", "move"]
 
 _NAME = re.compile(
     r"\n[ \t]{0,40}+(?=[A-Za-z_$])"
@@ -41,58 +42,58 @@ _NESTED = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|=[^,]*|\"[^\"]*\"")
 _PARAMETER = re.compile(r"[&*.]{0,3}(?:mut )?([A-Za-z_$][\w$]{0,40})")
 _RECEIVERS = frozenset({"self", "cls", "this"})
 _NUMBERS = re.compile(r"^ {0,8}[0-9]{1,7}(?:→|\t)", re.MULTILINE)
-"""Before the lines of a file as tools show it."""
+"""Line numbers that tools print before file content."""
 _PARTIAL = re.compile(r"\b(?:truncated|elided)\b|output (?:of your last command )?was too long|left out\b[^\n]{0,3}\]")
-"""How tools and clients say that they show a part."""
+"""Notes of tools and clients that output is incomplete."""
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
 
 class FileEdit(NamedTuple):
-    """What one edit does to one file."""
+    """Effect of one edit on one file."""
 
     path: str
-    deed: Deed
+    kind: EditKind
     added: int = 0
     removed: int = 0
     names: tuple[str, ...] = ()
     last: str = ""
-    """A line of what it is now."""
+    """A line of the new content."""
     source: str = ""
-    """Where it was before it was moved."""
+    """Path before a move."""
 
 
 def names_in(text: str, path: str = "") -> tuple[str, ...]:
-    """The functions and classes that a text defines; of prose, the headings."""
-    text = f"\n{text[:LONGEST_NAMED]}"
+    """Return the functions and classes that a text defines; for prose, the headings."""
+    text = f"\n{text[:MAX_DEFINITIONS_CHARS]}"
     if path.endswith(PROSE):
         return merge_names(match[1].strip("# ") for match in _HEADING.finditer(text))
     return merge_names(_signature(match, text) for match in _NAME.finditer(text))
 
 
 def merge_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once, where it stands first, with its parameters if they are known."""
+    """Return each name once, in order of first occurrence, with its parameters if known."""
     found: dict[str, str] = {}
     for name in names:
         bare = name.partition("(")[0]
         if bare and bare not in _NOT_NAMES and (bare not in found or found[bare] == bare):
             found[bare] = name
-    return tuple(found.values())[:MOST_NAMES]
+    return tuple(found.values())[:MAX_NAMES]
 
 
 def _signature(match: re.Match[str], text: str) -> str:
-    """A name as it is defined: `name(first,second)`."""
+    """Return a definition as `name(first,second)`."""
     place = match.lastindex or 0
     name, listed = match[place], _PARAMETERS.match(text, match.end(place))
     if listed is None or "class " in match[0]:
         return name
     given = (_PARAMETER.match(piece.strip()) for piece in _NESTED.sub("", listed[1]).split(","))
-    told = ",".join(one[1] for one in given if one and one[1] not in _RECEIVERS)
-    return f"{name}({told})" if len(told) <= LONGEST_PARAMETERS else name
+    parameters = ",".join(one[1] for one in given if one and one[1] not in _RECEIVERS)
+    return f"{name}({parameters})" if len(parameters) <= MAX_PARAMETERS_CHARS else name
 
 
 def replacement(path: str, old: str, new: str) -> FileEdit:
-    """One text put in the place of another."""
-    before, after = (_lines(text[:LONGEST_TEXT]) for text in (old, new))
+    """Return the edit that replaces one text by another."""
+    before, after = (_lines(text[:MAX_TEXT_CHARS]) for text in (old, new))
     start, most = 0, min(len(before), len(after))
     while start < most and before[start] == after[start]:
         start += 1
@@ -103,12 +104,12 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
     gone = before[start : len(before) - end]
     both = (Counter(fresh) & Counter(gone)).total()
     names = names_in("\n".join(fresh), path) or names_in(old, path)
-    return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, telling_line(fresh))
+    return FileEdit(path, "update", len(fresh) - both, len(gone) - both, names, informative_line(fresh))
 
 
 def rewrite(path: str, seen: str, now: str) -> FileEdit:
-    """A whole file in the place of what was last seen of it; no lines are counted where that was only a part."""
-    if max(len(seen), len(now)) > LONGEST_TEXT or _PARTIAL.search(seen):
+    """Return the edit that replaces a whole file; lines are not counted if the earlier content is incomplete."""
+    if max(len(seen), len(now)) > MAX_TEXT_CHARS or _PARTIAL.search(seen):
         return FileEdit(path, "update", names=names_in(now, path))
     before, after = (text.strip("\n").split("\n") for text in (_NUMBERS.sub("", seen), now))
     left = Counter(before)
@@ -116,28 +117,28 @@ def rewrite(path: str, seen: str, now: str) -> FileEdit:
     gone = sum(count for count in left.values() if count > 0)
     fresh = [line for line in after if left[line] < 0]
     if gone * 2 > len(before):
-        return FileEdit(path, "update", names=names_in(now, path), last=telling_line(fresh))
+        return FileEdit(path, "update", names=names_in(now, path), last=informative_line(fresh))
     added = len(after) - len(before) + gone
-    return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), telling_line(fresh))
+    return FileEdit(path, "update", added, gone, names_in("\n".join(fresh), path), informative_line(fresh))
 
 
 def _lines(text: str) -> list[str]:
-    """A text that is empty has none."""
+    """Return the lines of a text, none if it is empty."""
     return text.split("\n") if text else []
 
 
-def telling_line(lines: list[str]) -> str:
-    """The first line that says something: if there is one, none that goes on in the next."""
-    found = [line for raw in lines[:MOST_LINES] if len(line := raw.strip()) > 3]
-    return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:LONGEST_LINE]
+def informative_line(lines: list[str]) -> str:
+    """Return the first informative line, preferring one that does not continue on the next."""
+    found = [line for raw in lines[:MAX_CANDIDATE_LINES] if len(line := raw.strip()) > 3]
+    return next((line for line in found if line[-1] not in "([{,:=<\\"), found[0] if found else "")[:MAX_LINE_CHARS]
 
 
-# Patches: Codex's own format, and unified differences.
+# Patches in Codex's format and unified diffs.
 
 
 def changes_in_patch(text: str) -> list[FileEdit]:
-    """What a patch does, file by file."""
-    text = text[: 10 * LONGEST_TEXT]
+    """Return the edits of a patch, file by file."""
+    text = text[: 10 * MAX_TEXT_CHARS]
     if "*** Begin Patch" in text:
         return _codex_changes(text)
     return _unified_changes(text)
@@ -148,16 +149,16 @@ _MOVED = re.compile(r"^\*\*\* Move to: ([^\n]{1,1000})$", re.MULTILINE)
 
 
 def _codex_changes(text: str) -> list[FileEdit]:
-    heads = list(_CODEX_FILE.finditer(text))[:MOST_FILES]
+    heads = list(_CODEX_FILE.finditer(text))[:MAX_FILES]
     found = []
     for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
-        path, deed = head[2].strip(), head[1].lower()
+        path, kind = head[2].strip(), head[1].lower()
         moved = _MOVED.match(body)
         if moved:
             found.append(_measure(body, moved[1].strip(), "move", path))
         else:
-            found.append(_measure(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
+            found.append(_measure(body, path, "add" if kind == "add" else "delete" if kind == "delete" else "update"))
     return found
 
 
@@ -167,7 +168,7 @@ _UNIFIED_FILE = re.compile(
 
 
 def _unified_changes(text: str) -> list[FileEdit]:
-    heads = list(_UNIFIED_FILE.finditer(text))[:MOST_FILES]
+    heads = list(_UNIFIED_FILE.finditer(text))[:MAX_FILES]
     found = []
     for head, after in zip(heads, [*heads[1:], None], strict=False):
         body = text[head.end() : after.start() if after else len(text)]
@@ -179,14 +180,16 @@ def _unified_changes(text: str) -> list[FileEdit]:
     return found
 
 
-def _measure(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
+def _measure(body: str, path: str, kind: EditKind, source: str = "") -> FileEdit:
     lines = body.split("\n")
     added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
     removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
     headings = (next(filter(None, groups), "") for groups in _HUNK.findall(body))
     touched = names_in("\n".join(heading.strip() for heading in headings), path)
     names = merge_names((*touched, *names_in("\n".join(added), path)))
-    return FileEdit(path, deed, len(added), len(removed), names or names_in(body, path), telling_line(added), source)
+    return FileEdit(
+        path, kind, len(added), len(removed), names or names_in(body, path), informative_line(added), source
+    )
 
 
 # Scripts.
@@ -207,13 +210,13 @@ _ACCESSES = (
     "open(", ".write_text(", ".write_bytes(", "riteFile", "appendFile", "os.remove(", "os.unlink(", "os.rename(",
     "os.replace(", "shutil.",
 )  # fmt: skip
-"""One of these stands in every script that changes files."""
+"""Substrings; every script that changes files contains one of them."""
 _WRITING = (".write_text(", ".read_text(", ".write_bytes(", ".read_bytes(")
 _RELOCATING = ("shutil.move(", "shutil.copy(", "shutil.copy2(", "shutil.copyfile(", "os.rename(", "os.replace(")
 
 
 class FileAccess(NamedTuple):
-    """A file that a script opens."""
+    """Access of a script to a file."""
 
     path: str
     how: Literal["read", "write", "append", "delete", "move", "copy"]
@@ -225,8 +228,8 @@ def _has(script: str, marks: Iterable[str]) -> bool:
 
 
 def accesses(script: str) -> list[FileAccess]:
-    """The files that a script reads and writes under names that stand in it, in order of the kinds below."""
-    script = script[:LONGEST_TEXT]
+    """Return the files that a script reads and writes under literal names, ordered by kind of access."""
+    script = script[:MAX_TEXT_CHARS]
     if not _has(script, _ACCESSES):
         return []
     found: list[FileAccess] = []
@@ -262,7 +265,7 @@ _NO_PATH = re.compile(r"[*?{}$`\n<>|\"'%=!;]")
 
 
 def is_path(text: str) -> bool:
-    """Whether a text may be the path of one file: no pattern, no expression, no address."""
+    """Return whether a text may be the path of one file: no pattern, expression or URL."""
     return (
         0 < len(text) <= 300
         and not _NO_PATH.search(text)

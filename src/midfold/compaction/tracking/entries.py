@@ -1,6 +1,6 @@
-"""The artifact trail as data: what an agent did to files and to the world, what runs, and what was checked last.
+"""Data classes of the trail: file changes, side effects, running tasks, checks and reads.
 
-Entries are kept redacted, one line each and bounded, and so many of each kind.
+Entries are redacted, single-line and of limited size, with a maximum number of each kind.
 """
 
 from __future__ import annotations
@@ -16,53 +16,60 @@ from midfold.compaction.local.tool_call import clip, flat
 Redactor = Callable[[str], str]
 FileState = Literal["created", "changed", "deleted", "moved", "scratch", "reverted"]
 CheckKind = Literal["test", "build", "lint", "typecheck", "script"]
-MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
-LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
-REDACTED_AT_ONCE = 4_000
+MAX_FILES = 400
+MAX_ACTS = 300
+MAX_RUNNING = 40
+MAX_CHECKS = 12
+MAX_READS = 300
+MAX_OUTCOME_CHARS = 240
+MAX_COMMAND_CHARS = 140
+MAX_LAST_CHARS = 110
+MAX_NAME_CHARS = 80
+MAX_REDACTED_CHARS = 4_000
 
 
 class TrackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file that was changed, and what it came to.
+    """A changed file and its final state.
 
-    `scratch` is a temporary file, a script that was made to try something, a copy to fall back on, or a file that was
-    created and removed again; `reverted` was changed and put back.
+    `scratch` is a temporary file, an experimental script, a backup copy, or a file created and removed again;
+    `reverted` was changed and restored.
     """
 
     path: str
     state: FileState
     below: int = 0
-    """Files in it, where it is a folder that is told as one."""
+    """Number of files in it, for a directory listed as one entry."""
     source: str = ""
-    """Where it was before it was moved."""
+    """Path before a move."""
     names: tuple[str, ...] = ()
-    """Functions, classes and headings that were touched."""
+    """Functions, classes and headings that were edited."""
     added: int = 0
     removed: int = 0
-    """Lines, of all edits together."""
+    """Lines added and removed by all edits."""
     edits: int = 0
     last: str = ""
-    """A line of the newest edit: what it is now, where an edit was redone."""
+    """A line of the newest edit."""
     by: str = ""
-    """The name of the agent's own script that made the newest change: what it wrote is not known."""
+    """Name of the agent's script that made the newest change; its content is unknown."""
     is_run: bool = False
     """Whether it was run as a script."""
     gone: bool = False
-    """Whether a scratch file was removed again."""
+    """Whether a scratch file was removed."""
     at: int = -1
-    """The message with the newest change; -1 where only a handoff told of it."""
+    """Message with the newest change; -1 if it comes from a handoff only."""
 
 
 class WorldAct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that was done beside the files: a commit, an installation, a booking. What failed did not happen."""
+    """A side effect beyond files, such as a commit, an installation or a booking. A failed one did not happen."""
 
     what: str
     text: str
     ok: bool | None = True
-    """None where the output does not show whether it took place."""
+    """None if the output does not show whether it succeeded."""
     outcome: str = ""
-    """What came of it, with its ids: a commit's hash, the number of a pull request, why it failed."""
+    """Outcome with its ids: a commit hash, a pull request number, the reason of a failure."""
     is_replaced: bool = False
-    """Whether a later act says what came of it in the end: it was tried again, or left what it had left before."""
+    """Whether a later act has the final outcome: a retry, or a repetition with the same effect."""
     at: int = -1
 
 
@@ -75,21 +82,21 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The newest run of a test, build or linter, or of a script of the agent's own that is named like a test."""
+    """Newest run of a test, build or linter, or of the agent's own script that is named like a test."""
 
     kind: CheckKind
     command: str
     ok: bool | None = None
-    """None where the output does not tell."""
+    """None if the output does not show it."""
     counts: str = ""
     fails: tuple[str, ...] = ()
     before: str = ""
-    """The name of the source file that was changed last, where that was after it: it tells of an older state."""
+    """Name of the last changed source file if that change came after the run, so that the result is outdated."""
     at: int = -1
 
 
 class FileRead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file that was read and never changed, and which parts of it."""
+    """A file that was read and never changed, with the parts read."""
 
     path: str
     looked: tuple[str, ...] = ()
@@ -97,18 +104,18 @@ class FileRead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the repository stands, by the newest output of git that says so."""
+    """State of the repository according to the newest git output."""
 
     branch: str = ""
-    """With how far it is ahead of or behind another."""
+    """Branch, with its distance from upstream."""
     commit: str = ""
-    """The newest commit that was made here."""
+    """Newest commit made by the agent."""
     is_dirty: bool = False
-    """Whether files were changed after it, or without any."""
+    """Whether files changed since that commit, or at all if there is none."""
 
 
 class Trail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What calls and their results say was done, oldest first. Plain JSON; nothing in it was written by a model."""
+    """Work according to tool calls and results, oldest first. Plain JSON; no LLM wrote any of it."""
 
     files: tuple[TrackedFile, ...] = ()
     acts: tuple[WorldAct, ...] = ()
@@ -117,11 +124,11 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reads: tuple[FileRead, ...] = ()
     git: GitState = GitState()
     root: str = ""
-    """The folder that relative paths are in, where the conversation names it."""
+    """Directory of relative paths, if the conversation names it."""
     messages: int = 0
-    """How many messages it follows: positions count from the first."""
+    """Number of messages covered; positions count from the first."""
     ahead: int = 0
-    """How many of the messages that come next it tells of already: those that stay behind a handoff."""
+    """Number of following messages already covered: those that stay behind a handoff."""
 
     @property
     def is_empty(self) -> bool:
@@ -129,33 +136,35 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def newest_files(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
-    """Where there are too many, scratch files go first, then the oldest."""
-    if len(files) > MOST_FILES:
-        files = [file for file in files if file.state != "scratch"][-MOST_FILES:]
+    """Return the newest files; above the maximum, drop scratch files first, then the oldest."""
+    if len(files) > MAX_FILES:
+        files = [file for file in files if file.state != "scratch"][-MAX_FILES:]
     return tuple(files)
 
 
 class EntryCleaner:
-    """Entries as they are kept: redacted, one line each, bounded. What an earlier trail has is kept as it is."""
+    """Filter that redacts entries and limits them to a short line. Entries of an earlier trail stay unchanged."""
 
     def __init__(self, trail: Trail, redact: Redactor) -> None:
         self._redact = redact
         self._known: set[Any] = {*trail.files, *trail.acts, *trail.running, *trail.checks, *trail.reads}
 
     def _is_clean(self, *texts: str) -> bool:
-        """Whether there is nothing to do: no secret, no second line, nothing long."""
+        """Return whether there is nothing to clean: no secret, no second line, nothing long."""
         whole = "\n".join(texts)
-        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
+        return (
+            max(map(len, texts)) <= MAX_NAME_CHARS and whole.count("\n") < len(texts) and self._redact(whole) == whole
+        )
 
     def _text(self, text: str, limit: int) -> str:
-        return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
+        return clip(flat(self._redact(text[:MAX_REDACTED_CHARS])), limit) if text else ""
 
     def _quote(self, text: str, limit: int) -> str:
-        """What an output says, unless it may be an order."""
+        """Return a text from output, or "" if it may be a prompt injection."""
         return "" if is_suspicious(text) else self._text(text, limit)
 
     def name(self, text: str) -> str:
-        return clip(flat(self._redact(text)), LONGEST_NAME)
+        return clip(flat(self._redact(text)), MAX_NAME_CHARS)
 
     def file(self, file: TrackedFile) -> TrackedFile:
         if file in self._known or self._is_clean(file.path, file.source, file.last, file.by, *file.names):
@@ -164,22 +173,22 @@ class EntryCleaner:
             file,
             path=self._text(file.path, 300),
             source=self._text(file.source, 300),
-            names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
-            last=self._text(file.last, LONGEST_LAST),
-            by="".join(self._text(file.by, LONGEST_NAME).split()),
+            names=tuple(self._text(name, MAX_NAME_CHARS) for name in file.names),
+            last=self._text(file.last, MAX_LAST_CHARS),
+            by="".join(self._text(file.by, MAX_NAME_CHARS).split()),
         )
 
     def act(self, act: WorldAct) -> WorldAct:
         if act in self._known:
             return act
-        outcome = (self._text if act.ok else self._quote)(act.outcome, LONGEST_TEXT)
-        return msgspec.structs.replace(act, text=self._text(act.text, LONGEST_COMMAND), outcome=outcome)
+        outcome = (self._text if act.ok else self._quote)(act.outcome, MAX_OUTCOME_CHARS)
+        return msgspec.structs.replace(act, text=self._text(act.text, MAX_COMMAND_CHARS), outcome=outcome)
 
     def task(self, task: RunningTask) -> RunningTask:
         if task in self._known:
             return task
         return msgspec.structs.replace(
-            task, id=self._text(task.id, LONGEST_NAME), what=self._text(task.what, LONGEST_COMMAND)
+            task, id=self._text(task.id, MAX_NAME_CHARS), what=self._text(task.what, MAX_COMMAND_CHARS)
         )
 
     def check(self, check: CheckRun) -> CheckRun:
@@ -187,10 +196,10 @@ class EntryCleaner:
             return check
         return msgspec.structs.replace(
             check,
-            command=self._text(check.command, LONGEST_COMMAND),
-            counts=self._text(check.counts, LONGEST_NAME),
-            fails=tuple(filter(None, (self._quote(line, LONGEST_COMMAND) for line in check.fails))),
-            before=self._text(check.before, LONGEST_NAME),
+            command=self._text(check.command, MAX_COMMAND_CHARS),
+            counts=self._text(check.counts, MAX_NAME_CHARS),
+            fails=tuple(filter(None, (self._quote(line, MAX_COMMAND_CHARS) for line in check.fails))),
+            before=self._text(check.before, MAX_NAME_CHARS),
         )
 
     def read(self, read: FileRead) -> FileRead:
@@ -199,5 +208,5 @@ class EntryCleaner:
         return msgspec.structs.replace(
             read,
             path=self._text(read.path, 300),
-            looked=tuple(self._text(looked, LONGEST_NAME) for looked in read.looked),
+            looked=tuple(self._text(looked, MAX_NAME_CHARS) for looked in read.looked),
         )

@@ -1,13 +1,12 @@
-"""The files of a trail while it is followed: one record per real path, and what becomes of it.
+"""Track the files of a trail: one record per real path, with its state.
 
-Rules of this file:
-1. A relative and an absolute spelling of the same file are one file. Where the folder is not known, the end of a path
-   that is known already decides.
-2. What was created stays created however often it is edited, what was changed stays changed however often it is read.
-   Created and removed again is scratch; put back as it was is reverted.
-3. Scratch, too, is what lies in a temporary folder, a new file that is named like a backup, and a new file that was
-   run or given to a program, is named like an attempt and lies in the root of a project whose files lie in folders, or
-   outside it. A folder that goes takes along what is known to be in it; one that is written into again is there.
+1. Relative and absolute spellings of a file are one file. If the directory is unknown, the suffix of a known path
+   decides.
+2. A created file stays created however often it is edited, a changed file stays changed. Created and removed is
+   scratch; restored is reverted.
+3. Also scratch: files in a temporary directory, new files named like a backup, and new files that were run or passed to
+   a program, are named like an experiment, and lie outside the project or in its root while its other files lie in
+   directories. Deleting a directory deletes the files known in it; writing into it again restores it.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from fnmatch import fnmatchcase
 from msgspec.structs import replace
 
 from midfold.compaction.tracking.edits import SCRIPTS, FileEdit, merge_names
-from midfold.compaction.tracking.entries import MOST_READS, FileRead, FileState, TrackedFile, Trail
+from midfold.compaction.tracking.entries import MAX_READS, FileRead, FileState, TrackedFile, Trail
 
 TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
-MOST_LOOKS = 6
-DEEP_ENOUGH = 3
-"""Folders above: `/home/me/project` is one that files share, `/home` is not."""
-LONGEST_PATH = 300
+MAX_LOOKS = 6
+MIN_ROOT_DEPTH = 3
+"""Minimum depth of a shared directory: `/home/me/project` qualifies, `/home` does not."""
+MAX_PATH_CHARS = 300
 PATTERN = "*?["
 _ONE_WORD = re.compile(r"[^\s;]{1,80}")
-"""A name that a line of a handoff can tell."""
+"""A name that fits into a handoff line."""
 _WORD, _BACKUP = re.compile(r"[a-z]+"), re.compile(r"\.(?:bak|backup|orig|old)\d{0,3}$")
 _ATTEMPTS = frozenset(
     {
@@ -38,39 +37,39 @@ _ATTEMPTS = frozenset(
         "explore", "final", "issue", "analyze", "analyse", "fixes", "run", "show", "manual", "edit", "modify",
     }
 )  # fmt: skip
-"""Words in the name of a script that somebody made to try something."""
+"""Words in the names of experimental scripts."""
 _NO_TRIALS = frozenset(
     {
         "fix", "fixes", "apply", "patch", "update", "edit", "modify", "trace", "debug", "inspect", "explore",
         "analyze", "analyse", "show",
     }
 )  # fmt: skip
-"""Those that, where they come first, say that the script changes files or looks around."""
+"""Words that, if they come first, mark scripts that change files or only look around."""
 _IMPORT = re.compile(r"(?:from[ ]([\w.]{1,200})[ ])?import[ ]([\w., ]{1,200})")
-LONGEST_SCRIPT = 4_000
+MAX_SCRIPT_CHARS = 4_000
 
 
 class Places:
-    """Paths as keys: absolute where the folder is known, whatever spelling a call used."""
+    """Paths as keys: absolute if the directory is known, whatever the spelling."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._known: dict[str, None] = {}
-        """In the order in which they were met: a root that is guessed is the same in every process."""
+        """Known paths in order of appearance, so that a guessed root is the same in every process."""
         self._by_name: dict[str, list[str]] = {}
 
     def learn_root(self, folder: str) -> None:
-        """The folder of the project: the first one that is named, where nothing known lies outside it."""
+        """Set the project directory to the first one named, unless a known file is outside it."""
         if not self.root and folder.startswith("/") and not is_temporary(folder + "/"):
             root = posixpath.normpath(folder)
             if all(path.startswith(f"{root}/") or path[0] != "/" or is_temporary(path) for path in self._known):
                 self.root = root
 
     def learn_root_from(self, words: Iterable[str]) -> None:
-        """The folder from which relative paths that are told lead to files that are known."""
+        """Set the root to the directory in which these relative paths are known files."""
         for word in words:
             path = word.removeprefix("./").rstrip("/.")
-            if "/" in path and path[0] not in "/~-$" and len(path) < LONGEST_PATH:
+            if "/" in path and path[0] not in "/~-$" and len(path) < MAX_PATH_CHARS:
                 inside = f"/{path}/"
                 works = (known for known in self._known if known[0] == "/" and not is_temporary(known))
                 found = next((known for known in works if inside in f"{known}/"), None)
@@ -79,12 +78,12 @@ class Places:
                     return
 
     def settle_root(self) -> None:
-        """The folder that all known files share, where none was told or some lie beside it."""
+        """Set the root to the directory shared by all known files, if there is none or some files are outside it."""
         known = [path for path in self._known if path[0] == "/" and not is_temporary(path)]
         if len(known) < 2 or (self.root and all(path.startswith(f"{self.root}/") for path in known)):
             return
         shared = posixpath.commonpath({posixpath.dirname(path) for path in known})
-        if shared.count("/") >= DEEP_ENOUGH:
+        if shared.count("/") >= MIN_ROOT_DEPTH:
             self.root = shared
 
     def key(self, path: str, folder: str = "") -> str:
@@ -102,7 +101,7 @@ class Places:
         return self._same_end(path) or path
 
     def _same_end(self, path: str) -> str:
-        """A path that is known and is this one, told with more or less of its folders."""
+        """Return the known path that is the same file with more or fewer leading directories."""
         name = path.rpartition("/")[2]
         found = self._by_name.get(name)
         if not found:
@@ -128,7 +127,7 @@ class Places:
 
 
 def _normal(path: str) -> str:
-    """A path without steps that lead nowhere, of which hardly any has one."""
+    """Normalize a path; most need no change."""
     is_plain = "/." not in path and "//" not in path and not path.startswith(("./", "..")) and path[-1:] != "/"
     return path if is_plain else posixpath.normpath(path)
 
@@ -142,32 +141,32 @@ def _is_attempt(name: str) -> bool:
 
 
 def is_aside_file(key: str) -> bool:
-    """Whether a new file of this name is none of the work: temporary, an attempt, or a copy to fall back on."""
+    """Return whether a new file of this name is not part of the task: temporary, an experiment or a backup."""
     return is_temporary(key) or _is_attempt(posixpath.basename(key)) or _BACKUP.search(key) is not None
 
 
 def _tries_out(key: str) -> bool:
-    """Whether a script of one's own is named like one that shows whether something works."""
+    """Return whether an own script is named like a trial of whether something works."""
     found = [word for word in _WORD.findall(posixpath.basename(key).lower()) if word in _ATTEMPTS]
     return found[0] not in _NO_TRIALS if found else is_temporary(key)
 
 
 def _module(path: str) -> str:
-    """The end of the name under which a file is imported: its folder and what it is called there."""
+    """Return the last two parts of a file's module name."""
     parts = path.partition(".py")[0].removesuffix("/__init__").rsplit("/", 2)
     return ".".join(parts[-2:])
 
 
 def _imports(script: str) -> Iterator[str]:
-    """The ends of the names that a script imports."""
-    for source, names in _IMPORT.findall(script[:LONGEST_SCRIPT]):
+    """Yield the last two parts of the names that a script imports."""
+    for source, names in _IMPORT.findall(script[:MAX_SCRIPT_CHARS]):
         for name in names.split(","):
             whole = f"{source}.{name.strip()}" if source else name.strip()
             yield from (".".join(one.split(".")[-2:]) for one in (whole, source) if one)
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """The folders that a path lies in, the innermost first."""
+    """Yield the directories of a path, innermost first."""
     place = path.rfind("/")
     while place > 0:
         yield path[:place]
@@ -175,30 +174,30 @@ def folders_above(path: str) -> Iterator[str]:
 
 
 class FileTracker:
-    """Every file that was changed or read. Paths given to it are keys of `places`."""
+    """All files that were changed or read. Paths passed to it are keys of `places`."""
 
     def __init__(self, trail: Trail) -> None:
         self.places = Places(trail.root)
         self.files: dict[str, TrackedFile] = {}
-        """By their keys; what a record says of its path is not kept up to date."""
+        """Records by key; the path in a record may be outdated."""
         self.reads: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.untried: set[str] = set()
-        """The names of new files that are called like attempts and were given to no program."""
+        """Names of new files that look like experiments and were not passed to a program yet."""
         self._copies: dict[str, tuple[str, TrackedFile | None]] = {}
         self._stash: dict[str, TrackedFile] = {}
         for file in trail.files:
             self.files[self._add(file.path)] = file
         self.has_work = any(file.state != "scratch" for file in trail.files)
-        """Whether more was written than attempts and copies to fall back on."""
+        """Whether anything besides experiments and backups was written."""
         self._modules = {_module(file.path) for file in trail.files if file.state != "scratch"}
-        """How the files of the work are imported."""
+        """Module names of the changed files."""
         for read in trail.reads:
             self.reads[self._add(read.path)] = (read.at, read.looked)
         last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
         self._committed = {key: record for key, record in self.files.items() if record.at < last}
 
     def _add(self, path: str) -> str:
-        """A path of an earlier trail: it is in the root, and never guessed to be another file."""
+        """Add a path of an earlier trail: relative to the root, and never matched by suffix."""
         key = f"{self.places.root}/{path}" if self.places.root and path[:1] not in ("/", "~", "$") else path
         self.places.add(key)
         return key
@@ -206,12 +205,12 @@ class FileTracker:
     def read(self, key: str, looked: str, at: int) -> None:
         self.places.add(key)
         _, before = self.reads.get(key, (0, ()))
-        looks = before if not looked or looked in before else (*before, looked)[-MOST_LOOKS:]
+        looks = before if not looked or looked in before else (*before, looked)[-MAX_LOOKS:]
         self.reads.pop(key, None)
         self.reads[key] = (at, looks)
 
     def write(self, key: str, at: int, change: FileEdit, *, is_new: bool | None = None) -> None:
-        """A file is written: it is new where the tool says so, else where nothing was known of it."""
+        """Record a write; the file is new if the tool says so, otherwise if it is unknown."""
         record = self.files.pop(key, None)
         if record is None:
             known = self.places.knows(key)
@@ -245,18 +244,18 @@ class FileTracker:
         )
 
     def make_folder(self, key: str, at: int) -> None:
-        """A temporary folder is made: it is told, and not what is put into it."""
+        """Record a temporary directory; files in it are not listed."""
         if is_temporary(key) and not self._is_inside(key):
             self.files[key] = TrackedFile(path=key, state="scratch", at=at)
             self.places.add(key)
 
     def _is_inside(self, key: str) -> bool:
-        """Whether a path lies in a temporary folder that was made."""
+        """Return whether a path is in a temporary directory that the agent made."""
         above = (self.files.get(folder) for folder in folders_above(key)) if is_temporary(key) else ()
         return any(record is not None and record.state == "scratch" and not record.gone for record in above)
 
     def delete(self, pattern: str, at: int) -> None:
-        """A file, or all that is known of a folder, is removed; a temporary folder is told as one."""
+        """Record the removal of a file or of all known files in a directory; a temporary directory is one entry."""
         inside = self._matching(pattern)
         is_one = is_temporary(pattern) and not any(character in pattern for character in PATTERN)
         for key in inside if is_one else ():
@@ -275,26 +274,26 @@ class FileTracker:
         return inside or [pattern]
 
     def is_there(self, key: str) -> bool:
-        """Whether a file is known that nobody took away."""
+        """Return whether a file is known and not removed."""
         record = self.files.get(key)
         return self.places.knows(key) if record is None else not record.gone and record.state != "deleted"
 
     def is_work(self, key: str) -> bool:
-        """Whether a file is of the project, and no attempt."""
+        """Return whether a file belongs to the project and is no experiment."""
         record = self.files.get(key)
         if record is None:
             return self.places.knows(key)
         return record.state != "scratch" and not (record.state == "created" and _is_attempt(posixpath.basename(key)))
 
     def is_trial(self, key: str, script: str) -> bool:
-        """Whether a script tries out what was made: a file made for that, or one that uses what was changed."""
+        """Return whether a script tries out the work: a file made for that, or code that imports changed files."""
         if key:
             record = self.files.get(key)
             return record is not None and record.state in ("created", "scratch") and _tries_out(key)
         return self.has_work and not self._modules.isdisjoint(_imports(script))
 
     def run(self, key: str, changed: Iterable[str]) -> None:
-        """A file is run as a script, and has changed these."""
+        """Record that a file ran as a script and changed these files."""
         record = self.files.get(key)
         if record is not None:
             self.files[key] = replace(record, is_run=True)
@@ -337,7 +336,7 @@ class FileTracker:
         self.write(target, at, FileEdit(target, "add"), is_new=None)
 
     def _put_back(self, key: str, before: TrackedFile | None, at: int) -> None:
-        """A file is again what it was when it was copied."""
+        """Restore the record of a file from when it was copied."""
         record = self.files.get(key)
         if before is not None:
             self.files[key] = before
@@ -345,7 +344,7 @@ class FileTracker:
             self.files[key] = TrackedFile(path=key, state="reverted", at=at, edits=record.edits)
 
     def revert(self, keys: Iterable[str] | None, at: int) -> None:
-        """Changes that were not committed are taken back: of these files, or of all that are not new."""
+        """Revert uncommitted changes of these files, or of all files that are not new."""
         chosen = list(self.files) if keys is None else [key for item in keys for key in self._matching(item)]
         for key in chosen:
             record = self.files.get(key)
@@ -370,14 +369,14 @@ class FileTracker:
         self._stash = {}
 
     def list_files(self) -> Iterator[TrackedFile]:
-        """The files, the newest change last."""
+        """Yield the files, newest change last."""
         top = self._top()
         tried: set[str] = set()
-        """Folders in which attempts were run: another one there is one, too."""
+        """Directories in which experiments ran; further scripts there count as experiments."""
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             if self._is_inside(key):
                 continue
-            source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
+            source = self.places.spelling(item.source)[:MAX_PATH_CHARS] if item.source else ""
             path = self.places.spelling(key)
             folder = posixpath.dirname(path)
             is_beside = folder == top or (top is not None and path[0] == "/")
@@ -385,10 +384,10 @@ class FileTracker:
             is_attempt = is_beside and (is_like_others or (item.is_run and _is_attempt(posixpath.basename(path))))
             is_aside = item.state == "created" and (is_attempt or _BACKUP.search(path))
             tried |= {folder} if is_attempt else set()
-            yield replace(item, path=path[:LONGEST_PATH], source=source, state="scratch" if is_aside else item.state)
+            yield replace(item, path=path[:MAX_PATH_CHARS], source=source, state="scratch" if is_aside else item.state)
 
     def _top(self) -> str | None:
-        """The folder of the project, where files that were there before lie in folders of it."""
+        """Return the project directory if existing files lie in its subdirectories."""
         known = [key for key in {**self.reads, **self.files} if key[0] not in "~$" and not is_temporary(key)]
         new = {key for key, record in self.files.items() if record.state == "created"}
         folders = {key: posixpath.dirname(self.places.spelling(key)) for key in known}
@@ -399,7 +398,7 @@ class FileTracker:
         return top if old - {top} else None
 
     def list_reads(self) -> Iterator[FileRead]:
-        """What was read and not changed, the newest last."""
+        """Yield the files read and not changed, newest last."""
         unchanged = [(key, read) for key, read in self.reads.items() if key not in self.files]
-        for key, (at, looked) in unchanged[-MOST_READS:]:
-            yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
+        for key, (at, looked) in unchanged[-MAX_READS:]:
+            yield FileRead(path=self.places.spelling(key)[:MAX_PATH_CHARS], looked=looked, at=at)

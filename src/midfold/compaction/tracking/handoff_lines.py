@@ -1,10 +1,8 @@
-"""A trail as lines of a handoff, and read back from them.
+"""Render a trail as handoff lines, and parse it back.
 
-Rules of this file:
-1. The newest first, whole lines only, within the room that is given. What was changed comes before what was only read,
-   sources before tests and those before scratch; what runs and what fails comes before everything.
-2. What `render` writes, `parse` reads: a handoff carries the trail on without rewording it. Lines of anybody else are
-   not taken for ours.
+1. Newest first, whole lines only, within a token budget. Running tasks and failures come before everything, changed
+   files before read ones, sources before tests, tests before scratch files.
+2. `parse` reads what `render` writes, so that handoffs carry the trail unchanged. Other lines are ignored.
 """
 
 from __future__ import annotations
@@ -32,17 +30,21 @@ from midfold.compaction.tracking.side_effects import NO_HASH, latest_acts
 from midfold.transcript.tokens import estimate_text
 
 FILES, DONE, STATE, BLOCKED = "files", "done", "active_state", "blocked"
-"""The sections of a handoff that the lines belong to."""
-FILES_SHARE, OPEN_SHARE = 0.5, 0.4
-MOST_CHECKS_SHOWN, SMALL_ROOM = 4, 300
-"""Checks that are told; half of them where there is little room."""
+"""Sections of a handoff."""
+FILES_SHARE = 0.5
+OPEN_SHARE = 0.4
+"""Shares of the remaining budget for changed files, and for failed or open acts."""
+MAX_CHECKS_SHOWN = 4
+"""Maximum number of checks; half of that within a small budget."""
+SMALL_BUDGET_TOKENS = 300
+"""Budgets below this are small."""
 SHOWN_IN_GROUP = 40
 NAMED_IN_FOLDER = 3
-"""Files of a folder that are named; where more of it went, and nothing else of it is known, they are counted."""
+"""Maximum number of named files per directory; more are counted if no other file of the directory is known."""
 SAME = "…/"
-"""In place of the folder that the path before has."""
+"""Replacement for a directory that is the same as in the path before."""
 SMALL = ("fetch", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config")
-"""Acts that are told behind others."""
+"""Minor side effects, which come last."""
 _GROUPS: tuple[tuple[FileState, bool, str], ...] = (
     ("deleted", False, "deleted"),
     ("reverted", False, "put back as they were"),
@@ -54,7 +56,7 @@ _ALSO: tuple[tuple[FileState, bool, str], ...] = (
     ("created", False, "also created"),
     ("moved", False, "also moved"),
 )
-"""Where there is no room for a line each."""
+"""Groups of changed files that get no line of their own."""
 _READ = "read, not changed"
 _VERDICTS = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}
 _ENDED, _NOT_STARTED = "ran to its end", "did NOT start"
@@ -69,13 +71,13 @@ _NO_PROGRAM = re.compile(
 _TEST = re.compile(r"(?:^|[/_.-])(?:tests?|spec|specs|__tests__)(?:[/_.-]|$)|_test\.")
 
 
-def render(trail: Trail, room: int) -> dict[str, list[str]]:
-    """Lines by section of the handoff, for at most `room` tokens in all."""
-    page = _Page(room)
+def render(trail: Trail, budget: int) -> dict[str, list[str]]:
+    """Return lines by section of the handoff, at most `budget` tokens in total."""
+    page = _Page(budget)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {task.what}")
     inside = f"{trail.root or chr(0)}/"
-    most = MOST_CHECKS_SHOWN if room >= SMALL_ROOM else MOST_CHECKS_SHOWN // 2
+    most = MAX_CHECKS_SHOWN if budget >= SMALL_BUDGET_TOKENS else MAX_CHECKS_SHOWN // 2
     checks = [_check_line(check).replace(inside, "") for check in latest_checks(trail)]
     checks = sorted(checks, key=lambda line: f" {_NOT_STARTED}" in line)[:most]
     for line in checks[:1]:
@@ -101,20 +103,20 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
         page.add(FILES, _frame(trail))
     page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
     longer = {_file_line(file, short=True): _file_line(file, short=False) for file in changed}
-    if room < SMALL_ROOM:
+    if budget < SMALL_BUDGET_TOKENS:
         page.name_rest(changed)
         page.lengthen(longer)
     for line in checks[1:]:
         page.add(STATE, line)
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what not in SMALL], page.left)
-    if room >= SMALL_ROOM:
+    if budget >= SMALL_BUDGET_TOKENS:
         page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
         page.name_rest(changed)
     for state, gone, label in _GROUPS:
         items = [file for file in reversed(trail.files) if (file.state, file.gone) == (state, gone)]
         page.group(DONE if state == "deleted" else FILES, label, list(_in_folders(items, trail)))
     page.fill(DONE, [_act_line(act) for act in acts if act.ok and act.what in SMALL], page.left)
-    if room >= SMALL_ROOM or not changed:
+    if budget >= SMALL_BUDGET_TOKENS or not changed:
         page.group(FILES, _READ, [_read_words(read) for read in reversed(trail.reads)])
     if page.sections.get(FILES) == [_frame(trail)]:
         page.remove(FILES)
@@ -123,7 +125,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
 
 
 def _in_folders(items: Sequence[TrackedFile], trail: Trail) -> Iterator[str]:
-    """Paths, those of a folder as one where they are many and nothing else of it is known."""
+    """Yield paths; many in one directory become one entry if no other file of it is known."""
     theirs = {item.path for item in items}
     rest = [*(file.path for file in trail.files if file.path not in theirs), *(read.path for read in trail.reads)]
     mixed = {folder for path in rest for folder in (path, *folders_above(path))}
@@ -131,18 +133,18 @@ def _in_folders(items: Sequence[TrackedFile], trail: Trail) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for item, folders in zip(items, above, strict=True):
         counts.update(dict.fromkeys(folders, item.below or 1))
-    told: set[str] = set()
+    listed: set[str] = set()
     for item, folders in zip(items, above, strict=True):
         whole = [folder for folder in folders if counts[folder] > NAMED_IN_FOLDER and folder not in mixed]
         folder = next((one for one in whole if counts[one] == counts[whole[-1]]), "")
-        if folder not in told:
+        if folder not in listed:
             yield f"{_plain(folder)}/ ({counts[folder]} files)" if folder else _plain(item.path)
-        told |= {folder} if folder else set()
+        listed |= {folder} if folder else set()
 
 
 class _Page:
-    def __init__(self, room: int) -> None:
-        self.left = float(room)
+    def __init__(self, budget: int) -> None:
+        self.left = float(budget)
         self.sections: dict[str, list[str]] = {}
 
     def add(self, section: str, line: str) -> bool:
@@ -156,15 +158,15 @@ class _Page:
     def remove(self, section: str) -> None:
         self.left += sum(estimate_text(line) + 1 for line in self.sections.pop(section))
 
-    def fill(self, section: str, lines: list[str], room: float) -> None:
-        floor = self.left - room
+    def fill(self, section: str, lines: list[str], budget: float) -> None:
+        floor = self.left - budget
         for line in lines:
             if self.left - estimate_text(line) - 1 < floor or not self.add(section, line):
                 return
 
-    def fill_open(self, acts: Sequence[WorldAct], room: float) -> None:
-        """Acts that failed or whose outcome is not known, without what came of them where that is too long."""
-        floor = self.left - room
+    def fill_open(self, acts: Sequence[WorldAct], budget: float) -> None:
+        """Add side effects that failed or have no known outcome, without the outcome text if that is too long."""
+        floor = self.left - budget
         for act in acts:
             lines = () if act.ok else (_act_line(act), _act_line(replace(act, outcome="")))
             short = next((line for line in lines if self.left - estimate_text(line) - 1 >= floor), "")
@@ -172,23 +174,23 @@ class _Page:
                 self.add(STATE if act.ok is None else BLOCKED, short)
 
     def name_rest(self, files: list[TrackedFile]) -> None:
-        """The files that have no line of their own."""
+        """Add the files that have no line of their own, in groups."""
         rest = files[self.count(FILES, files) :]
         for state, _, label in _ALSO:
             self.group(FILES, label, [_plain(file.path) for file in rest if file.state == state])
 
     def count(self, section: str, files: list[TrackedFile]) -> int:
-        """How many of these are there."""
+        """Return how many of the files have a line."""
         there = set(self.sections.get(section, ()))
         return sum(_file_line(file, short=True) in there for file in files)
 
     def group(self, section: str, label: str, items: list[str]) -> None:
-        """One line for many, as many as fit."""
+        """Add one line for many items, as many as fit."""
         shown: list[str] = []
-        room = self.left - estimate_text(label) - 8
+        budget = self.left - estimate_text(label) - 8
         for item in _from_the_same_folders(items[:SHOWN_IN_GROUP]):
-            room -= estimate_text(item) + 1
-            if room < 0:
+            budget -= estimate_text(item) + 1
+            if budget < 0:
                 break
             shown.append(item)
         if shown:
@@ -196,7 +198,7 @@ class _Page:
             self.add(section, f"- {label}: {'; '.join(shown)}{more}")
 
     def lengthen(self, longer: Mapping[str, str]) -> None:
-        """What is left tells more of the newest files."""
+        """Replace lines of the newest files by longer ones while tokens are left."""
         lines = self.sections.get(FILES, [])
         for at, line in enumerate(lines):
             better = longer.get(line)
@@ -207,7 +209,7 @@ class _Page:
 
 
 def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
-    """Paths, without the folder where it is that of the one before."""
+    """Yield paths without the directory if it is the same as in the path before."""
     before = ""
     for path in paths:
         folder, _, name = path.partition(" (")[0].rpartition("/")
@@ -216,7 +218,7 @@ def _from_the_same_folders(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _with_folders(items: Iterable[str]) -> Iterator[str]:
-    """The paths that such items mean."""
+    """Expand the paths of such items."""
     before = ""
     for item in items:
         path = f"{before}/{item.removeprefix(SAME)}" if item.startswith(SAME) else item
@@ -244,7 +246,7 @@ def _check_line(check: CheckRun) -> str:
 
 
 def _lacks_runner(command: str, failure: str) -> bool:
-    """Whether what should run a check is not there: then nothing was checked."""
+    """Return whether the program that runs a check is missing, so that nothing was checked."""
     module = _NO_MODULE.search(failure)
     return module[1] in command.split() if module else _NO_PROGRAM.search(failure) is not None
 
@@ -256,8 +258,8 @@ def _git_line(git: GitState) -> str:
 
 
 def _act_line(act: WorldAct) -> str:
-    came = act.outcome.removesuffix(f": {act.text}")
-    outcome = f" -> {came}" if came else ""
+    shown = act.outcome.removesuffix(f": {act.text}")
+    outcome = f" -> {shown}" if shown else ""
     return f"- [{_OUTCOMES[act.ok]}] {act.what}: {act.text}{outcome}"
 
 
@@ -277,7 +279,7 @@ def _file_line(file: TrackedFile, *, short: bool) -> str:
 
 
 def _quote(code: str) -> str:
-    """Code as it is, in marks that do not stand in it."""
+    """Quote code verbatim, in backticks that do not occur in it."""
     marks = next(marks for marks in ("`", "``", "```", "````") if marks not in code or marks == "````")
     return f"{marks} {code} {marks}" if "`" in code else f"`{code}`"
 
@@ -316,8 +318,8 @@ _LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
 
 
 def parse(handoff: str) -> Trail:
-    """What lines of ours in the text of a handoff say."""
-    found = _Found()
+    """Parse the lines that `render` wrote in a handoff."""
+    found = _Parsed()
     summary = parse_summary(handoff)
     for text in (summary.files, summary.done, summary.active_state, summary.blocked):
         for line in text.split("\n"):
@@ -327,13 +329,13 @@ def parse(handoff: str) -> Trail:
 
 
 def without_trail(handoff: str) -> str:
-    """The text of a handoff without the lines that `render` wrote: what somebody else has to say."""
+    """Return the handoff without the lines that `render` wrote."""
     return "\n".join(
-        line for line in handoff.split("\n") if not (line.startswith("- ") and _Found().line(line.rstrip()))
+        line for line in handoff.split("\n") if not (line.startswith("- ") and _Parsed().line(line.rstrip()))
     )
 
 
-class _Found:
+class _Parsed:
     def __init__(self) -> None:
         self.root = ""
         self.ahead = 0
@@ -345,7 +347,7 @@ class _Found:
         self.git = GitState()
 
     def line(self, line: str) -> bool:
-        """Whether the line is one of ours; what it says is kept."""
+        """Parse a line and return whether `render` wrote it."""
         if line in (_UNCHANGED, _UNTESTED):
             return True
         if frame := _FRAME_LINE.fullmatch(line):

@@ -1,9 +1,8 @@
-"""What one program of a shell command does: files it writes, moves, removes or shows, acts and checks.
+"""Derive the effects of each program in a shell command: files written, moved, removed or shown, acts and checks.
 
-Rules of this file:
-1. Told by tables of programs everybody has; a program that is not known does nothing but what it is redirected to.
-2. Paths are given as the command spells them. What a shell would have to expand is left out.
-3. Which programs of a command took place is decided here, too, from the output (`fates`).
+1. Tables of common programs decide; an unknown program has no effect except its redirections.
+2. Paths are as spelled in the command. Words that need shell expansion are omitted.
+3. `step_results` decides from the output which programs of a command succeeded.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from midfold.compaction.local.digest import is_digest
 from midfold.compaction.local.outcome import Body, ending, error_line, stated_outcome
-from midfold.compaction.tracking.checks import check_of, went_on
+from midfold.compaction.tracking.checks import check_of, next_check_ran
 from midfold.compaction.tracking.commands import Step
 from midfold.compaction.tracking.edits import SCRIPTS, accesses, is_path, names_in
 from midfold.compaction.tracking.side_effects import GIT_ERROR, act_of, commit_title
@@ -26,9 +25,9 @@ Kind = Literal[
     "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
     "check", "script", "start", "stop", "branch", "see", "make",
 ]  # fmt: skip
-LONGEST_LOOK = 60
-SHOWS_MUCH = 20
-"""Lines around a match; with so many a search reads the file."""
+MAX_LOOK_CHARS = 60
+MIN_READ_CONTEXT_LINES = 20
+"""Minimum context lines around a match for a search to count as reading the file."""
 
 
 _SED_IN_PLACE, _PERL_IN_PLACE = re.compile(r"-[nErs]*i\S*"), re.compile(r"-\w{0,4}i\S{0,8}")
@@ -56,22 +55,22 @@ _VALUED = frozenset(
         "--context",
     }
 )
-"""Options of searches whose value is the next word."""
+"""Search options that take the next word as value."""
 _SEARCHING, _COUNTING = frozenset({"grep", "egrep", "rg"}), frozenset({"wc", "md5sum", "shasum", "sha256sum", "cksum"})
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
     kind: Kind
     path: str = ""
-    """Or the kind of an act or a check."""
+    """Path, or the kind of an act or check."""
     target: str = ""
-    """Where it goes; what was looked at; what was done, in words."""
+    """Target path, part of the file read, or a description of the act or check."""
     text: str = ""
-    """The content, patch or script; of a check, the kind of the next one, which runs only if it passes."""
+    """Content, patch or script; for a check, the kind of the next check, which runs only if this one passes."""
 
 
 def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
-    """What each program of a command does if it succeeds."""
+    """Return the effects of each program of a command if it succeeds."""
     found = [effects_of(step) for step in steps]
     then = ""
     for at in range(len(steps) - 1, -1, -1):
@@ -87,7 +86,7 @@ def effects_in(steps: Sequence[Step]) -> list[list[Effect]]:
 
 
 def effects_of(step: Step) -> list[Effect]:
-    """What a program does if it succeeds."""
+    """Return the effects of a program if it succeeds."""
     found: list[Effect] = []
     program = step.program
     rule = _RULES.get(program)
@@ -117,7 +116,7 @@ def effects_of(step: Step) -> list[Effect]:
 
 
 def handles_files(step: Step) -> bool:
-    """Whether a program shows, moves or formats files, whatever is in them."""
+    """Return whether a program shows, moves or formats files, whatever their content."""
     return step.program in _HANDLING or (step.program == "git" and step.words[1:2] != ["apply"])
 
 
@@ -144,7 +143,7 @@ def _sed_effects(step: Step) -> list[Effect]:
 
 
 def _sed_line(expression: str) -> str:
-    """What stands in a file after `sed` changed it: the first line that it put there, where that is written out."""
+    """Return the first line that `sed` writes into a file, if it is literal."""
     found = _SUBSTITUTED.fullmatch(expression) or _INSERTED.fullmatch(expression)
     put = found[found.lastindex or 0] if found else ""
     if re.search(r"&|\\[0-9]", put):
@@ -161,8 +160,8 @@ def _sed_lines(expression: str) -> str:
 
 
 def _look(text: str) -> str:
-    """What was looked for, without the marks that a line of a handoff has between such."""
-    return " ".join(_BETWEEN.sub(" ", text[: 4 * LONGEST_LOOK]).split())[:LONGEST_LOOK].rstrip()
+    """Return a search pattern without the delimiters used in handoff lines."""
+    return " ".join(_BETWEEN.sub(" ", text[: 4 * MAX_LOOK_CHARS]).split())[:MAX_LOOK_CHARS].rstrip()
 
 
 def _show(step: Step) -> list[Effect]:
@@ -178,7 +177,7 @@ def _show(step: Step) -> list[Effect]:
 
 
 def _ends(step: Step) -> str:
-    """The lines that `head` and `tail` show."""
+    """Return the line range that `head` or `tail` shows."""
     found = _COUNT.search(" ".join(step.words[1:4]))
     count = found[1] if found else "10"
     if "-c" in step.words[1:3]:
@@ -189,7 +188,7 @@ def _ends(step: Step) -> str:
 
 
 def _pattern_and_files(words: Sequence[str]) -> list[str]:
-    """The pattern of a search and its files."""
+    """Return the pattern and the files of a search."""
     return [
         word
         for before, word in pairwise(words)
@@ -199,7 +198,7 @@ def _pattern_and_files(words: Sequence[str]) -> list[str]:
 
 def _search(step: Step) -> list[Effect]:
     plain = _pattern_and_files(step.words)
-    kind: Kind = "see" if _context(step.words) < SHOWS_MUCH else "read"
+    kind: Kind = "see" if _context(step.words) < MIN_READ_CONTEXT_LINES else "read"
     return [
         Effect(kind, path, f"search {_look(plain[0])}")
         for path in plain[1:]
@@ -208,10 +207,10 @@ def _search(step: Step) -> list[Effect]:
 
 
 def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
-    """What is left of files that are shown where the output goes through another program."""
+    """Narrow the effects of showing files to what the next program of the pipe prints."""
     kind: Kind = "read"
     looked = ""
-    if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < SHOWS_MUCH):
+    if step.program in _COUNTING or (step.program in _SEARCHING and _context(step.words) < MIN_READ_CONTEXT_LINES):
         kind = "see"
     elif step.program in _SEARCHING:
         looked = f"search {_look(next(iter(_pattern_and_files(step.words)), ''))}"
@@ -225,7 +224,7 @@ def _narrow(effects: list[Effect], step: Step) -> list[Effect]:
 
 
 def _context(words: Sequence[str]) -> int:
-    """Lines that a search shows around each match."""
+    """Return the number of context lines that a search prints."""
     command = " ".join(words)
     found = _LINES_AROUND.findall(command) if any(option in command for option in ("-A", "-B", "-C")) else ()
     return max(map(int, found), default=0)
@@ -254,7 +253,7 @@ def _relocate(kind: Literal["move", "copy"]) -> Callable[[Step], list[Effect]]:
 
 
 def _write_all(step: Step) -> list[Effect]:
-    """`tee` and `touch`."""
+    """Return the effects of `tee` and `touch`."""
     kind: Kind = "append" if "-a" in step.words else "write"
     return [Effect(kind, path, text=step.document or "") for path in _plain(step.words[1:]) if is_path(path)]
 
@@ -289,7 +288,7 @@ def _patch_file(step: Step) -> list[Effect]:
 
 
 def script_of(words: Sequence[str]) -> str | None:
-    """The file that an interpreter is told to run; empty where the script stands in the command."""
+    """Return the file that an interpreter runs, or "" if the script is in the command."""
     program = words[0].rpartition("/")[2]
     if not (program.startswith("python") or program in _INTERPRETERS):
         return words[0] if words[0].endswith(SCRIPTS) else None
@@ -378,7 +377,7 @@ _HANDLING = _QUIET | {
     "rm", "cp", "mv", "ln", "chmod", "chown", "touch", "mkdir", "tee", "test", "[", "diff", "file", "stat", "less",
     "more", "nl", "bat", "find", "black", "isort", "ruff", "prettier", "gofmt", "eslint", "biome", "rustfmt",
 }  # fmt: skip
-"""Programs that files are given to as files."""
+"""Programs that handle files without running them."""
 _INTERPRETERS = frozenset({"node", "bash", "sh", "zsh", "ruby", "php", "tsx", "ts-node"})
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
@@ -391,12 +390,12 @@ _RULES: dict[str, _Rule] = {
 }  # fmt: skip
 
 
-# Which programs of a command took place.
+# Detection of the programs that succeeded.
 
-LAST_WORDS = 2_000
+BLAME_WINDOW_CHARS = 2_000
 
 
-class Fate(NamedTuple):
+class StepResult(NamedTuple):
     done: bool
     reason: str = ""
 
@@ -411,39 +410,39 @@ _OWN_PROGRAMS = frozenset(
 
 
 def digest_failed(text: str) -> bool:
-    """Whether the digest of a result says that its call failed."""
-    told = text.partition(" -> ")[2]
-    return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
+    """Return whether the digest of a result marks its call as failed."""
+    outcome = text.partition(" -> ")[2]
+    return outcome.startswith("failed") or (outcome.startswith("exit ") and not outcome.startswith("exit 0"))
 
 
 _NO_COMMAND = re.compile(
     r"(?:(?:/bin/)?\w{0,3}sh: (?:-c: )?(?:line \d{1,6}: )?|\(eval\):\d{1,6}: )"
     r"(?:syntax error|unexpected EOF|parse error)"
 )
-"""What a shell says of a command that it does not understand."""
+"""Syntax errors that a shell reports for the whole command."""
 
 
-def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
-    """For each program whether it took place, and why not; None where the whole command was refused."""
+def step_results(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[StepResult] | None:
+    """Return whether each program succeeded, with the reason if not; None if the whole command was rejected."""
     if body.text[:1] == "[" and is_digest(body.text):
-        told = body.text.partition(" -> ")[2]
-        return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), told)
-    told_state = stated_outcome(body, content=True, opening=not _shows(steps[0]))
-    if (told_state.failed and told_state.aside) or _NO_COMMAND.match(body.text):
+        outcome = body.text.partition(" -> ")[2]
+        return _break_at(steps, len(steps) - 1 if digest_failed(body.text) else len(steps), outcome)
+    stated = stated_outcome(body, content=True, opening=not _shows(steps[0]))
+    if (stated.failed and stated.from_harness) or _NO_COMMAND.match(body.text):
         return None
-    failed = bool(told_state.failed)
-    if told_state.failed is None:
-        told_state = ending(body)
-        failed = bool(told_state.failed) and not _shows(steps[-1])
+    failed = bool(stated.failed)
+    if stated.failed is None:
+        stated = ending(body)
+        failed = bool(stated.failed) and not _shows(steps[-1])
     own = _own_errors(steps, body.text)
     if own:
         number, reason = next(iter(own.items()))
         if failed or len(steps) == 1:
             return _break_at(steps, number, reason)
-        return [Fate(at not in own, own.get(at, "")) for at in range(len(steps))]
+        return [StepResult(at not in own, own.get(at, "")) for at in range(len(steps))]
     if not failed:
-        return [Fate(True)] * len(steps)
-    reason = error_line(body) or told_state.reason or f"exit {body.exit_code}"
+        return [StepResult(True)] * len(steps)
+    reason = error_line(body) or stated.reason or f"exit {body.exit_code}"
     return _break_at(steps, _suspect(steps, effects, body.text), reason)
 
 
@@ -454,7 +453,7 @@ def _shows(step: Step) -> bool:
 
 
 def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
-    """Programs that complain in their own name."""
+    """Return the error messages of programs that print their name before it."""
     found: dict[int, str] = {}
     window = text if len(text) <= 6_000 else text[:3_000] + "\n" + text[-3_000:]
     programs = {step.program for step in steps}
@@ -480,28 +479,28 @@ _BLAMED = re.compile(
     r"|^make: \*\*\* \[(?:[^\]\n]{1,80}: )?([\w.-]{1,60})\]",
     re.MULTILINE,
 )
-"""The task that a runner says has failed."""
+"""The task that a runner reports as failed."""
 _BLAMING = ("ERROR task failed", '" exited', "make: *** [")
-"""One of these stands where it finds something."""
+"""Substrings; every match of `_BLAMED` contains one of them."""
 
 
 def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int:
-    """The program that failed, where none says so itself: the task that its runner names, else the first check after
-    which no other ran, else the first that runs something and does not change files.
+    """Return the index of the program that probably failed, if none prints its name in an error.
 
-    Of those that do nothing else it is the last; what only shows things does not fail.
+    That is the task named by its runner; else the first check after which no other ran; else the first program that
+    runs something and changes no files; else the last one. Programs that only show content are skipped.
     """
-    window = output[-LAST_WORDS:]
+    window = output[-BLAME_WINDOW_CHARS:]
     blamed = _BLAMED.findall(window) if any(map(window.__contains__, _BLAMING)) else ()
-    told = {name for groups in blamed for name in groups if name}
+    failed_tasks = {name for groups in blamed for name in groups if name}
     running: list[int] = []
     checking: list[int] = []
     for number, step in enumerate(steps):
-        if not told.isdisjoint(step.words[1:]):
+        if not failed_tasks.isdisjoint(step.words[1:]):
             return number
         kinds = {effect.kind for effect in effects[number]}
         checks = [effect for effect in effects[number] if effect.kind == "check"]
-        if any(went_on(output, check.path, check.text) for check in checks):
+        if any(next_check_ran(output, check.path, check.text) for check in checks):
             continue
         if checks:
             checking.append(number)
@@ -511,23 +510,23 @@ def _suspect(steps: list[Step], effects: list[list[Effect]], output: str) -> int
     return next(iter((*checking, *running)), last)
 
 
-def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
-    """Everything before the program that failed was done; behind it what does not depend on it."""
-    found = [Fate(True)] * len(steps)
+def _break_at(steps: list[Step], number: int, reason: str) -> list[StepResult]:
+    """Mark a program as failed, and the later ones that depend on it; the others succeeded."""
+    found = [StepResult(True)] * len(steps)
     broken = False
     for at in range(number, len(steps)):
         if at == number:
             broken = True
-            found[at] = Fate(False, reason)
+            found[at] = StepResult(False, reason)
         elif broken and steps[at - 1].joiner in ("&&", "|"):
-            found[at] = Fate(False, "")
+            found[at] = StepResult(False, "")
         else:
             broken = steps[at - 1].joiner == "&&" and broken
     return found
 
 
 def script_changes(script: str) -> list[Effect]:
-    """What a script does to files: written ones that it reads first are changed, not new."""
+    """Return the effects of a script on files; a written file that it also reads is changed, not new."""
     found: list[Effect] = []
     opened = accesses(script)
     if not opened:
@@ -551,8 +550,8 @@ _TEMPORARY = re.compile(r"/tmp/tmp[a-z0-9_]{8}(?![a-z0-9_])")
 _LEAVING, _CLEARING = ("mkdtemp(", "mkstemp(", "delete=False"), ("rmtree(", "os.remove(", "os.unlink(", ".unlink(")
 
 
-def left_behind(script: str, body: Body, *, is_ended: bool) -> list[str]:
-    """Temporary files that a Python script made, by the names that it printed, and did not get to remove."""
+def leftover_files(script: str, body: Body, *, is_ended: bool) -> list[str]:
+    """Return temporary files that a Python script created, printed and did not remove."""
     if not any(word in script for word in _LEAVING) or (is_ended and any(word in script for word in _CLEARING)):
         return []
     return list(dict.fromkeys(_TEMPORARY.findall(body.head)))

@@ -1,4 +1,4 @@
-"""Which commands and tools act on the world, and what their output says came of it."""
+"""Recognize commands and tools with side effects, and parse their outcome."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from midfold.compaction.tracking.commands import Step
 from midfold.compaction.tracking.entries import WorldAct
 from midfold.compaction.tracking.file_tracker import is_temporary
 
-LONGEST_OUTPUT = 12_000
+MAX_OUTPUT_CHARS = 12_000
 NO_HASH = "(its hash is not shown)"
 
-# Acts: (program, its first word) -> the kind of act. An empty word is any.
+# Tables from a program and its subcommand to the kind of act.
 
 _GIT = {
     "commit": "commit", "push": "push", "merge": "merge", "rebase": "rebase", "pull": "pull", "tag": "tag",
@@ -94,7 +94,7 @@ _LISTING = frozenset({"-l", "--list", "list", "-a", "-r", "-v", "-vv", "--show-c
 
 
 def act_of(step: Step) -> str:
-    """The kind of act that a command is; empty for one that changes nothing beside files."""
+    """Return the kind of act that a command is, or "" if it changes only files or nothing."""
     words = step.words
     program = step.program
     if is_temporary(f"{step.folder}/"):
@@ -134,7 +134,7 @@ def act_of(step: Step) -> str:
 
 
 def _arguments(words: list[str]) -> list[str]:
-    """The words behind a program and the options before its command."""
+    """Return the words after a program and its global options."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] in ("-C", "-c", "--git-dir", "--prefix", "-R", "--cwd", "-n") else 1
@@ -142,7 +142,7 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 def _task_act(program: str, rest: list[str]) -> str:
-    """A task by its name: `npm run deploy`, `make release`."""
+    """Classify a task by its name: `npm run deploy`, `make release`."""
     task = rest[1] if rest[:1] == ["run"] and len(rest) > 1 else rest[0] if rest and program in _TASKS else ""
     found = _TASK.match(task)
     return found[0].lower() if found else ""
@@ -167,7 +167,7 @@ def _git_act(rest: list[str]) -> str:
 
 
 def _is_about_files(options: list[str]) -> bool:
-    """Whether `git checkout` means files, which are told as files."""
+    """Return whether `git checkout` is about files, which are tracked as files."""
     if "--" in options or "--theirs" in options or "--ours" in options:
         return True
     plain = [option for option in options if not option.startswith("-")]
@@ -183,7 +183,7 @@ def _gh_act(rest: list[str]) -> str:
 
 
 def _gh_api_act(rest: list[str]) -> str:
-    """A request with fields is a POST, unless it says otherwise; a GraphQL query changes nothing."""
+    """Classify `gh api`: requests with fields default to POST; a GraphQL query changes nothing."""
     method = next((value.upper() for option, value in pairwise(rest) if option in ("-X", "--method")), "")
     has_fields = any(word in ("-f", "-F", "--field", "--raw-field", "--input") for word in rest)
     if rest[:1] == ["graphql"]:
@@ -212,7 +212,7 @@ def _run_act(words: list[str]) -> str:
 
 
 def tool_act(words: frozenset[str], name: str) -> str:
-    """The kind of act that a tool of an unknown kind is, by the verb its name begins with."""
+    """Return the kind of act of an unknown tool, from the verb at the start of its name."""
     found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", re.split(r"__|[./:]", name)[-1])
     verb = found[0].lower() if found else ""
     return verb if verb in _VERBS else ""
@@ -232,7 +232,7 @@ _BRANCH = re.compile(
 )
 _ADDRESS = re.compile(r"https?://[^\s\"'<>)]{4,200}")
 _PAGE = re.compile(r"\"html_url\": ?\"(https?://[^\s\"]{4,200})\"")
-"""The pages of what a record is about, that of the record itself the longest."""
+"""URLs of the pages in a record; the longest is that of the record itself."""
 _NUMBERED = re.compile(r"#\d{1,7}\b")
 _INSTALL_ERROR = re.compile(
     r"^(?:ERROR: (?:Could not|No matching|Failed|Cannot)|error: (?:subprocess|externally)|npm (?:ERR!|error)|ERR_PNPM"
@@ -251,7 +251,7 @@ GIT_ERROR = re.compile(
     r"[^\n]{0,300}",
     re.MULTILINE,
 )
-"""What git itself complains of; hooks print errors of their own that stop nothing."""
+"""Errors of git itself; errors that hooks print do not stop it."""
 _NOTHING_DONE = re.compile(
     r"^(?:nothing to commit|no changes added|nothing added to commit|Everything up-to-date)[^\n]{0,80}", re.M
 )
@@ -260,16 +260,16 @@ _NOTHING_DONE = re.compile(
 _SAME_AGAIN = frozenset(
     {"install", "fetch", "checkout", "stage", "unstage", "mkdir", "rmdir", "chmod", "chown", "config", "stop", "start"}
 )
-"""Acts of which the second leaves what the first left."""
+"""Acts whose repetition has no further effect."""
 _ENDED_BY_COMMIT = frozenset({"merge", "cherry-pick", "revert", "stage"})
 _ONE_AT_A_TIME = frozenset({"commit", "push", "pull", "fetch", "rebase"})
-"""Acts that, tried again in other words, are the same. Of others their first two arguments say what they are about."""
+"""Acts that are retries of each other whatever their arguments. Others are identified by their first two arguments."""
 
 
 def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
-    """Each act with what came of it last, the newest first: what failed and was done later is told as done.
+    """Return each act with its latest outcome, newest first; a failure that succeeded later counts as done.
 
-    What was done stays done when it is tried again in vain; both are told.
+    A success followed by a failed repetition stays; both are returned.
     """
     found: list[WorldAct] = []
     known: set[tuple[str, ...]] = set()
@@ -286,21 +286,21 @@ def latest_acts(acts: Sequence[WorldAct]) -> list[WorldAct]:
 
 
 def mark_replaced(acts: Iterable[WorldAct]) -> tuple[WorldAct, ...]:
-    """The whole log, in order, with a mark on those that are not among the latest."""
+    """Return all acts in order, marking those that are not among the latest."""
     log = tuple(acts)
     latest = set(map(id, latest_acts(log)))
     marks = ((act, id(act) not in latest) for act in log)
     return tuple(act if act.is_replaced == mark else replace(act, is_replaced=mark) for act, mark in marks)
 
 
-class Came(NamedTuple):
+class ActOutcome(NamedTuple):
     ok: bool | None
     outcome: str
 
 
 def branch_of(output: str) -> str:
-    """The branch that git tells of last, with how far it is ahead or behind."""
-    found = list(_BRANCH.finditer(output[:LONGEST_OUTPUT]))
+    """Return the last branch in git output, with its distance from upstream."""
+    found = list(_BRANCH.finditer(output[:MAX_OUTPUT_CHARS]))
     if not found:
         return ""
     short, long, place, switched = found[-1].groups()
@@ -308,7 +308,7 @@ def branch_of(output: str) -> str:
 
 
 def commit_title(step: Step) -> str:
-    """The first line of a commit's message, as the command gives it."""
+    """Return the first line of a commit message given in the command."""
     for option, value in pairwise(step.words):
         if option in ("-m", "-am", "--message", "-F") and value not in ("-",):
             text = value.removeprefix("$(cat").strip()
@@ -316,38 +316,40 @@ def commit_title(step: Step) -> str:
     return (step.document or "").strip().partition("\n")[0][:200]
 
 
-def came_of(what: str, output: str, *, failed: bool, reason: str, is_sure: bool = True) -> Came:
-    """What the output says came of an act; `is_sure` where nothing failed and its own exit says so.
+def act_outcome(what: str, output: str, *, failed: bool, reason: str, is_sure: bool = True) -> ActOutcome:
+    """Return the outcome of an act; `is_sure` means that its own exit code shows success.
 
-    A commit and a push are done where git shows them: what a hook or a pipe hides is not taken for done.
+    A commit or push is done only if git shows it: hooks and pipes may hide a failure.
     """
-    text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + output[-LONGEST_OUTPUT + 2_000 :]
+    text = output if len(output) <= MAX_OUTPUT_CHARS else output[:2_000] + output[-MAX_OUTPUT_CHARS + 2_000 :]
     if what == "commit":
         found = _COMMIT.search(text)
         if found:
-            return Came(True, f"{found[2]} on {found[1]}: {found[3].strip()}")
+            return ActOutcome(True, f"{found[2]} on {found[1]}: {found[3].strip()}")
         nothing = _NOTHING_DONE.search(text)
         if nothing:
-            return Came(False, nothing[0])
+            return ActOutcome(False, nothing[0])
     if what == "push":
         pushed = _PUSHED.search(text)
         if pushed:
-            return Came(True, f"{pushed[1]} {pushed[2]} -> {pushed[3]}")
+            return ActOutcome(True, f"{pushed[1]} {pushed[2]} -> {pushed[3]}")
         nothing = _NOTHING_DONE.search(text)
         if nothing and not failed:
-            return Came(True, nothing[0])
+            return ActOutcome(True, nothing[0])
     rule = _ERRORS.get(what)
     error = rule.search(text) if rule else None
     if failed or error:
-        return Came(False, reason or (error[0] if error else ""))
+        return ActOutcome(False, reason or (error[0] if error else ""))
     if what in ("commit", "push"):
         shown = _CHANGED.search(text)
-        return Came(True, shown[0].strip()) if shown else Came(True if is_sure else None, "")
-    return Came(True, told_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else "")
+        return ActOutcome(True, shown[0].strip()) if shown else ActOutcome(True if is_sure else None, "")
+    return ActOutcome(
+        True, created_ids(text) if what in ("pr", "issue", "release", "send", "publish", "deploy") else ""
+    )
 
 
-def told_ids(text: str) -> str:
-    """The addresses and numbers that an answer gives to what was made; of a record, the address of its page."""
+def created_ids(text: str) -> str:
+    """Return the URLs and numbers of created objects; for a record, the URL of its page."""
     pages = _PAGE.findall(text)
     found = [max(pages, key=len)] if pages else _ADDRESS.findall(text)[:2]
     return " ".join(dict.fromkeys([*found, *_NUMBERED.findall(text[:2_000])[:2]]))
@@ -357,7 +359,7 @@ _ID_KEYS = ("id", "number", "code", "key", "sha", "url", "hash", "status")
 
 
 def fields_of(value: Any) -> str:
-    """Ids in a JSON answer."""
+    """Return the ids in a JSON response."""
     if not isinstance(value, dict):
         return ""
     found = [

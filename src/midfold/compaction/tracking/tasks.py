@@ -1,6 +1,6 @@
-"""Background tasks: which sub-agents and processes were started, and how each ended.
+"""Track background tasks: sub-agents and processes that were started, and how each ended.
 
-A launched task is not done, and an ended one does not run: a sub-agent becomes an act only when it ends.
+A sub-agent is recorded as an act only when it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ID = re.compile(
 _ENDS = r"(completed|killed|failed|stopped|exited|errored|shutdown)"
 _STATUS = re.compile(rf"(?:<status>|\"?status\"?: ?\{{?\"?){_ENDS}", re.I)
 _STATUS_OF_ID = re.compile(rf"[\"'>:= {{]{{1,8}}{_ENDS}\b", re.I)
-_LONGEST_STATUS_ANSWER = 4_000
+_MAX_STATUS_CHARS = 4_000
 _JOB = re.compile(r"^\[\d{1,3}\] (\d{2,9})$", re.MULTILINE)
 _PROCESS = re.compile(r"(?:PID|pid)[:= ]{1,3}(\d{2,9})")
 _ENDED_WORDS = re.compile(r"\b(?:done|completed?|finished|ended|reported back)\b", re.I)
@@ -36,18 +36,18 @@ _RUNNING_WORDS = re.compile(
     r"waiting (?:for|on))\b",
     re.I,
 )
-FEWEST_GOAL_CHARS = 8
-"""A shorter goal says too little to recognise a line about it."""
+MIN_GOAL_CHARS = 8
+"""Minimum characters of a goal; shorter ones cannot be recognized in a line."""
 
 
-class TaskBook:
-    """Tasks that run, and the acts that their ends become."""
+class TaskTracker:
+    """Running tasks, and the acts recorded when they end."""
 
     def __init__(self, running: Iterable[RunningTask], acts: list[WorldAct]) -> None:
         self._running = {task.id: task for task in running}
         self._acts = acts
         self._jobs: list[str] = []
-        """Ids of processes that a shell put into the background."""
+        """Ids of shell background processes."""
 
     @property
     def running(self) -> list[RunningTask]:
@@ -58,7 +58,7 @@ class TaskBook:
         self._running[task] = RunningTask(id=task, what=what, at=at)
 
     def end(self, task: str, status: str, at: int) -> None:
-        """Remove a task from those that run; record how a sub-agent ended."""
+        """Remove a running task; record how a sub-agent ended."""
         ended = self._running.pop(task, None)
         if ended is None or not ended.what.startswith(SUB_AGENT):
             return
@@ -69,58 +69,58 @@ class TaskBook:
             WorldAct(what="stop" if is_stopped else "agent", text=ended.what, ok=ok, outcome=outcome, at=at)
         )
 
-    def hear(self, text: str, at: int) -> None:
+    def read_reports(self, text: str, at: int) -> None:
         """End the tasks that a client's notifications report as ended."""
         for report in task_reports(text):
             if not report.is_running:
                 self.end(report.task, report.status, at)
 
-    def agent(self, at: int, look: ToolCallRecord, body: Body) -> None:
-        """Follow a call that starts, awaits or stops a sub-agent."""
-        goal = goal_of(look)
-        named = look.get("ids", "agentids", "taskids", "targets")
-        tasks = [look.text("agentid", "taskid", "id"), *map(str, named if isinstance(named, list) else ())]
-        if (look.has_word("close", "stop", "kill", "wait") or look.has("resume")) and any(tasks):
+    def agent(self, at: int, record: ToolCallRecord, body: Body) -> None:
+        """Track a call that starts, awaits or stops a sub-agent."""
+        goal = goal_of(record)
+        named = record.get("ids", "agentids", "taskids", "targets")
+        tasks = [record.text("agentid", "taskid", "id"), *map(str, named if isinstance(named, list) else ())]
+        if (record.has_word("close", "stop", "kill", "wait") or record.has("resume")) and any(tasks):
             for task in filter(None, tasks):
-                self.end_if_reported(task, at, look, body)
+                self.end_if_reported(task, at, record, body)
             return
-        told = stated_outcome(body, content=True)
-        if told.failed and told.aside:
+        stated = stated_outcome(body, content=True)
+        if stated.failed and stated.from_harness:
             return
         head = body.text[:600]
         found = _ID.search(head)
-        in_background = look.get("runinbackground") is True or _STARTED.search(head) or look.has_word("spawn")
-        if found and in_background and not told.failed:
+        in_background = record.get("runinbackground") is True or _STARTED.search(head) or record.has_word("spawn")
+        if found and in_background and not stated.failed:
             self.start(found[1], goal, at)
             return
-        came = told.reason if told.failed else found[0] if found else ""
-        self._acts.append(WorldAct(what="agent", text=goal, ok=not told.failed, outcome=came, at=at))
+        outcome = stated.reason if stated.failed else found[0] if found else ""
+        self._acts.append(WorldAct(what="agent", text=goal, ok=not stated.failed, outcome=outcome, at=at))
 
-    def end_if_reported(self, task: str, at: int, look: ToolCallRecord, body: Body) -> None:
-        """End a task that a call stopped, or that the answer reports as ended."""
-        if look.has_word("close", "stop", "kill", "terminate"):
+    def end_if_reported(self, task: str, at: int, record: ToolCallRecord, body: Body) -> None:
+        """End a task that a call stopped, or that the response reports as ended."""
+        if record.has_word("close", "stop", "kill", "terminate"):
             self.end(task, "stopped", at)
             return
         place = body.text.find(task)
-        told = _STATUS_OF_ID.match(body.text, place + len(task)) if place >= 0 else None
-        told = told or _STATUS.search(body.text, 0, _LONGEST_STATUS_ANSWER)
-        if told:
-            self.end(task, told[1].lower(), at)
+        found = _STATUS_OF_ID.match(body.text, place + len(task)) if place >= 0 else None
+        found = found or _STATUS.search(body.text, 0, _MAX_STATUS_CHARS)
+        if found:
+            self.end(task, found[1].lower(), at)
 
-    def process(self, at: int, look: ToolCallRecord, body: Body, *, failed: bool) -> None:
-        """Follow a call that looks at a process or stops it."""
-        task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
+    def process(self, at: int, record: ToolCallRecord, body: Body, *, failed: bool) -> None:
+        """Track a call that inspects or stops a process."""
+        task = record.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
         if not task or body.running:
             return
-        if look.has_word("kill", "stop", "terminate") and failed:
+        if record.has_word("kill", "stop", "terminate") and failed:
             return
-        if body.exit_code is not None and not look.has_word("kill", "stop", "terminate"):
+        if body.exit_code is not None and not record.has_word("kill", "stop", "terminate"):
             self.end(task, "exited", at)
         else:
-            self.end_if_reported(task, at, look, body)
+            self.end_if_reported(task, at, record, body)
 
     def shell_in_background(self, at: int, command: str, text: str, session: str) -> None:
-        """Follow a command that a tool runs on after its answer."""
+        """Track a command that continues in the background after the tool returned."""
         if "background" not in text and "Process running with session ID" not in text:
             return
         started = _ID.search(text) if _STARTED.search(text) else None
@@ -131,7 +131,7 @@ class TaskBook:
                 self._acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
 
     def start_process(self, at: int, effect: Effect, text: str) -> None:
-        """Follow a program that a shell puts into the background."""
+        """Track a program that a shell puts into the background."""
         found = _JOB.search(text) or _PROCESS.search(text)
         task = effect.path or (found[1] if found else "") or effect.target[:40]
         self.start(task, effect.target, at)
@@ -140,10 +140,10 @@ class TaskBook:
             self._acts.append(WorldAct(what="start", text=effect.target, outcome=task, at=at))
 
     def stop_process(self, name: str) -> None:
-        """End a process by its id, or all whose command has the name.
+        """End a process by its id, or all processes with the name in their command.
 
-        A target that only the shell knows (`$PID`, `%1`) may be any process that a shell started: none of them is
-        listed as running any more.
+        A target that only the shell knows (`$PID`, `%1`) may be any process started by a shell: all of them are
+        removed.
         """
         if "$" in name or name.startswith("%"):
             for job in self._jobs[-1:] if name == "$!" else self._jobs:
@@ -152,16 +152,16 @@ class TaskBook:
             self._running = {key: task for key, task in self._running.items() if name not in task.what}
 
 
-def goal_of(look: ToolCallRecord) -> str:
-    return f"{SUB_AGENT}{look.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
+def goal_of(record: ToolCallRecord) -> str:
+    return f"{SUB_AGENT}{record.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
 
 
 def without_stale_states(text: str, trail: Trail) -> str:
-    """Drop lines that call an ended sub-agent running, or a running one done: calls and results know better."""
+    """Drop lines that contradict the trail: an ended sub-agent called running, or a running one called done."""
     running = {task.what.removeprefix(SUB_AGENT) for task in trail.running if task.what.startswith(SUB_AGENT)}
     ended = {act.text.removeprefix(SUB_AGENT) for act in trail.acts if act.text.startswith(SUB_AGENT)} - running
     wrong = [(goal, _ENDED_WORDS) for goal in running] + [(goal, _RUNNING_WORDS) for goal in ended]
-    wrong = [(goal.lower(), words) for goal, words in wrong if len(goal) >= FEWEST_GOAL_CHARS]
+    wrong = [(goal.lower(), words) for goal, words in wrong if len(goal) >= MIN_GOAL_CHARS]
     if not wrong:
         return text
     return "\n".join(
