@@ -36,7 +36,7 @@ AFTERWARDS = 0.15
 MEGABYTE = 1_000_000
 PATH = "/v1/chat/completions"
 PATIENT = 90.0
-FREED = 60_000
+FREED = 100_000
 """Kilobytes that may stay in use after a burden: memories that are bounded, and pages of the store."""
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 
