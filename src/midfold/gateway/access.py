@@ -1,12 +1,12 @@
-"""The door of a gateway that one command has for itself: a key of its own, and a gateway for each provider behind it.
+"""Access control for the private gateway of `midfold run`: one key, one gateway per provider.
 
-Rules of this file:
-1. Nothing is answered without the key, not even whether a gateway is here: other accounts share the loopback.
-2. The key comes as the header `x-midfold-key`, as the first segment of the path (for clients that can be given an
-   address and nothing else), or as a browser's password. It is removed wherever else it stands in the path, the query
-   or a header, too: no gateway and no upstream sees it. (Bodies are the client's.)
-3. Whoever has the key is one owner, also when the client's credential rotates.
-4. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
+1. No request is answered without the key, because other accounts share the loopback interface.
+2. Clients send the key as the header `x-midfold-key`, as the first path segment (for clients that accept only a
+   base URL) or as the password of HTTP basic authentication. It is removed from path, query and headers, so neither
+   a gateway nor an upstream sees it. Request bodies are not searched.
+3. All requests with the key have the same owner, even when the client's provider credential rotates.
+4. The next path segment names the gateway; the rest is the provider's path. All other paths are the gateway's own
+   pages.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ AUTHORIZATION = b"authorization"
 
 
 class GuardedGateway(NamedTuple):
-    """A gateway and the door that all gateways have."""
+    """A gateway application and the admission layer in front of it."""
 
     app: GatewayApplication
     door: Admission
 
 
 class PrivateAccess:
-    """The ASGI application; the first gateway has the pages."""
+    """ASGI application that checks the key and dispatches to the gateways; the first gateway serves the pages."""
 
     def __init__(self, key: str, gateways: Mapping[str, GuardedGateway]) -> None:
         self._key = key.encode()
@@ -59,7 +59,7 @@ class PrivateAccess:
             await self._pages(inner, receive, send)
 
     def _without_key(self, scope: Scope) -> Scope | None:
-        """Return the request without the key, wherever it stands; None if it does not have it where it must."""
+        """Return the request with the key removed, or None if the key is missing."""
         first = _first_segment(scope)
         if self._is_key(first):
             return self._clean(_below(scope, first))
@@ -69,7 +69,7 @@ class PrivateAccess:
         return None
 
     def _clean(self, scope: Scope) -> Scope:
-        """Return the request without headers that have the key in them, and with it cut out of path and query."""
+        """Return the request without headers that contain the key, and with the key removed from path and query."""
         headers = [
             (name, value)
             for name, value in scope["headers"]
@@ -84,7 +84,7 @@ class PrivateAccess:
         return self._key in value or self._key in known or self._key in unquote_to_bytes(value)
 
     def _cut(self, text: bytes) -> bytes:
-        """Return a path or a query without the key; one that has it in disguise becomes empty."""
+        """Return a path or query without the key; empty if it still contains the key percent-encoded."""
         while self._key in text:
             text = text.replace(b"/" + self._key, b"").replace(self._key, b"")
         return b"" if self._key in unquote_to_bytes(text) else text
@@ -93,7 +93,7 @@ class PrivateAccess:
         return hmac.compare_digest(text, self._key)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end."""
+        """Handle the ASGI lifespan; close all gateways on shutdown."""
         await receive()
         asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
         await send({"type": "lifespan.startup.complete"})
@@ -109,7 +109,7 @@ def _first_segment(scope: Scope) -> bytes:
 
 
 def _below(scope: Scope, segment: bytes) -> Scope:
-    """The same request without the first segment of its path, which has nothing encoded in it."""
+    """Return the request without the first segment of its path. The segment must not be percent-encoded."""
     path = scope["path"][1 + len(segment) :] or "/"
     return {**scope, "path": path, "raw_path": scope["raw_path"][1 + len(segment) :] or b"/"}
 

@@ -1,12 +1,12 @@
-"""The door: who may come in, how much they may bring, and how long they may take to bring it.
+"""ASGI middleware that authenticates requests and limits the size and duration of their bodies.
 
-An ASGI application around the gateway's own. A request's body is complete, and within its limits, before anything
-looks at it. Rules of this file:
-1. A key of the gateway is taken off the request here; no upstream ever sees one.
-2. A refusal says what is wrong and never how close a key was.
-3. All requests together hold at most `total_bytes` of bodies, what was decoded included; one more is asked to come
-   back.
-4. Without keys only this machine is listened to. Pages that a browser shows are `browsers`' to judge.
+The body is complete and within its limits before the application sees the request.
+
+1. Gateway keys are removed from requests here; no upstream ever receives one.
+2. A refusal does not reveal how close a key was.
+3. The bodies of all requests together, decoded ones included, take at most `total_bytes`; further requests get a
+   503 with `retry-after`.
+4. Without keys only this machine is served. `browsers` checks requests of web pages.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_prefligh
 from midfold.gateway.exchange import FULL, HeldBytes, Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
-# Keys of the gateway: made once, stored only as hashes, compared without telling how close a guess was.
+# Gateway keys are shown once, stored as hashes and compared in constant time.
 #
-# A key is 32 random bytes, so one round of SHA-256 is as good as a slow hash: there is nothing to guess from a list.
+# A key has 32 random bytes, so one round of SHA-256 is as safe as a slow hash: no dictionary attack applies.
 
 
 PREFIX = "mfk_"
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 LONGEST = 256
-"""Bytes of a presented key that are looked at: a longer one is not a key."""
+"""Maximum length of a presented key in characters; longer values are not keys."""
 
 
 def new_key() -> str:
-    """A key for one client or team. It is shown once; `hash_key` of it goes into the configuration."""
+    """Return a new key for one client or team. Show it once and store its `hash_key` in the configuration."""
     return PREFIX + token_urlsafe(32)
 
 
@@ -52,7 +52,7 @@ def hash_key(key: str) -> str:
 
 
 class GatewayKeys:
-    """Who may use the gateway: names by the hashes of their keys."""
+    """Names of the users of the gateway by the hashes of their keys."""
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
         for name, value in hashes.items():
@@ -66,11 +66,11 @@ class GatewayKeys:
         return bool(self._entries)
 
     def has(self, text: str) -> bool:
-        """Whether a text is one of the keys: to keep it back, never to let somebody in."""
+        """Return whether a text is one of the keys. For removing keys from requests only, never for authentication."""
         return 0 < len(text) <= LONGEST and hash_key(text) in self._hashes
 
     def who(self, presented: str | None) -> str | None:
-        """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""
+        """Return the name that a key belongs to. Compare all entries in constant time."""
         if presented is None or len(presented) > LONGEST:
             presented = ""
         given = hash_key(presented).encode()
@@ -81,30 +81,30 @@ class GatewayKeys:
         return found
 
 
-# Keys of the gateway stay with the gateway: wherever in a request one stands, it is not sent on.
+# Removal of gateway keys from requests that are forwarded.
 #
-# Rules:
-# 1. A header with a key of ours is dropped: bare, behind a scheme, as a password, in a cookie, percent-encoded.
-# 2. An address with one is refused: it would have to be changed, and addresses end up in logs.
+# 1. A header that contains a key is dropped, whether the key is bare, after a scheme, a password, in a cookie or
+#    percent-encoded.
+# 2. A URL that contains one is refused: it would have to be rewritten, and URLs end up in logs.
 
 
 _PREFIX = PREFIX.encode()
 _OURS = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
 _PLAIN = frozenset((b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host"))
-"""Headers whose values are never a key as a whole."""
+"""Headers whose whole value is never a key."""
 MOST_LOOKED_AT = 64
-"""What could be keys in one value; one that has more is not sent on."""
+"""Maximum key candidates checked in one header value; a header with more is dropped."""
 DEEPEST = 3
-"""How often a value is percent-decoded."""
+"""Maximum rounds of percent-decoding of a value."""
 
 
 def without_keys(headers: list[Header], keys: GatewayKeys) -> list[Header]:
-    """The headers that have no key of the gateway in them."""
+    """Return the headers that do not contain a gateway key."""
     return [pair for pair in headers if not _has_key(*pair, keys)]
 
 
 def is_in_address(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
-    """Whether a key of the gateway stands in a path or a query."""
+    """Return whether the path or the query contains a gateway key."""
     if _has_token(path, keys) or _has_token(query, keys):
         return True
     values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MOST_LOOKED_AT)]
@@ -118,7 +118,7 @@ def _has_key(name: bytes, value: bytes, keys: GatewayKeys) -> bool:
 
 
 def _has_token(value: bytes, keys: GatewayKeys) -> bool:
-    """Whether something in a value looks like one of our keys and is one."""
+    """Return whether a value contains one of the gateway's keys, recognised by its prefix."""
     for text in _decodings(value):
         if _PREFIX in text:
             found = _OURS.findall(text)
@@ -137,7 +137,7 @@ def _decodings(value: bytes) -> Iterator[bytes]:
 
 
 def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
-    """What of a header may be a key that does not look like one."""
+    """Yield parts of a header value that may be a key without the usual prefix."""
     yield value.strip()
     scheme, _, rest = value.strip().partition(b" ")
     if scheme.lower() == b"basic":
@@ -155,23 +155,23 @@ def _is_key(text: bytes, keys: GatewayKeys) -> bool:
     return keys.has(text.decode("latin-1"))
 
 
-# Memory that large requests are done with goes back to the system.
+# Release of memory after large requests.
 #
-# The C library keeps what was freed for the next request, in as many places as there were threads: after a few large
-# bodies that is gigabytes which nobody uses. Where it is the GNU one, large pieces get pages of their own, and some
-# time after a large request everything unused is given back. Elsewhere nothing is done.
+# glibc keeps freed memory in one arena per thread; after a few large bodies that adds up to gigabytes. With glibc,
+# large blocks get their own pages, and `malloc_trim` runs shortly after a large request. With other C libraries this
+# does nothing.
 
 
 LARGE_TO_RETURN = 2_000_000
-"""Bytes of a request after which it is worth the while."""
+"""Minimum bytes of a request body after which memory is trimmed."""
 PAUSE = 2.0
-"""Seconds; by then a request is recorded, too."""
+"""Seconds between the end of a large request and trimming; by then the request has been recorded."""
 M_MMAP_THRESHOLD = -3
 OWN_PAGES = 1 << 20
 
 
 class MemoryTrimmer:
-    """Told about every body that is over, it gives back what large ones have left."""
+    """Callable that takes the size of each finished body and trims memory after large ones."""
 
     def __init__(self) -> None:
         self._is_waiting = False
@@ -195,7 +195,7 @@ def give_back() -> None:
 
 @cache
 def _libc() -> Any:
-    """The C library, if it is glibc."""
+    """Return the C library if it is glibc, else None."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -218,11 +218,11 @@ Header = tuple[bytes, bytes]
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
 LARGE = 1_000_000
-"""Bytes of a body that are put together in a thread."""
+"""Maximum bytes of a body that is joined on the event loop; larger ones are joined in a thread."""
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request, and all of them together, may cost."""
+    """Limits of one request body and of all bodies together."""
 
     body_bytes: int = 64 * 1024 * 1024
     body_seconds: float = 60.0
@@ -230,13 +230,13 @@ class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""They need no key: whether the gateway lives is not a secret."""
+"""Paths that need no key: that the gateway is alive is not a secret."""
 
 
 class Admission:
-    """Lets a request through with its body read and its owner known, or answers it.
+    """ASGI middleware that passes on a request with its body read and its owner known, or refuses it.
 
-    The owner is `scope["state"]["owner"]`; its name is empty when the gateway has no keys.
+    The owner is `scope["state"]["owner"]`; its name is empty if the gateway has no keys.
     """
 
     def __init__(
@@ -337,10 +337,10 @@ class Admission:
 
 
 def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
-    """The key of the gateway, and the headers without it.
+    """Return the gateway key of a request, and the headers without it.
 
-    With `x-midfold-key` the provider's own key stays where it is; without, the API key is the gateway's, and the
-    provider's comes from the gateway's configuration.
+    A client that sends `x-midfold-key` keeps its provider API key. Otherwise its API key is the gateway key, and
+    the provider's key comes from the gateway's configuration.
     """
     for wanted in (OWN_HEADER, b"x-api-key", b"authorization"):
         for name, value in headers:
@@ -352,7 +352,7 @@ def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
 
 
 def key_in_header(text: str) -> str:
-    """The key in a header: bare, as a bearer token, or as the password that a browser asks for."""
+    """Return the key in a header value: bare, a bearer token, or the password of basic authentication."""
     if text.lower().startswith(BEARER):
         return text[len(BEARER) :].strip()
     if text.lower().startswith(BASIC):
@@ -371,7 +371,7 @@ def _declared_length(headers: list[Header]) -> int:
 
 
 class _Body:
-    """What has arrived of a request."""
+    """Parts of a request body that have arrived."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -382,13 +382,13 @@ class _Body:
         self.size += len(piece)
 
     def whole(self) -> bytes:
-        """In one piece; the pieces are let go."""
+        """Return the body as one bytes object and drop the parts."""
         pieces, self.pieces = self.pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _BodyReplay:
-    """Gives the body once, which is then whoever's asked for it, and after that what the client still says."""
+    """ASGI receive callable that returns the body once and drops it, then forwards the client's events."""
 
     def __init__(self, body: list[bytes], receive: Receive) -> None:
         self._body, self._receive = body, receive

@@ -1,14 +1,15 @@
-"""Which pages may use the gateway from inside a browser, and by which names it may be called.
+"""Rules for requests from web pages: allowed origins (CORS) and host names.
 
-Rules of this file (the Fetch standard):
-1. A browser says where a request comes from: `Origin` with everything that can change something, `Sec-Fetch-Site` with
-   every request. Programs send neither, and are not concerned.
-2. A page of another origin may not use the gateway unless `gateway.origins` lists it. Another port of this machine is
-   another origin. With keys the browser would add the one it was given as a password; without, no key is needed.
-3. Following a link to a page of ours is no use: it changes nothing, and the other page does not see the answer.
-4. Without keys the name a request is for must be ours: a foreign name that leads to this machine would make its pages
-   pages of ours.
-5. Who may come from elsewhere is answered here (CORS): what an upstream says about that concerns its own pages.
+These follow the Fetch standard:
+
+1. Browsers send `Origin` with every request that may change something, and `Sec-Fetch-Site` with every request.
+   Other clients send neither and are not affected.
+2. A page of another origin may use the gateway only if `gateway.origins` lists it; another port of this machine is
+   another origin. With keys, the browser would attach a saved password; without keys, none is needed.
+3. Navigation to a gateway page is allowed: it changes nothing, and the linking page cannot read the response.
+4. Without keys, the `Host` header must name this gateway. This prevents DNS rebinding, where a foreign name
+   resolves to this machine.
+5. The gateway sets the CORS headers; those of an upstream concern the upstream's own pages and are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 FOREIGN = (b"cross-site", b"same-site")
-"""The same site with another port is another page."""
+"""Values of `Sec-Fetch-Site` for other origins; the same site on another port is another origin."""
 LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
 READING = ("GET", "HEAD")
 CORS = b"access-control-"
@@ -34,7 +35,7 @@ REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names
 
 
 class AdmissionRefused(Exception):
-    """The request is answered at the door."""
+    """Request that the admission layer refuses."""
 
     def __init__(self, status: int, told: str) -> None:
         super().__init__(told)
@@ -42,12 +43,12 @@ class AdmissionRefused(Exception):
 
 
 def words_of(text: str | None) -> list[str]:
-    """The words of a setting that is a list."""
+    """Return the items of a comma-separated setting, in lower case."""
     return [word.strip().lower() for word in (text or "").split(",") if word.strip()]
 
 
 class Browsers:
-    """What is checked of every request before its key."""
+    """Checks of host and origin that precede the key check."""
 
     def __init__(self, *, keyed: bool = False, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self.hosts = LOOPBACK | frozenset(map(name_in, hosts))
@@ -60,7 +61,7 @@ class Browsers:
         return cls(keyed=bool(config.keys), hosts=hosts, origins=words_of(settings.origins))
 
     def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
-        """The page elsewhere that may read the answer, if one asks. Raises Refused for others."""
+        """Return the foreign origin that may read the response, None if there is none. Raises AdmissionRefused."""
         found = [pair for pair in headers if pair[0] in LOOKED_AT]
         hosts = [value.decode("latin-1").lower() for name, value in found if name == b"host"]
         if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
@@ -88,7 +89,7 @@ class Browsers:
 
 
 def name_in(place: str) -> str:
-    """The name in `name:port`."""
+    """Return the name of `name:port`."""
     name, colon, port = place.rpartition(":")
     return name if colon and port.isdigit() else place
 
@@ -98,7 +99,7 @@ def is_preflight(method: str, headers: Iterable[Header]) -> bool:
 
 
 async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send) -> None:
-    """Says that this page may ask what it wants to ask."""
+    """Answer a CORS preflight request: allow the origin and the headers it asks for."""
     asked = dict(headers)
     told: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
     told.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
@@ -112,7 +113,7 @@ async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send)
 
 
 def readable_by(origin: bytes, send: Send) -> Send:
-    """Sends answers that a page of this origin may read."""
+    """Return a `send` that adds CORS headers for this origin to responses."""
 
     async def sending(event: MutableMapping[str, Any]) -> None:
         if event["type"] == "http.response.start":
