@@ -1,10 +1,9 @@
-"""Cache markers, written into a request in the way its provider reads them.
+"""Write cache markers into a request in its provider's format.
 
-Rules of this file:
-1. Nothing but the markers changes: every other byte, every other object, stays what and where it was.
-2. The client's own markers are counted and kept. There are never more than four, and never two on one block.
-3. A longer lifetime never stands after a shorter one: a marker takes the lifetime that its neighbours allow.
-4. Hints that a block cannot carry are left out. So are hints in excess, the first ones first.
+1. Only the markers change: all other bytes and objects stay the same.
+2. The client's own markers are counted and kept. There are at most four, and never two on one block.
+3. A longer lifetime never follows a shorter one: a marker gets the lifetime that its neighbours allow.
+4. Hints for blocks that cannot carry a marker are dropped, and so are the first of too many hints.
 """
 
 from __future__ import annotations
@@ -25,42 +24,43 @@ from midfold.transcript.jsonio import elements, entries, first_byte, places
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Tool, ToolCall, ToolResult, plain
 from midfold.transcript.splice import Piece, message_value, replace_values
 
-# A cache breakpoint belongs here: where a stable prefix of a request ends, whoever serves it.
+# Hints say where a stable prefix of a request ends, for any provider.
 #
-# A hint describes, it never edits. `cache.plan` makes hints, `cache.markers.mark` writes them in a dialect's own way.
+# A hint describes, it never edits. `cache.plan` makes hints, `cache.markers.mark` writes them.
 
 
 Layout = Literal["anthropic", "envelope", "openai", "bedrock"]
-"""How a marker is written: on Anthropic's blocks, on the content parts of an OpenAI-style envelope around Claude, as
-OpenAI's explicit breakpoint, or as a cachePoint block of Bedrock's Converse."""
+"""Format of a marker: on Anthropic's blocks, on content parts of an OpenAI-style request to Claude, OpenAI's explicit
+breakpoint, or a cachePoint block of Bedrock's Converse API.
+"""
 Placement = Literal["tools", "system", "message", "request"]
 Ttl = Literal["5m", "1h"]
 
 MARKERS = ("cache_control", "prompt_cache_breakpoint")
-"""The fields of a request that are markers; none of them is a part of what a model reads."""
+"""Fields of a request that are markers; models do not see them."""
 QUOTED_MARKERS = tuple(f'"{name}"'.encode() for name in MARKERS)
 MOST_MARKERS = 4
 TOOLS = -2
-"""The position of the tool definitions."""
+"""Position of the tool definitions."""
 SYSTEM = -1
-"""The position of a system prompt that stands beside the messages."""
+"""Position of a system prompt outside of the messages."""
 
 
 def check_ttl(ttl: object) -> None:
-    """Raise ConfigError unless a lifetime is one that Anthropic's caches know."""
+    """Raise ConfigError if a lifetime is not supported by Anthropic's cache."""
     if ttl not in get_args(Ttl):
         raise ConfigError(f"ttl: expected '5m' or '1h', found {ttl!r}")
 
 
 def strip_markers(value: Any) -> Any:
-    """A JSON value without its markers, however deep they stand."""
+    """Return a JSON value without markers at any depth."""
     if isinstance(value, Mapping):
         return {str(key): strip_markers(item) for key, item in value.items() if key not in MARKERS}
     return [strip_markers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache breakpoint belongs after this message; or, for the placement `request`, this `key` on the request."""
+    """Cache breakpoint after a message; for the placement `request`, a cache `key` for the request."""
 
     message_index: int
     placement: Placement
@@ -71,16 +71,13 @@ class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
 
-# Small changes to JSON values that are bytes or Python objects: a field more on a block, a string as a block.
+# Small edits of JSON values, which are `msgspec.Raw` or Python objects.
 #
-# Rules:
-# 1. Bytes stay bytes, and every byte that is not asked for stays. Objects are copied along the path to the change
-#    only.
-# 2. A value is `msgspec.Raw`, or what `json` would make of it.
+# Raw values stay raw, and all other bytes are kept. Objects are copied only along the path to the change.
 
 
 def value_of(message: Message, dialect: type[Dialect]) -> Any:
-    """A message as the bytes it came in, or as an object."""
+    """Return a message as the bytes received, or as an object."""
     return message.wire if isinstance(message.wire, Raw) else plain(message_value(message, dialect))
 
 
@@ -93,7 +90,7 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def with_field(value: Any, name: str, new: Any) -> Any:
-    """An object with one field replaced, or added at its end."""
+    """Return an object with one field replaced or appended."""
     if isinstance(value, Raw):
         return Raw(replace_values(bytes(value), {name: jsonio.encode(new)}))
     return {**value, name: new}
@@ -104,14 +101,14 @@ def items(value: Any) -> list[Any]:
 
 
 def with_item(value: Any, place: int, new: Any) -> Any:
-    """A list with one item replaced."""
+    """Return a list with one item replaced."""
     if not isinstance(value, Raw):
         return [*value[:place], new, *value[place + 1 :]]
     return Raw(splice_array(bytes(value), elements(value), {place: new}))
 
 
 def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
-    """A list with items put in behind the items at some places."""
+    """Return a list with items inserted after the given places."""
     if not isinstance(value, Raw):
         return [item for place, old in enumerate(value) for item in ((old, new[place]) if place in new else (old,))]
     inside = elements(value)
@@ -125,7 +122,7 @@ def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
 
 
 def block_with_marker(text: Any, text_type: str, name: str, marker: Any) -> Any:
-    """A string as the one block of a list, with a marker on it."""
+    """Return a string as a list of one text block with a marker."""
     if not isinstance(text, Raw):
         return [{"type": text_type, "text": text, name: marker}]
     ending = b"," + jsonio.encode(name) + b":" + jsonio.encode(marker) + b"}]"
@@ -133,7 +130,7 @@ def block_with_marker(text: Any, text_type: str, name: str, marker: Any) -> Any:
 
 
 def as_message(text: Any) -> Any:
-    """A bare string in a list of items: what a user said."""
+    """Return a bare string in a list of items as a user message."""
     return Raw(b'{"role":"user","content":' + bytes(text) + b"}") if isinstance(text, Raw) else _user_message(text)
 
 
@@ -142,14 +139,14 @@ def _user_message(text: Any) -> dict[str, Any]:
 
 
 def splice_array(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
-    """An array with some elements replaced; what stands between them stays."""
+    """Return an array with some elements replaced; the bytes between them are kept."""
     return b"".join(pieces(source, old, new))
 
 
 def pieces(
     source: bytes | Raw, old: Sequence[Raw], new: Mapping[int, Any], opening: bytes = b"[", between: bytes = b","
 ) -> list[Piece]:
-    """An array, or lines, with some elements replaced, as what has to be joined."""
+    """Return an array, or JSON lines, with some elements replaced, as parts to be joined."""
     view = memoryview(source)
     out: list[Piece] = []
     last = 0
@@ -161,7 +158,7 @@ def pieces(
 
 
 def patch_document(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:
-    """A document's source with some messages and some fields of its body replaced."""
+    """Return a document's source with some messages and body fields replaced."""
     given = source.source
     if not isinstance(given, bytes | bytearray | memoryview | str):
         return _objects(source, messages, fields)
@@ -196,10 +193,10 @@ def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str,
     return {**source.body, **fields, **({source.list_key: values} if messages else {})}
 
 
-# Cache points of Bedrock's Converse shape: blocks of their own behind the block where a prefix ends.
+# Cache points of Bedrock's Converse API are separate blocks after the block where a prefix ends.
 #
-# Converse is no dialect of midfold's: its requests are carried, not compacted. Its blocks have no `type`; what they
-# are is the name of their only field (`text`, `image`, `toolUse`, `toolResult`).
+# midfold does not compact Converse requests. Their blocks have no `type`; the name of the only field says what a block
+# is (`text`, `image`, `toolUse`, `toolResult`).
 
 
 POINT = {"cachePoint": {"type": "default"}}
@@ -207,7 +204,7 @@ CARRIERS = ("text", "image", "document", "toolUse", "toolResult")
 
 
 def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
-    """The request with a cache point at each position that can have one; the client's own count, and stay."""
+    """Return the request with a cache point at each position that can have one; the client's own are counted and kept."""
     body = document.body
     if body is None:
         return document.source
@@ -248,7 +245,7 @@ def _points(blocks: Any) -> int:
 
 
 def _last(blocks: Any) -> int:
-    """How many blocks there are up to the last one that a cache point can follow; 0 if there is none."""
+    """Return the number of blocks up to the last one that a cache point can follow; 0 if there is none."""
     if not isinstance(blocks, list | tuple):
         return 0
     for count in range(len(blocks), 0, -1):
@@ -263,14 +260,13 @@ def _is_full(block: Mapping[str, Any], name: str) -> bool:
     return bool(value.strip()) if isinstance(value, str) else value is not None
 
 
-# Which blocks can carry a cache marker, and which carry one already.
+# Blocks that can carry a cache marker, as of November 2026.
 #
-# Rules (what providers do, November 2026):
-# 1. Anthropic takes markers on text, images, documents, calls and results; never on thinking, never on empty text.
-# 2. In an OpenAI-style envelope to Claude only text inside content parts counts. A marker on a bare tool message or on
-#    an empty one is ignored, or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
-# 3. OpenAI's explicit breakpoints stand on what the model reads: system, user and tool text, never on its own answers.
-# 4. A marker that the client wrote counts, wherever it stands, and also when it stands inside a tool result.
+# 1. Anthropic accepts markers on text, images, documents, tool calls and tool results; never on thinking or empty text.
+# 2. In an OpenAI-style request to Claude only text inside content parts counts. A marker on a bare tool message or an
+#    empty one is ignored or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
+# 3. OpenAI's explicit breakpoints belong on model input: system, user and tool text, never on responses.
+# 4. A client's own marker counts anywhere, including inside a tool result.
 
 
 FIELDS: dict[Layout, str] = {
@@ -280,11 +276,11 @@ FIELDS: dict[Layout, str] = {
     "bedrock": "cachePoint",
 }
 TOOL_PARTS = frozenset({"openrouter", "nous"})
-"""Hosts that move a marker from a tool message's part to the tool result it becomes."""
+"""Hosts that move a marker from a part of a tool message to the resulting tool result."""
 
 
 def content_of(message: Message) -> tuple[Part, ...]:
-    """The parts that stand in the content of an OpenAI-style message; calls and thoughts stand beside it."""
+    """Return the parts in the content of an OpenAI-style message; tool calls and reasoning are separate fields."""
     only = message.parts[0] if len(message.parts) == 1 else None
     parts = only.parts if isinstance(only, ToolResult) else message.parts
     return tuple(part for part in parts if isinstance(part, Text | Media) or _is_block(part))
@@ -295,12 +291,12 @@ def _is_block(part: Part) -> bool:
 
 
 def block_count(message: Message) -> int:
-    """How many blocks the message is to a provider that looks back by blocks."""
+    """Return the number of blocks that a message counts as in a provider's lookback."""
     return max(len(message.parts), 1)
 
 
 def carrier(message: Message, layout: Layout, provider: str = "") -> int | None:
-    """The place in the content of the last block that can carry a marker; None if none can."""
+    """Return the index of the last content block that can carry a marker; None if there is none."""
     if layout in ("anthropic", "bedrock"):
         blocks = message.parts
         return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic(blocks[place])), None)
@@ -313,7 +309,7 @@ def carrier(message: Message, layout: Layout, provider: str = "") -> int | None:
 
 
 def system_carrier(system: Message) -> int | None:
-    """The same for a system prompt beside the messages. The note of a first compaction comes after the breakpoint."""
+    """Return the same for a separate system prompt. The note of a first compaction comes after the breakpoint."""
     parts = system.parts
     places = range(len(parts) - 1, -1, -1)
     said = [place for place in places if _is_said(parts[place])]
@@ -322,7 +318,7 @@ def system_carrier(system: Message) -> int | None:
 
 
 def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
-    """The last tool definition that is sent; one that is loaded later may not be marked."""
+    """Return the index of the last tool definition that can be marked; deferred ones cannot."""
     for place in range(len(tools) - 1, -1, -1):
         if '"defer_loading"' not in tools[place].body:
             return place
@@ -330,7 +326,7 @@ def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
 
 
 def _is_said(part: Part) -> bool:
-    """Text that is not empty; a bare string among blocks has no place for a marker."""
+    """Return whether a part is nonempty text that can carry a marker; bare strings among blocks cannot."""
     return isinstance(part, Text) and bool(part.text.strip()) and not isinstance(part.wire, str)
 
 
@@ -347,21 +343,21 @@ def has_marker(message: Message, layout: Layout) -> bool:
 
 
 _ESCAPED = re.compile(rb"\\u00[5-7]")
-"""A letter that is written as an escape: a key may be."""
+"""Escaped letter; a key may be written with escapes."""
 
 
 def lacks(data: bytes, layout: Layout) -> bool:
-    """Whether JSON surely has no marker in it."""
+    """Return whether JSON surely contains no marker."""
     return FIELDS[layout].encode() not in data and _ESCAPED.search(data) is None
 
 
 def document_lacks(document: Document, layout: Layout) -> bool:
-    """The same for a whole request."""
+    """Return whether a request surely contains no marker."""
     return document.lacks(f'"{FIELDS[layout]}"'.encode()) and document.lacks(_ESCAPED)
 
 
 def own_markers(message: Message, layout: Layout) -> list[Any]:
-    """The markers that are in a message already, in order."""
+    """Return the markers in a message, in order."""
     field = FIELDS[layout]
     wire = message.wire if message.wire is not None else message.origin
     if isinstance(wire, Raw) and lacks(bytes(wire), layout):
@@ -377,7 +373,7 @@ def own_markers(message: Message, layout: Layout) -> list[Any]:
 
 
 def _find_markers(value: Any, field: str) -> Iterator[Any]:
-    """The markers on blocks and on the blocks inside them; not what a call's arguments or a text happen to say."""
+    """Yield the markers on blocks and nested blocks, ignoring call arguments and texts."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _find_markers(item, field)
@@ -388,7 +384,7 @@ def _find_markers(value: Any, field: str) -> Iterator[Any]:
 
 
 def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
-    """The markers on tool definitions."""
+    """Return the markers on tool definitions."""
     field = FIELDS[layout]
     likely = [tool for tool in tools if field in tool.body]
     values = [plain(tool.body.encode("utf-8", "surrogateescape")) for tool in likely]
@@ -396,18 +392,18 @@ def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
 
 
 def ttl_of(marker: Any) -> str:
-    """How long a marker asks for; five minutes if it does not say."""
+    """Return the lifetime of a marker; five minutes if it has none."""
     ttl = marker.get("ttl") if isinstance(marker, Mapping) else None
     return ttl if isinstance(ttl, str) else "5m"
 
 
 KEY = "prompt_cache_key"
 IMPLICIT = 1
-"""OpenAI writes one breakpoint of its own at the end of the newest message."""
+"""Breakpoints that OpenAI sets on its own: one at the end of the newest message."""
 
 
 def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | None = None) -> Any:
-    """The conversation in the shape it came in, with markers where the hints say; the very source if there are none."""
+    """Return the request in its own format with markers where the hints say; the source object if nothing changes."""
     asked = list(hints)
     places = [hint for hint in asked if hint.placement != "request"]
     key = next((hint.key for hint in asked if hint.placement == "request" and hint.key), "")
@@ -430,7 +426,9 @@ def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | Non
 
 
 def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl | None = None) -> list[PromptCacheHint]:
-    """The hints that can be written: where a block can carry one, no more than are free, lifetimes fitted."""
+    """Return the hints that can be written: on blocks that can carry a marker, within the free slots, lifetimes
+    adjusted.
+    """
     known = {hint.message_index: hint for hint in hints}
     if not known:
         return []
@@ -447,7 +445,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
 
 
 def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
-    """The markers that are there already, by position."""
+    """Return the client's own markers by position."""
     if document_lacks(document, layout):
         return {}
     found: dict[int, list[Any]] = {}
@@ -462,7 +460,7 @@ def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
 
 
 def _automatic(document: Document) -> int:
-    """A marker on the request itself is a breakpoint at its end."""
+    """Return 1 if the request itself has a marker, which is a breakpoint at its end."""
     return int(document.setting(MARKERS[0]) is not None)
 
 
@@ -487,7 +485,7 @@ def _place(document: Document, hint: PromptCacheHint) -> int | None:
 
 
 def _with_marker(document: Document, hint: PromptCacheHint) -> Any:
-    """The message, system prompt or list of tools with the marker on its block."""
+    """Return the message, system prompt or tool list with the marker on its block."""
     field = FIELDS[hint.layout]
     marker = marker_for(hint.layout, hint.ttl)
     place = _place(document, hint)
@@ -524,7 +522,7 @@ def _text_type(document: Document, message: Message) -> str:
 
 
 def marker_for(layout: Layout, ttl: Ttl) -> dict[str, Any]:
-    """What a marker says. OpenAI keeps every breakpoint for thirty minutes, and takes no other lifetime."""
+    """Return a marker. OpenAI keeps every breakpoint for thirty minutes and accepts no other lifetime."""
     check_ttl(ttl)
     if layout == "openai":
         return {"mode": "explicit"}

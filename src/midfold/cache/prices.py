@@ -1,8 +1,7 @@
-"""What cached tokens cost: from the dated table of models, corrected by the configuration.
+"""Prices of cached tokens, from the dated model table and the configured overrides.
 
-Rules of this file:
-1. Everything is a multiple of the base input price, as providers state it; money is that times the base price.
-2. A model without known cache prices is treated as its family is usually sold, and `assumed` says so.
+1. Prices are multiples of the base input price, as providers state them.
+2. A model without known cache prices gets the usual prices of its family, with `assumed` set.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ AUTOMATIC_SECONDS = 300.0
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model charges. `read` and `write` are multiples of `base`; prices are dollars per million tokens."""
+    """Prices of a model. `read` and `write` are multiples of `base`; `base` and `output` are dollars per million
+    tokens.
+    """
 
     read: float = USUAL_READ
     write: float = USUAL_WRITE
@@ -35,29 +36,29 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def are_known(self) -> bool:
-        """Return whether the table or the settings state what this model charges, cached tokens included."""
+        """Return whether the table or the settings state the model's prices, including those of cached tokens."""
         return self.base > 0 and not self.assumed
 
     def money(self, tokens: float) -> float:
-        """Dollars for tokens at the base price."""
+        """Return the price of tokens at the base price, in dollars."""
         return tokens * self.base / 1_000_000
 
     def units(self, usage: Usage) -> float:
-        """A prompt in tokens at the base price: cached ones count less, written ones more."""
+        """Return the cost of a prompt in tokens at the base price, weighted by cache reads and writes."""
         fresh = max(usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens, 0)
         return fresh + usage.cache_read_tokens * self.read + usage.cache_write_tokens * self.write
 
     def answer(self, usage: Usage) -> float:
-        """Dollars for what was written."""
+        """Return the price of the response in dollars."""
         return usage.completion_tokens * self.output / 1_000_000
 
     def saved_units(self, usage: Usage) -> float:
-        """What caching saved on this prompt, net of what writing it cost; negative if it lost."""
+        """Return the net saving of caching on this prompt in tokens at the base price; negative if it cost more."""
         return usage.prompt_tokens - self.units(usage)
 
 
 def prices_for(model: str | None, ttl: Ttl = "5m", overrides: Mapping[str, ModelOverride] | None = None) -> Prices:
-    """The prices of a model at a lifetime of its cache."""
+    """Return the prices of a model for a cache lifetime."""
     belief = look_up(model, overrides)
     row = belief.model
     write = row.cache_write_1h if ttl == "1h" else row.cache_write_5m

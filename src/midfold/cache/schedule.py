@@ -1,22 +1,21 @@
-"""The cheapest moment to fold.
+"""Find the cheapest moment to compact.
 
     schedule = Schedule(threshold_tokens=100_000, prices=prices)
     timing = schedule.timing(prompt_tokens=60_000, health=health, now=clock())
 
-Rules of this file:
-1. HARD pressure folds, whatever it costs. Without pressure nothing is folded.
-2. Under SOFT pressure all pending edits become one change of the prefix, at the first moment that is cheap: the cache
-   is cold, is about to go cold, belongs to another model, or the calls still to come pay for the rewrite.
-3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost
-   as much as the rewrite itself, or `patience` times as much. As many calls as there were so far must also be enough to
-   pay for it; a host that knows better says how many are expected.
-4. Should no call come after all, a warm rewrite is lost money. So it never costs more than `MOST_REGRET` of what the
-   session has cost so far: whatever the future brings, folding was at most so much dearer than not folding.
-5. A cold moment is used from `COLD_FROM` tokens on, also where the window is far from full: what a pause costs does not
-   depend on the window. Such a fold takes half of the view away at most.
-6. An automatic schedule applies only where the provider has reported cached tokens. It aims at the size that the
-   settings describe (tail and summary), so that a scheduled compaction keeps what the settings keep, except for what
-   `protect_last_n` keeps beyond that size.
+1. HARD pressure always compacts; without pressure nothing is compacted.
+2. Under SOFT pressure all pending edits are made at once, at the first cheap moment: the cache is cold, is about to
+   expire, belongs to another model, or the expected calls pay for the rewrite.
+3. The number of future calls is unknown, so a warm rewrite waits until reading the tokens it would remove has cost
+   `patience` times as much as the rewrite. It must also pay for itself within as many calls as there were so far,
+   or within `expected_calls` if the host knows better.
+4. If no further call comes, a warm rewrite is a loss. Its cost is therefore limited to `MOST_REGRET` of the
+   session's cost so far.
+5. A cold moment is used from `COLD_FROM` tokens on even if the window is far from full, because the cost of a pause
+   does not depend on the window. Such a compaction removes at most half of the view.
+6. An automatic schedule applies only once the provider has reported cached tokens. It aims at the size of tail and
+   summary in the settings, so that it keeps what they keep, except for what `protect_last_n` keeps beyond that
+   size.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from midfold.cache.prices import Prices
 from midfold.compaction.budget import SOFT_RATIO, SUMMARY_MINIMUM, Budget, Pressure, pressure_of
 from midfold.compaction.receipt import Timing
 
-# When rewriting a cached prefix pays.
+# Break-even of rewriting a cached prefix.
 #
-# R* = ((w - r) * S + C) / (r * K): the calls after which an edit has paid for itself. S are the tokens after the edit
-# that must be written again instead of read, K the tokens that are gone from every later call, C what the summary
-# cost; w and r what a written and a read token cost. With a cold cache everything is written anyway, and an edit costs
-# nothing extra.
+# R* = ((w - r) * S + C) / (r * K) is the number of calls after which an edit has paid for itself. S: tokens after the
+# edit that must be written again instead of read. K: tokens removed from every later call. C: cost of the summary. w,
+# r: prices of a written and a read token. With a cold cache everything is written anyway, so an edit costs nothing
+# extra.
 
 
 def break_even(
     *, rewritten: float, removed: float, summary: float = 0.0, read: float = 0.1, write: float = 1.25
 ) -> float:
-    """Calls until an edit of a warm prefix pays; infinite if it never does. All sizes in tokens at the base price."""
+    """Return the calls until an edit of a warm prefix pays off; infinite if never. Sizes are tokens at the base price."""
     price = (write - read) * rewritten + summary
     gain = read * removed
     if gain <= 0:
@@ -50,40 +49,42 @@ def break_even(
 
 
 def cold_gain(*, removed: float, summary: float = 0.0, write: float = 1.25) -> float:
-    """What an edit saves at once when the cache is cold: the removed tokens need not be written."""
+    """Return the immediate saving of an edit on a cold cache: the removed tokens need not be written."""
     return write * removed - summary
 
 
 EXPIRING = 0.9
-"""Of its lifetime: a cache that is idle for so long is about to go cold."""
+"""Share of its lifetime after which an idle cache is about to expire."""
 
 
 MOST_REGRET = 0.045
 COLD_FROM = 30_000
 CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
-"""Share of the threshold from which a cheap moment is used: under `cheapest`, and automatically."""
+"""Shares of the threshold from which cheap moments are used: with `cheapest`, and automatically."""
 LANDING = 0.15
-"""Share of the threshold, less the fixed tokens, at which a compaction under `cheapest` aims."""
+"""Target of a compaction with `cheapest`, as a share of the threshold less the fixed tokens."""
 LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.7
-"""Smallest conversation, in tokens, at which a scheduled compaction aims, and the share of a small threshold that this
-may take. Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json)."""
+"""Minimum target of a scheduled compaction in tokens (with `cheapest`, and automatically), and its maximum share of a
+small threshold. Smaller views kept fewer of the facts that recorded sessions needed later
+(bench/results/schedule.json).
+"""
 PATIENCE = 4.0
-"""Carrying a fold must have cost so many times its price before it is made warm."""
+"""Minimum cost already paid for carrying the fold before a warm rewrite, as a multiple of the rewrite's cost."""
 
 
 USUAL_OUTPUT = 5.0
-"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
+"""Assumed price of a response token relative to a prompt token if no prices are known."""
 INSTRUCTION_TOKENS = 600
-"""What a summary model is told besides the fold."""
+"""Tokens of a summary model's instructions."""
 
 
 def summary_price(
     *, folded: float, prompt: float, written: float, prices: Prices, own: Prices | None = None, reused: bool = False
 ) -> float:
-    """What a model asks for a summary, in tokens at the conversation's base price.
+    """Return the price of a summary in tokens at the conversation's base price.
 
-    `prices` are the conversation's, `own` those of another model that writes the summary. `reused`: the request the
-    provider has cached is sent again with an instruction, so that the prompt is read at the price of a cached one.
+    `prices` are the conversation's, `own` those of a separate summary model. `reused`: the cached request is sent
+    again with an instruction, so that the prompt costs the price of cached tokens.
     """
     asked = min(folded, prompt * prices.read) if reused else folded
     writer = own or prices
@@ -93,39 +94,41 @@ def summary_price(
 
 
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
-    """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
+    """Return HARD from the threshold on and SOFT from a share of it on, or from `COLD_FROM` tokens if the cache is
+    cold.
+    """
     urgency = pressure_of(prompt_tokens, threshold_tokens, soft)
     return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_FROM else urgency
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before a request. Sizes are tokens, `summary_cost` tokens at the base price."""
+    """Inputs of a scheduling decision. Sizes are tokens, `summary_cost` is tokens at the base price."""
 
     pressure: Pressure
     prompt_tokens: int
     stable_tokens: int
-    """What stands before the first edit, and stays cached."""
+    """Tokens before the first edit, which stay cached."""
     introduced_tokens: int = 0
-    """All that stands before the messages, where the fold brings tools along: then nothing of it stays cached."""
+    """Tokens before the messages if the fold introduces tools; then none of them stay cached."""
     landing_tokens: int
-    """The size after the fold."""
+    """Tokens of the prompt after the fold."""
     summary_cost: float = 0.0
     idle_seconds: float | None = None
-    """Since the last request; None if nothing is cached at all."""
+    """Seconds since the last request; None if nothing is cached."""
     switched: bool = False
-    """Whether the next request goes to another model."""
+    """True if the next request goes to another model."""
     calls_so_far: int = 0
     expected_calls: float | None = None
     carried_cost: float = 0.0
-    """What was paid since the last fold for reading tokens that a fold would have removed."""
+    """Cost since the last fold of reading tokens that a fold would have removed, in tokens at the base price."""
     spent: float | None = None
-    """What the session has cost so far, in tokens at the base price; None if nobody knows."""
+    """Cost of the session so far in tokens at the base price; None if unknown."""
     upcoming_idle: float | None = None
-    """How long nothing will be sent from now on, where a host knows it."""
+    """Expected seconds until the next request, if the host knows."""
 
 
 def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) -> Timing:
-    """Fold now, or wait, and why. `patience` times the price must have been carried before a warm rewrite."""
+    """Decide whether to fold now or wait, and why. A warm rewrite waits until `patience` times its cost was carried."""
     added = max(moment.introduced_tokens - moment.stable_tokens, 0) if moment.introduced_tokens else 0
     removed = max(moment.prompt_tokens - moment.landing_tokens - added, 0)
     rewritten = max(moment.landing_tokens - moment.stable_tokens, 0) + moment.introduced_tokens
@@ -178,19 +181,22 @@ UNKNOWN = Health()
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes the summaries. `prices` are its own where it is another than the conversation's."""
+    """Model that writes the summaries. `prices` are set if it is not the conversation's model."""
 
     prices: Prices | None = None
     reuses_prefix: bool = False
-    """Whether it is asked with the prefix that the provider has cached."""
+    """True if its request reuses the prefix that the provider has cached."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When to fold, by price. `soft` and `share` are shares of the threshold: where cheap moments begin to be used, and
-    the size to land at. Without a `writer` summaries are made locally and cost nothing."""
+    """Rules for the moment of a compaction, by price.
+
+    `soft` is the share of the threshold from which cheap moments are used, `share` the target size as a share of
+    it. Without a `writer` summaries are local and free.
+    """
 
     automatic: bool = False
-    """Whether it applies only where the provider has been seen to cache."""
+    """True if the schedule applies only after the provider has reported cached tokens."""
 
     threshold_tokens: int
     prices: Prices
@@ -215,11 +221,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def applies(self, health: Health) -> bool:
-        """Return whether to schedule: always if the settings ask for it, else once the provider reported caching."""
+        """Return whether to schedule: always if the settings ask for it, else once the provider has reported cached
+        tokens.
+        """
         return not self.automatic or health.read + health.written > 0
 
     def target(self, prompt_tokens: int, fixed_tokens: int = 0) -> int:
-        """Return the size at which a compaction aims.
+        """Return the target size of a compaction in tokens.
 
         Far below the threshold it removes at most half of the prompt, and at least a quarter.
         """
@@ -241,8 +249,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         switched: bool = False,
         upcoming_idle: float | None = None,
     ) -> Timing:
-        """Whether to fold before the next request. `fixed_tokens` stand before the messages and stay cached; where the
-        fold brings tools along, `introduced_tokens` stand there afterwards, all of them new."""
+        """Decide whether to fold before the next request.
+
+        `fixed_tokens` precede the messages and stay cached. If the fold introduces tools, `introduced_tokens`
+        precede them afterwards, all of them new.
+        """
         idle = 0.0 if health.last is None else max(now - health.last.at, 0.0)
         cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
         urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)
