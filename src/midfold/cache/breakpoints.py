@@ -170,7 +170,7 @@ def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Sett
     if layout is not None:
         return f"{SIGN}Prompt caching: ENABLED ({what} via {where}, {'30m' if layout == 'openai' else ttl} TTL)"
     if host is not None and not (host.envelope or host.native) and not is_claude(model):
-        return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} by itself)"
+        return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} automatically)"
     return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _usual(provider))})"
 
 
@@ -179,10 +179,10 @@ def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
     host = HOSTS.get(provider.lower())
     where = host.title if host is not None else provider or "an unknown provider"
     if layout_for(provider, "claude", dialect) is not None:
-        return f"{model} via {where} is no Claude model" if model else "no model is named, and only Claude is marked"
+        return f"{model} via {where} is not a Claude model" if model else "no model given; only Claude is marked"
     if host is not None and host.native:
-        return f"{where} takes markers in requests of Anthropic's shape, and this is {dialect}"
-    return f"{where} is not known to take cache markers"
+        return f"{where} accepts markers only in Anthropic-style requests; this one is {dialect}"
+    return f"{where} is not known to accept cache markers"
 
 
 Strategy = Literal["planned", "system_and_3"]
@@ -415,19 +415,19 @@ def _planned_places(request: _Request) -> Iterator[MarkerPlace]:
     end = request.last_carrier(len(messages))
     previous = request.last_carrier(_previous_end(messages))
     if end is not None and request.layout != "openai":
-        yield MarkerPlace(end, "message", "the end: the next request reads it")
+        yield MarkerPlace(end, "message", "end of the request: the next request reads it")
     far = end is not None and previous is not None and request.blocks_between(previous, end) >= SAFE_LOOKBACK
     back = [] if previous is None else [MarkerPlace(previous, "message", "the previous request ended here")]
     if far or request.layout == "openai":
         yield from back
     system = request.leading_system()
     if system is not None:
-        yield MarkerPlace(system, "system", "the system prompt outlives every compaction")
+        yield MarkerPlace(system, "system", "the system prompt survives every compaction")
     handoff = _handoff(messages)
     if handoff is not None and request.carries(handoff):
-        yield MarkerPlace(handoff, "message", "the handoff stays until the next fold")
+        yield MarkerPlace(handoff, "message", "the handoff stays until the next compaction")
     if request.tools and request.carries(TOOLS) and system is not None:
-        yield MarkerPlace(TOOLS, "tools", "the tools outlive a changed system prompt")
+        yield MarkerPlace(TOOLS, "tools", "the tools survive a changed system prompt")
     yield from back
     yield from _further_back(request, previous)
 
@@ -462,7 +462,7 @@ def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]
             at -= 1
         index = request.last_carrier(min(at + 1, index))
         if index is not None:
-            yield MarkerPlace(index, "message", "rolling point: less than the lookback before the next one")
+            yield MarkerPlace(index, "message", "rolling point within the lookback of the next one")
 
 
 # The documented function: `system_and_3` on plain dicts, by the documented table of content types. It makes deep

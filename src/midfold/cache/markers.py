@@ -204,7 +204,7 @@ CARRIERS = ("text", "image", "document", "toolUse", "toolResult")
 
 
 def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
-    """Return the request with a cache point at each position that can have one; the client's own are counted and kept."""
+    """Return the request with a cache point at each position that can have one; the client's own count and stay."""
     body = document.body
     if body is None:
         return document.source

@@ -102,7 +102,7 @@ def _sort_keys(value: Any) -> Any:
 # 3. Everything after the first difference is written again; the cost is what reading it would have saved.
 
 
-Who = Literal["nobody", "client", "compaction", "digest", "tool list", "model"]
+Who = Literal["none", "client", "compaction", "digest", "tool list", "model"]
 SETTINGS = ("tool_choice", "thinking", "reasoning", "reasoning_effort")
 
 
@@ -116,7 +116,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     byte: int = 0
     """Byte offset in the block's JSON without markers."""
     what: str = ""
-    who: Who = "nobody"
+    who: Who = "none"
     shared_tokens: int = 0
     lost_tokens: int = 0
     """Tokens of the first request after the difference, which can no longer be read."""
@@ -267,7 +267,7 @@ def _describe_change(before: _Block, after: _Block | None, old: int, new: int) -
     if after is None:
         return f"the second request ends here: it has {new} blocks, the first has {old}"
     if before.name != after.name:
-        return f"{before.name} of the first request stands against {after.name} of the second"
+        return f"the first request has {before.name} here, the second has {after.name}"
     if before.name == "model":
-        return "another model shares no cache"
+        return "models do not share a cache"
     return "the block changed"

@@ -40,7 +40,7 @@ from midfold.compaction.receipt import Timing
 def break_even(
     *, rewritten: float, removed: float, summary: float = 0.0, read: float = 0.1, write: float = 1.25
 ) -> float:
-    """Return the calls until an edit of a warm prefix pays off; infinite if never. Sizes are tokens at the base price."""
+    """Return the calls until an edit of a warm prefix pays off; infinite if never. Sizes: tokens at the base price."""
     price = (write - read) * rewritten + summary
     gain = read * removed
     if gain <= 0:
@@ -86,11 +86,11 @@ def summary_price(
     `prices` are the conversation's, `own` those of a separate summary model. `reused`: the cached request is sent
     again with an instruction, so that the prompt costs the price of cached tokens.
     """
-    asked = min(folded, prompt * prices.read) if reused else folded
+    sent = min(folded, prompt * prices.read) if reused else folded
     writer = own or prices
     rate = writer.output / writer.base if writer.base and writer.output else USUAL_OUTPUT
     ratio = writer.base / prices.base if writer.base and prices.base else 1.0
-    return (asked + INSTRUCTION_TOKENS + written * rate) * ratio
+    return (sent + INSTRUCTION_TOKENS + written * rate) * ratio
 
 
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
@@ -140,11 +140,11 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
     cold = cold_gain(removed=removed, summary=moment.summary_cost, write=prices.write)
     warm = prices.read * removed - (prices.write - prices.read) * rewritten - moment.summary_cost
 
-    def timing(fold: bool, reason: str, told: str) -> Timing:
+    def timing(fold: bool, reason: str, explanation: str) -> Timing:
         return Timing(
             fold=fold,
             reason=reason,  # type: ignore[arg-type]
-            told=told,
+            told=explanation,
             prompt_tokens=moment.prompt_tokens,
             rewritten=rewritten,
             removed=removed,
@@ -155,21 +155,21 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
         )
 
     if moment.pressure is Pressure.HARD:
-        return timing(True, "hard", "the window leaves no choice")
+        return timing(True, "hard", "the prompt has reached the compaction threshold")
     if moment.pressure is Pressure.NONE:
-        return timing(False, "below", "there is no pressure")
+        return timing(False, "below", "there is no pressure to compact")
     if is_cold and cold > 0:
         if moment.switched:
-            return timing(True, "switch", "another model has nothing cached: everything is written anyway")
-        return timing(True, "cold", "nothing is cached any more: everything is written anyway")
+            return timing(True, "switch", "the new model has nothing cached; everything is written anyway")
+        return timing(True, "cold", "nothing is cached; everything is written anyway")
     if _is_expiring(moment, prices) and cold > 0:
-        return timing(True, "expiring", "what is cached will be gone at the next request")
+        return timing(True, "expiring", "the cache will have expired at the next request")
     price = (prices.write - prices.read) * rewritten + moment.summary_cost
     bearable = moment.spent is None or price <= moment.spent * MOST_REGRET
     if not is_cold and removed and bearable and moment.carried_cost >= price * patience and calls >= even:
-        told = f"carrying the fold has cost {moment.carried_cost:,.0f}, folding costs {price:,.0f}"
-        return timing(True, "pays", f"{told}: {even:.1f} calls pay for it, {calls:.0f} are expected")
-    return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the limit")
+        costs = f"reading the fold has cost {moment.carried_cost:,.0f}, compacting costs {price:,.0f}"
+        return timing(True, "pays", f"{costs}: pays off after {even:.1f} calls, {calls:.0f} are expected")
+    return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the threshold")
 
 
 def _is_expiring(moment: ScheduleFacts, prices: Prices) -> bool:

@@ -23,7 +23,7 @@ from midfold.gateway.routes import error_body
 from midfold.gateway.server import GatewayApplication
 from midfold.gateway.upstream import aiohttp_module
 
-REFUSED = "this gateway belongs to one command; requests need its key"
+REFUSED = "this gateway is private to one command; requests need its key"
 AUTHORIZATION = b"authorization"
 
 

@@ -58,7 +58,7 @@ class GatewayKeys:
         for name, value in hashes.items():
             if not HASH.fullmatch(value):
                 expected = "expected sha256: and 64 hexadecimal digits"
-                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` makes one")
+                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` creates one")
         self._entries = tuple((name, value.encode()) for name, value in hashes.items())
         self._hashes = frozenset(hashes.values())
 
@@ -296,21 +296,15 @@ class Admission:
         if name is None:
             if scope["path"] in OPEN_PATHS:
                 return Owner(), headers
-            raise AdmissionRefused(
-                401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key"
-            )
+            raise AdmissionRefused(401, "this gateway requires a key: send it as x-midfold-key or as the API key")
         if is_in_address(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
-            raise AdmissionRefused(
-                400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key"
-            )
+            raise AdmissionRefused(400, "the URL contains a gateway key; send it in the header x-midfold-key instead")
         return Owner(name), without_keys(rest, self.keys)
 
     async def _read_within(self, scope: Scope, receive: Receive, body: _Body) -> None:
         declared = _declared_length(scope["headers"])
         if declared > self.limits.body_bytes:
-            raise AdmissionRefused(
-                413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}"
-            )
+            raise AdmissionRefused(413, f"the body has {declared:,} bytes; the limit is {self.limits.body_bytes:,}")
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 await self._read(receive, body, declared)
@@ -324,14 +318,12 @@ class Admission:
                 raise AdmissionRefused(503, FULL)
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise AdmissionRefused(499, "the client went away")
+                raise AdmissionRefused(499, "the client disconnected")
             piece = event.get("body", b"")
             self.held.add(len(piece))
             body.add(piece)
             if body.size > self.limits.body_bytes:
-                raise AdmissionRefused(
-                    413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes"
-                )
+                raise AdmissionRefused(413, f"the body is larger than the limit of {self.limits.body_bytes:,} bytes")
             if not event.get("more_body", False):
                 return
 

@@ -182,9 +182,9 @@ class Gateway:
     async def _answer_fault(self, exchange: Exchange, error: Exception) -> None:
         """Log the place of an unexpected exception and answer with status 500."""
         exchange.account.action = "broken"
-        _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
+        _log.error("request failed: %s at %s", type(error).__name__, place_of(error))
         if not exchange.begun:
-            await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
+            await exchange.refuse(500, f"internal gateway error ({type(error).__name__})")
 
     async def _answer_error(self, exchange: Exchange, error: MidfoldError) -> None:
         """Answer with an error. A response that has begun is left incomplete, and the server closes the connection."""

@@ -197,7 +197,7 @@ class BackgroundFolds:
         pending.ended_at = self._clock()
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, LeaseLost):
-            _log.warning("a fold was not prepared: %s", type(problem).__name__)
+            _log.warning("background fold failed: %s", type(problem).__name__)
 
     async def _make(
         self, measured: MeasuredRequest, order: FoldOrder, before: asyncio.Task[PreparedFold | None] | None

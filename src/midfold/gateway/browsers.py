@@ -30,8 +30,8 @@ LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode")
 READING = ("GET", "HEAD")
 CORS = b"access-control-"
 LONGEST = 300
-REFUSED_ORIGIN = "pages of another origin (site or port) may not use this gateway; list them in gateway.origins"
-REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names to {}"
+REFUSED_ORIGIN = "pages of another origin may not use this gateway; add the origin to gateway.origins to allow it"
+REFUSED_NAME = "unknown host name; this gateway serves {}. Add names to gateway.hosts"
 
 
 class AdmissionRefused(Exception):

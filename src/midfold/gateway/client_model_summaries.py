@@ -137,7 +137,7 @@ class ClientModelSummarizer(ModelSummarizer):
         self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
 
     def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
-        raise SummaryFailed("no_provider", "this model is asked on the event loop only")
+        raise SummaryFailed("no_provider", "this summarizer supports asynchronous calls only")
 
     def forget(self) -> None:
         self._headers = []
@@ -154,7 +154,7 @@ class ClientModelSummarizer(ModelSummarizer):
         except UpstreamError as error:
             raise ModelFailed("timeout" if error.timed_out else "network", f"{place} did not answer") from None
         except BodyTooLarge:
-            raise ModelFailed("malformed", "the answer is too large") from None
+            raise ModelFailed("malformed", f"the response is larger than {LARGEST:,} bytes") from None
         if answer.status != 200:
             told = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
             raise failure_of(answer.status, told, data, place, self._clock())

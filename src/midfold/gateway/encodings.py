@@ -19,7 +19,7 @@ from midfold.errors import TranscriptError, UnreadableEncoding
 PLAIN = ("", "identity")
 GZIP = ("gzip", "x-gzip")
 MOST_READ = 64_000_000
-NOT_READABLE = "the body is not what its content-encoding says"
+NOT_READABLE = "the body does not match its content-encoding"
 SLICE = 1 << 16
 """Bytes of a compressed request that are fed to the decoder at once."""
 PIECE = 1 << 20
@@ -70,8 +70,7 @@ def decode_request(data: bytes, encoding: str, most: int, hold: Hold = hold_noth
     if encoding in PLAIN or not data:
         return data
     if encoding not in _DECODERS:
-        known = "gzip, deflate, zstd and br"
-        raise UnreadableEncoding(f"a body with content-encoding {encoding[:40]!r} cannot be read here: {known} can be")
+        raise UnreadableEncoding(f"content-encoding {encoding[:40]!r} is not supported; use gzip, deflate, zstd or br")
     pieces: list[bytes] = []
     for piece in _DECODERS[encoding](data):
         most -= len(piece)

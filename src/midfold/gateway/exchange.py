@@ -55,7 +55,7 @@ class Owner:
         return self._id
 
     def bind(self, *parts: bytes) -> str:
-        """Return a name for a record of this owner. It is the same in every process, and no other owner can derive it."""
+        """Return a name for a record of this owner: the same in every process, and no other owner can derive it."""
         named = blake2b(key=sha256(self._whole).digest(), digest_size=20)
         for part in parts:
             named.update(len(part).to_bytes(8, "big") + part)
@@ -85,7 +85,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LARGEST_KEPT = 1_000_000
-FULL = "the gateway holds as many unfinished requests as it can; try again"
+FULL = "the gateway has reached its memory limit for unfinished requests; try again"
 JSON: Raw = (b"content-type", b"application/json")
 
 

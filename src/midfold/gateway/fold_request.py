@@ -227,7 +227,7 @@ class HistoryFolder:
         try:
             with hold_lease(leases, key, ttl=leases.ttl) as got:
                 if got is None:
-                    raise LeaseLost(f"session {name}: its next fold is being prepared elsewhere")
+                    raise LeaseLost(f"session {name}: another gateway is preparing its next fold")
                 yield
         finally:
             with suppress(StoreError):

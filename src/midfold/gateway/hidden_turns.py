@@ -79,7 +79,7 @@ class BesideCalls(msgspec.Struct, frozen=True):
         return [*(Message.over(raw, dialect.read) for raw in raws), *later[taken:]]
 
     def _among_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
-        """Return the items up to the first result of the client's calls, and the number of client items they replace."""
+        """Return items up to the first result of the client's calls, and the number of client items they replace."""
         for place, message in enumerate(later):
             if message.role == "user":
                 return None
