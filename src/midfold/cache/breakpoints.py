@@ -21,7 +21,7 @@ from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from midfold.cache.markers import (
-    IMPLICIT,
+    IMPLICIT_BREAKPOINTS,
     MARKERS,
     MOST_MARKERS,
     SYSTEM,
@@ -148,10 +148,10 @@ def _takes_markers(provider: str, model: str | None, setting: Setting) -> bool:
 
 def caching_applies(provider: str, model: str | None, setting: Setting = "auto", dialect: str = "") -> bool:
     """Return whether midfold marks requests to this model on this host."""
-    return layout_for(provider, model, dialect or _usual(provider), setting) is not None
+    return layout_for(provider, model, dialect or _default_dialect(provider), setting) is not None
 
 
-def _usual(provider: str) -> str:
+def _default_dialect(provider: str) -> str:
     """Return the usual dialect of requests to a provider."""
     return "anthropic" if provider.lower() in ("anthropic", "bedrock", "vertex") else "openai-chat"
 
@@ -166,12 +166,12 @@ def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Sett
     what = "Claude" if is_claude(model) else model or "its models"
     if setting == "off":
         return f"{SIGN}Prompt caching: DISABLED (prompt_caching.enabled is off)"
-    layout = layout_for(provider, model, dialect or _usual(provider), setting)
+    layout = layout_for(provider, model, dialect or _default_dialect(provider), setting)
     if layout is not None:
         return f"{SIGN}Prompt caching: ENABLED ({what} via {where}, {'30m' if layout == 'openai' else ttl} TTL)"
     if host is not None and not (host.envelope or host.native) and not is_claude(model):
         return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} automatically)"
-    return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _usual(provider))})"
+    return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _default_dialect(provider))})"
 
 
 def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
@@ -242,12 +242,12 @@ def plan(
     # The documentation has no marker inside a tool message of an envelope, so `system_and_3` puts none there.
     host = "" if strategy == "system_and_3" else provider.lower()
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
-    free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
+    free = MOST_MARKERS - reserved - request.own - (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
     if strategy == "system_and_3":
         places = list(_documented_places(request, free))
     else:
-        least = request.first_cached(*(measure or measure_for(model, models)))
-        places = _best(_planned_places(request), least, free)
+        first = request.first_cached(*(measure or measure_for(model, models)))
+        places = _best(_planned_places(request), first, free)
     hints = [
         PromptCacheHint(
             message_index=place.at,
@@ -263,7 +263,7 @@ def plan(
 
 
 def plan_document(
-    document: Document, *, provider: str, model: str | None = None, **asked: Any
+    document: Document, *, provider: str, model: str | None = None, **options: Any
 ) -> tuple[PromptCacheHint, ...]:
     """Return hints for a parsed request, for use with `cache.markers.mark`."""
     reserved = int(document.setting(FIELD) is not None)
@@ -276,7 +276,7 @@ def plan_document(
         dialect=document.dialect.name,
         reserved=reserved,
         unmarked=partial(document_lacks, document),
-        **asked,
+        **options,
     )
 
 
@@ -400,10 +400,10 @@ def _documented_places(request: _Request, free: int) -> Iterator[MarkerPlace]:
         yield MarkerPlace(at, *(("system", "system prompt") if is_system else ("message", "rolling window")))
 
 
-def _best(places: Iterable[MarkerPlace], least: int, free: int) -> list[MarkerPlace]:
-    """Return the first `free` distinct positions at or after `least`, evaluating no more than needed."""
+def _best(places: Iterable[MarkerPlace], first: int, free: int) -> list[MarkerPlace]:
+    """Return up to `free` distinct positions at or after `first`, evaluating no more than needed."""
     found: dict[int, MarkerPlace] = {}
-    worth = (place for place in places if place.at >= least)
+    worth = (place for place in places if place.at >= first)
     while len(found) < free and (place := next(worth, None)) is not None:
         found.setdefault(place.at, place)
     return list(found.values())
@@ -484,18 +484,18 @@ def apply_anthropic_cache_control(
     provider honours that.
     """
     out = deepcopy([plain(message) for message in messages])
-    free = MOST_MARKERS - sum(map(_own, out))
+    free = MOST_MARKERS - sum(map(_count_markers, out))
     marker = marker_for("anthropic", ttl)
     carriers = [at for at, value in enumerate(out) if _carries_marker(value, native_anthropic)]
-    system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _own(out[0]) else None
+    system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _count_markers(out[0]) else None
     others = (at for at in reversed(carriers) if out[at].get("role") != "system")
     for index in system_and_3(system, others, free):
-        if not _own(out[index]):
+        if not _count_markers(out[index]):
             out[index] = _with_marker(out[index], marker)
     return out
 
 
-def _own(message: Any) -> int:
+def _count_markers(message: Any) -> int:
     """Return the number of markers in a message."""
     if not isinstance(message, Mapping):
         return 0
@@ -543,7 +543,7 @@ def _with_marker(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[
 
 
 ANY_CLAUDE = "claude"
-ANY = {ANY_CLAUDE: ModelOverride(cache_minimum=512)}
+ANY_CLAUDE_OVERRIDES = {ANY_CLAUDE: ModelOverride(cache_minimum=512)}
 """Overrides for an unnamed model: the smallest prefix that any Claude model caches."""
 _OPENAI = re.compile(r"^(?:openai/)?(?:gpt-|o\d|chatgpt-|codex-)")
 
@@ -565,7 +565,7 @@ def default_hints(
     """Return hints for the ends of stable prefixes, for the given or the likely provider."""
     provider = provider or likely_provider(dialect, model)
     nameless = model is None and (not provider or dialect == "anthropic")
-    anybody = not provider and (model is None or is_claude(model))
+    is_any_host = not provider and (model is None or is_claude(model))
     return plan(
         messages,
         tools,
@@ -575,8 +575,8 @@ def default_hints(
         ttl=ttl,
         strategy=strategy,
         dialect=dialect,
-        setting="on" if anybody and setting == "auto" else setting,
-        models=ANY if nameless else models,
+        setting="on" if is_any_host and setting == "auto" else setting,
+        models=ANY_CLAUDE_OVERRIDES if nameless else models,
         session_id=session_id,
     )
 

@@ -41,7 +41,7 @@ Kind = Literal[
     "uncached",
     "unexpected",
 ]
-NEARLY_ALL = 0.8
+MIN_HIT_SHARE = 0.8
 """Minimum share of the cached tokens that a request must read to count as a hit."""
 
 
@@ -143,7 +143,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         before, last = self.seen, self.last
         if before is None or last is None:
             return "hit" if usage.cache_read_tokens else "cold_start" if usage.cache_write_tokens else "uncached"
-        if usage.cache_read_tokens and usage.cache_read_tokens >= expected * NEARLY_ALL:
+        if usage.cache_read_tokens and usage.cache_read_tokens >= expected * MIN_HIT_SHARE:
             return "hit"
         if not expected:
             return "cold_start" if usage.cache_write_tokens else "uncached"

@@ -199,7 +199,7 @@ def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str,
 # is (`text`, `image`, `toolUse`, `toolResult`).
 
 
-POINT = {"cachePoint": {"type": "default"}}
+CACHE_POINT = {"cachePoint": {"type": "default"}}
 CARRIERS = ("text", "image", "document", "toolUse", "toolResult")
 
 
@@ -223,14 +223,14 @@ def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
     for index in chosen:
         place = _last(lists[index]) - 1
         if index == SYSTEM:
-            fields["system"] = with_items_after(body["system"], {place: POINT})
+            fields["system"] = with_items_after(body["system"], {place: CACHE_POINT})
         elif index == TOOLS:
             held = body["toolConfig"]
-            tools = with_items_after(field_of(held, "tools"), {place: POINT})
+            tools = with_items_after(field_of(held, "tools"), {place: CACHE_POINT})
             fields["toolConfig"] = with_field(held, "tools", tools)
         else:
             wire = value_of(document.messages[index], document.dialect)
-            content = with_items_after(field_of(wire, "content"), {place: POINT})
+            content = with_items_after(field_of(wire, "content"), {place: CACHE_POINT})
             messages[index] = with_field(wire, "content", content)
     return patch_document(document, messages, fields)
 
@@ -299,20 +299,20 @@ def carrier(message: Message, layout: Layout, provider: str = "") -> int | None:
     """Return the index of the last content block that can carry a marker; None if there is none."""
     if layout in ("anthropic", "bedrock"):
         blocks = message.parts
-        return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic(blocks[place])), None)
+        return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic_accepts(blocks[place])), None)
     if message.role == "tool" and not (layout == "openai" or provider in TOOL_PARTS):
         return None
     if message.role == "other" or (layout == "openai" and message.role == "assistant"):
         return None
     blocks = content_of(message)
-    return next((place for place in range(len(blocks) - 1, -1, -1) if _is_said(blocks[place])), None)
+    return next((place for place in range(len(blocks) - 1, -1, -1) if _is_markable_text(blocks[place])), None)
 
 
 def system_carrier(system: Message) -> int | None:
     """Return the same for a separate system prompt. The note of a first compaction comes after the breakpoint."""
     parts = system.parts
     places = range(len(parts) - 1, -1, -1)
-    said = [place for place in places if _is_said(parts[place])]
+    said = [place for place in places if _is_markable_text(parts[place])]
     lasting = [place for place in said if getattr(parts[place], "text", "") != SYSTEM_NOTE]
     return next(iter(lasting or said), None)
 
@@ -325,17 +325,17 @@ def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
     return None
 
 
-def _is_said(part: Part) -> bool:
+def _is_markable_text(part: Part) -> bool:
     """Return whether a part is nonempty text that can carry a marker; bare strings among blocks cannot."""
     return isinstance(part, Text) and bool(part.text.strip()) and not isinstance(part.wire, str)
 
 
-def _anthropic(part: Part) -> bool:
+def _anthropic_accepts(part: Part) -> bool:
     if isinstance(part, ToolResult):
-        return any(_anthropic(inner) for inner in part.parts)
+        return any(_anthropic_accepts(inner) for inner in part.parts)
     if isinstance(part, Media):
         return part.kind in ("image", "document")
-    return isinstance(part, ToolCall) or _is_said(part)
+    return isinstance(part, ToolCall) or _is_markable_text(part)
 
 
 def has_marker(message: Message, layout: Layout) -> bool:
@@ -397,16 +397,16 @@ def ttl_of(marker: Any) -> str:
     return ttl if isinstance(ttl, str) else "5m"
 
 
-KEY = "prompt_cache_key"
-IMPLICIT = 1
+KEY_FIELD = "prompt_cache_key"
+IMPLICIT_BREAKPOINTS = 1
 """Breakpoints that OpenAI sets on its own: one at the end of the newest message."""
 
 
 def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | None = None) -> Any:
     """Return the request in its own format with markers where the hints say; the source object if nothing changes."""
-    asked = list(hints)
-    places = [hint for hint in asked if hint.placement != "request"]
-    key = next((hint.key for hint in asked if hint.placement == "request" and hint.key), "")
+    given = list(hints)
+    places = [hint for hint in given if hint.placement != "request"]
+    key = next((hint.key for hint in given if hint.placement == "request" and hint.key), "")
     if places and places[0].layout == "bedrock":
         return mark_for_bedrock(document, [hint.message_index for hint in places])
     chosen = chosen_hints(document, places, ttl)
@@ -418,8 +418,8 @@ def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | Non
             fields[str(document.dialect.system_key)] = changes.pop(SYSTEM)
         if TOOLS in changes:
             fields["tools"] = changes.pop(TOOLS)
-        if key and body.get(KEY) is None:
-            fields[KEY] = key
+        if key and body.get(KEY_FIELD) is None:
+            fields[KEY_FIELD] = key
     if not changes and not fields:
         return document.source
     return patch_document(document, changes, fields)
@@ -437,7 +437,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
     possible = [
         hint for index, hint in sorted(known.items()) if index not in own and _place(document, hint) is not None
     ]
-    taken = sum(len(markers) for markers in own.values()) + (IMPLICIT if layout == "openai" else 0)
+    taken = sum(len(markers) for markers in own.values()) + (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
     free = MOST_MARKERS - taken - _automatic(document)
     kept = possible[-free:] if free > 0 else []
     lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}

@@ -26,7 +26,7 @@ from midfold.transcript.tokens import Meter
 
 PREFIX = "mfpk_"
 """Prefix of keys; session ids never begin with it."""
-LONGEST = 64
+MAX_KEY_CHARS = 64
 
 
 def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = None, *, session_id: str = "") -> str:
@@ -45,7 +45,7 @@ def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = No
 
 
 def _key(data: bytes) -> str:
-    return (PREFIX + sha256(data).hexdigest())[:LONGEST]
+    return (PREFIX + sha256(data).hexdigest())[:MAX_KEY_CHARS]
 
 
 def _instructions(prompt: Any) -> str:

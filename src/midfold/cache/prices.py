@@ -14,11 +14,11 @@ from midfold.cache.markers import Ttl
 from midfold.models import ModelOverride, look_up
 from midfold.transcript.message import Usage
 
-SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
-USUAL_READ = 0.1
-USUAL_WRITE = 1.25
-USUAL_LONG_WRITE = 2.0
-AUTOMATIC_SECONDS = 300.0
+TTL_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
+DEFAULT_READ = 0.1
+DEFAULT_WRITE = 1.25
+DEFAULT_LONG_WRITE = 2.0
+AUTOMATIC_TTL_SECONDS = 300.0
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,8 +26,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     tokens.
     """
 
-    read: float = USUAL_READ
-    write: float = USUAL_WRITE
+    read: float = DEFAULT_READ
+    write: float = DEFAULT_WRITE
     base: float = 0.0
     output: float = 0.0
     ttl_seconds: float = 300.0
@@ -63,13 +63,13 @@ def prices_for(model: str | None, ttl: Ttl = "5m", overrides: Mapping[str, Model
     row = belief.model
     write = row.cache_write_1h if ttl == "1h" else row.cache_write_5m
     charges = row.cache_write_1h is not None or (row.cache_write_5m or 0.0) > 1.0
-    usual = (USUAL_LONG_WRITE if ttl == "1h" else USUAL_WRITE) if charges or not belief.known else 1.0
+    usual = (DEFAULT_LONG_WRITE if ttl == "1h" else DEFAULT_WRITE) if charges or not belief.known else 1.0
     return Prices(
-        read=USUAL_READ if row.cache_read is None else row.cache_read,
+        read=DEFAULT_READ if row.cache_read is None else row.cache_read,
         write=usual if write is None else write,
         base=row.input_price or 0.0,
         output=row.output_price or 0.0,
-        ttl_seconds=SECONDS[ttl] if row.tokenizer.startswith("claude") else AUTOMATIC_SECONDS,
+        ttl_seconds=TTL_SECONDS[ttl] if row.tokenizer.startswith("claude") else AUTOMATIC_TTL_SECONDS,
         as_of=row.as_of,
         assumed=row.cache_read is None or write is None,
     )

@@ -9,7 +9,7 @@
 3. The number of future calls is unknown, so a warm rewrite waits until reading the tokens it would remove has cost
    `patience` times as much as the rewrite. It must also pay for itself within as many calls as there were so far,
    or within `expected_calls` if the host knows better.
-4. If no further call comes, a warm rewrite is a loss. Its cost is therefore limited to `MOST_REGRET` of the
+4. If no further call comes, a warm rewrite is a loss. Its cost is therefore limited to `MAX_REGRET_SHARE` of the
    session's cost so far.
 5. A cold moment is used from `COLD_FROM` tokens on even if the window is far from full, because the cost of a pause
    does not depend on the window. Such a compaction removes at most half of the view.
@@ -53,17 +53,17 @@ def cold_gain(*, removed: float, summary: float = 0.0, write: float = 1.25) -> f
     return write * removed - summary
 
 
-EXPIRING = 0.9
+EXPIRING_SHARE = 0.9
 """Share of its lifetime after which an idle cache is about to expire."""
 
 
-MOST_REGRET = 0.045
+MAX_REGRET_SHARE = 0.045
 COLD_FROM = 30_000
 CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
 """Shares of the threshold from which cheap moments are used: with `cheapest`, and automatically."""
 LANDING = 0.15
 """Target of a compaction with `cheapest`, as a share of the threshold less the fixed tokens."""
-LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.7
+MIN_TARGET_TOKENS, AUTO_MIN_TARGET_TOKENS, MAX_TARGET_SHARE = 6_000, 12_000, 0.7
 """Minimum target of a scheduled compaction in tokens (with `cheapest`, and automatically), and its maximum share of a
 small threshold. Smaller views kept fewer of the facts that recorded sessions needed later
 (bench/results/schedule.json).
@@ -72,7 +72,7 @@ PATIENCE = 4.0
 """Minimum cost already paid for carrying the fold before a warm rewrite, as a multiple of the rewrite's cost."""
 
 
-USUAL_OUTPUT = 5.0
+DEFAULT_OUTPUT_RATIO = 5.0
 """Assumed price of a response token relative to a prompt token if no prices are known."""
 INSTRUCTION_TOKENS = 600
 """Tokens of a summary model's instructions."""
@@ -88,7 +88,7 @@ def summary_price(
     """
     sent = min(folded, prompt * prices.read) if reused else folded
     writer = own or prices
-    rate = writer.output / writer.base if writer.base and writer.output else USUAL_OUTPUT
+    rate = writer.output / writer.base if writer.base and writer.output else DEFAULT_OUTPUT_RATIO
     ratio = writer.base / prices.base if writer.base and prices.base else 1.0
     return (sent + INSTRUCTION_TOKENS + written * rate) * ratio
 
@@ -165,8 +165,8 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
     if _is_expiring(moment, prices) and cold > 0:
         return timing(True, "expiring", "the cache will have expired at the next request")
     price = (prices.write - prices.read) * rewritten + moment.summary_cost
-    bearable = moment.spent is None or price <= moment.spent * MOST_REGRET
-    if not is_cold and removed and bearable and moment.carried_cost >= price * patience and calls >= even:
+    is_affordable = moment.spent is None or price <= moment.spent * MAX_REGRET_SHARE
+    if not is_cold and removed and is_affordable and moment.carried_cost >= price * patience and calls >= even:
         costs = f"reading the fold has cost {moment.carried_cost:,.0f}, compacting costs {price:,.0f}"
         return timing(True, "pays", f"{costs}: pays off after {even:.1f} calls, {calls:.0f} are expected")
     return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the threshold")
@@ -174,7 +174,7 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
 
 def _is_expiring(moment: ScheduleFacts, prices: Prices) -> bool:
     idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
-    return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING
+    return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING_SHARE
 
 
 UNKNOWN = Health()
@@ -202,7 +202,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices
     soft: float = CHEAP_FROM
     share: float = LANDING
-    least_tokens: int = LANDING_TOKENS
+    least_tokens: int = MIN_TARGET_TOKENS
     patience: float = PATIENCE
     writer: Writer | None = None
 
@@ -216,7 +216,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             automatic=True,
             soft=AUTO_FROM,
             share=min(usual, 1.0),
-            least_tokens=AUTO_LANDING_TOKENS,
+            least_tokens=AUTO_MIN_TARGET_TOKENS,
             writer=writer,
         )
 
@@ -232,7 +232,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         Far below the threshold it removes at most half of the prompt, and at least a quarter.
         """
         beside = max(self.threshold_tokens - fixed_tokens, 0)
-        size = int(max(beside * self.share, min(self.least_tokens, beside * LANDING_LIMIT)))
+        size = int(max(beside * self.share, min(self.least_tokens, beside * MAX_TARGET_SHARE)))
         aimed = min(fixed_tokens + size, self.threshold_tokens)
         if prompt_tokens < self.threshold_tokens * self.soft:
             aimed = min(max(aimed, prompt_tokens // 2), prompt_tokens * 3 // 4)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from midfold.gateway.admission import OWN_HEADER, Admission, key_in_header
-from midfold.gateway.exchange import JSON, NOBODY, Receive, Scope, Send
+from midfold.gateway.exchange import JSON, NO_OWNER, Receive, Scope, Send
 from midfold.gateway.routes import error_body
 from midfold.gateway.server import GatewayApplication
 from midfold.gateway.upstream import aiohttp_module
@@ -40,21 +40,21 @@ class PrivateAccess:
     def __init__(self, key: str, gateways: Mapping[str, GuardedGateway]) -> None:
         self._key = key.encode()
         self._gateways = dict(gateways)
-        self._doors = {name.encode(): gateway.door for name, gateway in gateways.items()}
-        self._pages = next(iter(self._doors.values()))
+        self._admissions = {name.encode(): gateway.door for name, gateway in gateways.items()}
+        self._pages = next(iter(self._admissions.values()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._handle_lifespan(receive, send)
             return
         inner = self._without_key(scope) if scope["type"] == "http" else None
         if inner is None:
             await _refuse(scope, send)
             return
-        inner["state"] = {**scope.get("state", {}), "owner": NOBODY}
+        inner["state"] = {**scope.get("state", {}), "owner": NO_OWNER}
         name = _first_segment(inner)
-        if name in self._doors:
-            await self._doors[name](_below(inner, name), receive, send)
+        if name in self._admissions:
+            await self._admissions[name](_without_first_segment(inner, name), receive, send)
         else:
             await self._pages(inner, receive, send)
 
@@ -62,7 +62,7 @@ class PrivateAccess:
         """Return the request with the key removed, or None if the key is missing."""
         first = _first_segment(scope)
         if self._is_key(first):
-            return self._clean(_below(scope, first))
+            return self._clean(_without_first_segment(scope, first))
         for name, value in scope["headers"]:
             if name in (OWN_HEADER, AUTHORIZATION) and self._is_key(key_in_header(value.decode("latin-1")).encode()):
                 return self._clean(scope)
@@ -92,7 +92,7 @@ class PrivateAccess:
     def _is_key(self, text: bytes) -> bool:
         return hmac.compare_digest(text, self._key)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
         """Handle the ASGI lifespan; close all gateways on shutdown."""
         await receive()
         asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
@@ -108,7 +108,7 @@ def _first_segment(scope: Scope) -> bytes:
     return raw[1:].partition(b"/")[0]
 
 
-def _below(scope: Scope, segment: bytes) -> Scope:
+def _without_first_segment(scope: Scope, segment: bytes) -> Scope:
     """Return the request without the first segment of its path. The segment must not be percent-encoded."""
     path = scope["path"][1 + len(segment) :] or "/"
     return {**scope, "path": path, "raw_path": scope["raw_path"][1 + len(segment) :] or b"/"}

@@ -28,7 +28,7 @@ import msgspec
 
 from midfold.errors import ConfigError
 from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, readable_by
-from midfold.gateway.exchange import FULL, HeldBytes, Owner, owner_of
+from midfold.gateway.exchange import GATEWAY_FULL, HeldBytes, Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
 # Gateway keys are shown once, stored as hashes and compared in constant time.
@@ -37,8 +37,8 @@ from midfold.gateway.routes import error_body, route_of
 
 
 PREFIX = "mfk_"
-HASH = re.compile(r"sha256:[0-9a-f]{64}")
-LONGEST = 256
+HASH_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
+MAX_KEY_CHARS = 256
 """Maximum length of a presented key in characters; longer values are not keys."""
 
 
@@ -56,7 +56,7 @@ class GatewayKeys:
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
         for name, value in hashes.items():
-            if not HASH.fullmatch(value):
+            if not HASH_PATTERN.fullmatch(value):
                 expected = "expected sha256: and 64 hexadecimal digits"
                 raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` creates one")
         self._entries = tuple((name, value.encode()) for name, value in hashes.items())
@@ -67,11 +67,11 @@ class GatewayKeys:
 
     def has(self, text: str) -> bool:
         """Return whether a text is one of the keys. For removing keys from requests only, never for authentication."""
-        return 0 < len(text) <= LONGEST and hash_key(text) in self._hashes
+        return 0 < len(text) <= MAX_KEY_CHARS and hash_key(text) in self._hashes
 
-    def who(self, presented: str | None) -> str | None:
+    def find_name(self, presented: str | None) -> str | None:
         """Return the name that a key belongs to. Compare all entries in constant time."""
-        if presented is None or len(presented) > LONGEST:
+        if presented is None or len(presented) > MAX_KEY_CHARS:
             presented = ""
         given = hash_key(presented).encode()
         found: str | None = None
@@ -89,12 +89,14 @@ class GatewayKeys:
 
 
 _PREFIX = PREFIX.encode()
-_OURS = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
-_PLAIN = frozenset((b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host"))
+_KEY_PATTERN = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
+_HEADERS_WITHOUT_KEYS = frozenset(
+    (b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host")
+)
 """Headers whose whole value is never a key."""
-MOST_LOOKED_AT = 64
+MAX_KEY_CANDIDATES = 64
 """Maximum key candidates checked in one header value; a header with more is dropped."""
-DEEPEST = 3
+MAX_DECODINGS = 3
 """Maximum rounds of percent-decoding of a value."""
 
 
@@ -103,40 +105,40 @@ def without_keys(headers: list[Header], keys: GatewayKeys) -> list[Header]:
     return [pair for pair in headers if not _has_key(*pair, keys)]
 
 
-def is_in_address(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
+def url_contains_key(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
     """Return whether the path or the query contains a gateway key."""
     if _has_token(path, keys) or _has_token(query, keys):
         return True
-    values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MOST_LOOKED_AT)]
+    values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MAX_KEY_CANDIDATES)]
     return any(_is_key(text, keys) for value in values if value for text in _decodings(value))
 
 
 def _has_key(name: bytes, value: bytes, keys: GatewayKeys) -> bool:
     if _has_token(value, keys):
         return True
-    return name not in _PLAIN and any(_is_key(one, keys) for one in _wholes(name, value))
+    return name not in _HEADERS_WITHOUT_KEYS and any(_is_key(one, keys) for one in _key_candidates(name, value))
 
 
 def _has_token(value: bytes, keys: GatewayKeys) -> bool:
     """Return whether a value contains one of the gateway's keys, recognised by its prefix."""
     for text in _decodings(value):
         if _PREFIX in text:
-            found = _OURS.findall(text)
-            if len(found) > MOST_LOOKED_AT or any(_is_key(one, keys) for one in found):
+            found = _KEY_PATTERN.findall(text)
+            if len(found) > MAX_KEY_CANDIDATES or any(_is_key(one, keys) for one in found):
                 return True
     return False
 
 
 def _decodings(value: bytes) -> Iterator[bytes]:
     yield value
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DECODINGS):
         if b"%" not in value:
             return
         value = unquote_to_bytes(value)
         yield value
 
 
-def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
+def _key_candidates(name: bytes, value: bytes) -> Iterator[bytes]:
     """Yield parts of a header value that may be a key without the usual prefix."""
     yield value.strip()
     scheme, _, rest = value.strip().partition(b" ")
@@ -148,7 +150,7 @@ def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
     elif rest:
         yield rest.strip()
     if name == b"cookie":
-        yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MOST_LOOKED_AT))
+        yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MAX_KEY_CANDIDATES))
 
 
 def _is_key(text: bytes, keys: GatewayKeys) -> bool:
@@ -162,12 +164,12 @@ def _is_key(text: bytes, keys: GatewayKeys) -> bool:
 # does nothing.
 
 
-LARGE_TO_RETURN = 2_000_000
+TRIM_MIN_BYTES = 2_000_000
 """Minimum bytes of a request body after which memory is trimmed."""
-PAUSE = 2.0
+TRIM_DELAY_SECONDS = 2.0
 """Seconds between the end of a large request and trimming; by then the request has been recorded."""
 M_MMAP_THRESHOLD = -3
-OWN_PAGES = 1 << 20
+MMAP_THRESHOLD_BYTES = 1 << 20
 
 
 class MemoryTrimmer:
@@ -177,17 +179,17 @@ class MemoryTrimmer:
         self._is_waiting = False
 
     def __call__(self, size: int) -> None:
-        if size < LARGE_TO_RETURN or self._is_waiting:
+        if size < TRIM_MIN_BYTES or self._is_waiting:
             return
         self._is_waiting = True
-        asyncio.get_running_loop().call_later(PAUSE, self._begin)
+        asyncio.get_running_loop().call_later(TRIM_DELAY_SECONDS, self._run)
 
-    def _begin(self) -> None:
+    def _run(self) -> None:
         self._is_waiting = False
-        asyncio.get_running_loop().run_in_executor(None, give_back)
+        asyncio.get_running_loop().run_in_executor(None, trim_memory)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -202,7 +204,7 @@ def _libc() -> Any:
 
     try:
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, OWN_PAGES)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         return libc if hasattr(libc, "malloc_trim") else None
     except (OSError, AttributeError):
         return None
@@ -217,7 +219,7 @@ Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
-LARGE = 1_000_000
+MAX_INLINE_JOIN_BYTES = 1_000_000
 """Maximum bytes of a body that is joined on the event loop; larger ones are joined in a thread."""
 
 
@@ -252,7 +254,7 @@ class Admission:
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = held or HeldBytes(self.limits.total_bytes)
-        self.slack = MemoryTrimmer()
+        self._trim = MemoryTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -272,32 +274,32 @@ class Admission:
             body.pieces.clear()
             if self.refused is not None:
                 self.refused(refused.status)
-            await _answer(scope, send, refused)
+            await _send_refusal(scope, send, refused)
         finally:
-            self._let_go(body.size)
+            self._release(body.size)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
         owner, headers = self._owner(scope)
         await self._read_within(scope, receive, body)
         inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-        whole = [body.whole() if body.size <= LARGE else await asyncio.to_thread(body.whole)]
+        whole = [body.whole() if body.size <= MAX_INLINE_JOIN_BYTES else await asyncio.to_thread(body.whole)]
         await self.app(inner, _BodyReplay(whole, receive), send)
 
-    def _let_go(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self.held.release(size)
-        self.slack(size)
+        self._trim(size)
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
             return scope.get("state", {}).get("owner") or owner_of(headers), headers
         presented, rest = presented_key(headers)
-        name = self.keys.who(presented)
+        name = self.keys.find_name(presented)
         if name is None:
             if scope["path"] in OPEN_PATHS:
                 return Owner(), headers
             raise AdmissionRefused(401, "this gateway requires a key: send it as x-midfold-key or as the API key")
-        if is_in_address(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
+        if url_contains_key(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
             raise AdmissionRefused(400, "the URL contains a gateway key; send it in the header x-midfold-key instead")
         return Owner(name), without_keys(rest, self.keys)
 
@@ -315,7 +317,7 @@ class Admission:
     async def _read(self, receive: Receive, body: _Body, declared: int) -> None:
         while True:
             if self.held.total + declared - body.size > self.held.limit:
-                raise AdmissionRefused(503, FULL)
+                raise AdmissionRefused(503, GATEWAY_FULL)
             event = await receive()
             if event["type"] == "http.disconnect":
                 raise AdmissionRefused(499, "the client disconnected")
@@ -391,7 +393,7 @@ class _BodyReplay:
         return await self._receive()
 
 
-async def _answer(scope: Scope, send: Send, refused: AdmissionRefused) -> None:
+async def _send_refusal(scope: Scope, send: Send, refused: AdmissionRefused) -> None:
     body = error_body(route_of(scope["method"], scope["path"]).wire, refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))

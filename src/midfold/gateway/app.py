@@ -69,14 +69,14 @@ if TYPE_CHECKING:
 #    go to anyway.
 
 
-UNCOUNTED = frozenset((404, 405, 501))
+NO_COUNT_STATUSES = frozenset((404, 405, 501))
 """Statuses of upstreams that have no token counting endpoint."""
-NO_ROUTE = frozenset((404, 405))
+NO_ROUTE_STATUSES = frozenset((404, 405))
 """Statuses of upstreams that do not have a route."""
-MOST_LISTED = 8_000_000
+MAX_MODEL_LIST_BYTES = 8_000_000
 """Maximum bytes of an upstream's model list."""
 MODELS = ("/v1/models", "/models")
-CODING = b"content-encoding"
+CONTENT_ENCODING = b"content-encoding"
 
 
 async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
@@ -95,10 +95,10 @@ async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
 
 def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
     """Return whether the request lists models and several upstreams are configured."""
-    return exchange.method == "GET" and exchange.path in MODELS and len(_upstreams_to_ask(upstreams)) > 1
+    return exchange.method == "GET" and exchange.path in MODELS and len(_listing_upstreams(upstreams)) > 1
 
 
-def _upstreams_to_ask(upstreams: Upstreams) -> list[Upstream]:
+def _listing_upstreams(upstreams: Upstreams) -> list[Upstream]:
     known = upstreams.all()
     return [upstream for upstream in known if upstream is upstreams.default or upstream.key is not None]
 
@@ -110,11 +110,11 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
         headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
             answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
-            return await asyncio.to_thread(_models_in, answer, await answer.read(MOST_LISTED))
+            return await asyncio.to_thread(_models_in, answer, await answer.read(MAX_MODEL_LIST_BYTES))
         except UpstreamError:
             return []
 
-    found = await asyncio.gather(*map(one, _upstreams_to_ask(upstreams)))
+    found = await asyncio.gather(*map(one, _listing_upstreams(upstreams)))
     data = {item["id"]: item for items in found for item in items}
     exchange.account.action = "joined"
     await exchange.answer(200, msgspec.json.encode({"object": "list", "data": list(data.values())}), [JSON])
@@ -122,7 +122,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
 
 def _models_in(answer: UpstreamAnswer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MOST_LISTED))
+        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MAX_MODEL_LIST_BYTES))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None
@@ -243,12 +243,14 @@ class Gateway:
 
     async def _decode(self, exchange: Exchange) -> None:
         """Remove the request's content encoding, so that the body can be read and compacted."""
-        codings = [value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CODING]
+        codings = [
+            value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CONTENT_ENCODING
+        ]
         if not codings:
             return
         limits = (self.settings.largest_body, partial(self._hold, exchange))
         exchange.body = await self.preparer.in_thread(decode_request, exchange.body, ", ".join(codings), *limits)
-        exchange.headers = [pair for pair in exchange.headers if pair[0] != CODING]
+        exchange.headers = [pair for pair in exchange.headers if pair[0] != CONTENT_ENCODING]
 
     def _hold(self, exchange: Exchange, size: int) -> None:
         """Count bytes decoded for a request; raise GatewayFull if all requests together exceed the limit."""
@@ -299,13 +301,13 @@ class Gateway:
         if self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared)
         else:
-            await self._ask(exchange, prepared)
+            await self._send_and_relay(exchange, prepared)
         if exchange.route.kind == "generate":
             self.preparer.prepare_ahead(exchange, prepared)
 
-    async def _ask(self, exchange: Exchange, prepared: PreparedRequest) -> None:
+    async def _send_and_relay(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         prepared, answer = await self.fetch(exchange, prepared)
-        if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
+        if exchange.route.kind == "count" and answer.status in NO_COUNT_STATUSES and exchange.peek is not None:
             answer.close()
             await answer_count(exchange, self.preparer)
         elif self.recall is not None and self.recall.applies(exchange):
@@ -371,11 +373,11 @@ class Gateway:
         is_versioned = exchange.raw_path.startswith("/v1/") or upstream.path.endswith("/v1")
         if is_versioned or exchange.path not in UNVERSIONED or route in self._has_only_versioned:
             return answer
-        if answer.status in NO_ROUTE:
+        if answer.status in NO_ROUTE_STATUSES:
             answer.close()
             exchange.raw_path = "/v1" + exchange.raw_path
             answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
-            if answer.status not in NO_ROUTE:
+            if answer.status not in NO_ROUTE_STATUSES:
                 self._has_only_versioned[route] = True
         else:
             self._has_only_versioned[route] = False

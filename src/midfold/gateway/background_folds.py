@@ -32,10 +32,10 @@ from midfold.gateway.request_size import MeasuredRequest
 from midfold.model.run import InThread
 from midfold.session.conversation import PreparedFold
 
-MOST_TASKS, MOST_TASKS_OF_OWNER = 16, 4
-MOST_BYTES, MOST_BYTES_OF_OWNER = 128_000_000, 32_000_000
+MAX_TASKS, MAX_TASKS_PER_OWNER = 16, 4
+MAX_BYTES, MAX_BYTES_PER_OWNER = 128_000_000, 32_000_000
 """Maximum bytes of requests with a prepared or pending fold, in total and per owner."""
-MOST_CALLS = 10
+MAX_CALLS = 10
 """Timeout of a fold with a separate summary model, as a multiple of the timeout of one call: long histories are
 summarized in several calls.
 """
@@ -64,12 +64,12 @@ class PendingFold:
         self.owner, self.size, self.task = measured.conversation.whose, size, task
         self._tokens, self._place = measured.size.tokens, place_of(measured)
         self._chain, self._count = chains[-1], len(chains)
-        self.rests_until = self.begun_at = self.ended_at = 0.0
+        self.cooldown_until = self.begun_at = self.ended_at = 0.0
         self._local_place: Place | None = None
         self.seen_at = 0.0
         """Time of the conversation's last request after this fold became late."""
 
-    def come_late(self, measured: MeasuredRequest, local: Place) -> bool:
+    def mark_late(self, measured: MeasuredRequest, local: Place) -> bool:
         """Record that a local fold was made for this request; return whether this fold may still replace it."""
         if self.fits(measured) and self._count == len(measured.conversation.chains):
             self._local_place = local
@@ -114,10 +114,10 @@ class PendingFold:
     def _has_ended(self) -> bool:
         return self.task.done() and not self.task.cancelled()
 
-    def rests(self, measured: MeasuredRequest, now: float, *, is_due: bool) -> bool:
+    def is_cooling_down(self, measured: MeasuredRequest, now: float, *, is_due: bool) -> bool:
         """Return whether a preparation without a usable result must not be repeated yet."""
-        if self.rests_until:
-            return now < self.rests_until
+        if self.cooldown_until:
+            return now < self.cooldown_until
         if self.ready is None:
             return False
         if self.ready.has_failed:
@@ -164,13 +164,13 @@ class BackgroundFolds:
     ) -> PendingFold | None:
         """Return the current fold of a conversation, or start a new one; None if the limits do not allow it."""
         found = None if force else self.find(measured)
-        if found is not None and (found.is_good or found.rests(measured, self._clock(), is_due=is_due)):
+        if found is not None and (found.is_good or found.is_cooling_down(measured, self._clock(), is_due=is_due)):
             return found
-        if not force and self._is_occupied(measured, is_due=is_due):
+        if not force and self._is_blocked(measured, is_due=is_due):
             return None
         before = self.drop(measured)
         owner = measured.conversation.whose
-        if not self._has_room(owner, size):
+        if not self._is_within_limits(owner, size):
             return None
         task = asyncio.get_running_loop().create_task(self._make(measured, order(), before))
         pending = self._pending[measured.identity] = PendingFold(measured, size, task)
@@ -179,7 +179,7 @@ class BackgroundFolds:
         self._tasks.add(task)
         return pending
 
-    def _is_occupied(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
+    def _is_blocked(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
         """Return whether another fold of the conversation has precedence.
 
         That is a late one that is still running or has just failed or, unless a fold is due, one of another branch
@@ -189,7 +189,7 @@ class BackgroundFolds:
         if other is None or other.fits(measured):
             return False
         if other.is_late_for(measured):
-            return other.is_in_flight or (not other.is_good and other.rests(measured, now, is_due=is_due))
+            return other.is_in_flight or (not other.is_good and other.is_cooling_down(measured, now, is_due=is_due))
         return not is_due and now < other.begun_at + REST
 
     def _end(self, pending: PendingFold, task: asyncio.Task[PreparedFold | None]) -> None:
@@ -204,7 +204,7 @@ class BackgroundFolds:
     ) -> PreparedFold | None:
         own = order.summarizer if isinstance(order.summarizer, ClientModelSummarizer) else None
         try:
-            async with asyncio.timeout(self._call_seconds * (1 if own is not None else MOST_CALLS)):
+            async with asyncio.timeout(self._call_seconds * (1 if own is not None else MAX_CALLS)):
                 if before is not None:
                     await asyncio.wait({before})
                 work = await self._in_thread(self._folder.prepare, measured, order)
@@ -215,7 +215,7 @@ class BackgroundFolds:
         except TimeoutError:
             pending = self._pending.get(measured.identity)
             if pending is not None and pending.task is asyncio.current_task():
-                pending.rests_until = self._clock() + cooldown("timeout")
+                pending.cooldown_until = self._clock() + cooldown("timeout")
             raise
         finally:
             if own is not None:
@@ -236,7 +236,7 @@ class BackgroundFolds:
         found = self._pending.get(measured.identity)
         if found is None or not found.is_good or place_of(after) == place_of(measured):
             return
-        if not found.is_in_flight or not found.come_late(measured, place_of(after)):
+        if not found.is_in_flight or not found.mark_late(measured, place_of(after)):
             self.drop(measured)
 
     def drop(self, measured: MeasuredRequest) -> asyncio.Task[PreparedFold | None] | None:
@@ -247,25 +247,25 @@ class BackgroundFolds:
         found.task.cancel()
         return found.task
 
-    def _has_room(self, owner: str, size: int) -> bool:
+    def _is_within_limits(self, owner: str, size: int) -> bool:
         """Return whether the limits allow another fold; drop the oldest ready ones to free bytes."""
         own = [one for one in self._pending.values() if one.owner == owner]
-        if len(self._tasks) >= MOST_TASKS or sum(one.is_in_flight for one in own) >= MOST_TASKS_OF_OWNER:
+        if len(self._tasks) >= MAX_TASKS or sum(one.is_in_flight for one in own) >= MAX_TASKS_PER_OWNER:
             return False
-        self._forget_oldest(owner, MOST_BYTES_OF_OWNER - size)
-        self._forget_oldest(None, MOST_BYTES - size)
+        self._drop_oldest(owner, MAX_BYTES_PER_OWNER - size)
+        self._drop_oldest(None, MAX_BYTES - size)
         own_bytes = sum(one.size for one in self._pending.values() if one.owner == owner)
-        return own_bytes + size <= MOST_BYTES_OF_OWNER and self._bytes + size <= MOST_BYTES
+        return own_bytes + size <= MAX_BYTES_PER_OWNER and self._bytes + size <= MAX_BYTES
 
     @property
     def _bytes(self) -> int:
         return sum(one.size for one in self._pending.values())
 
-    def _forget_oldest(self, owner: str | None, most: int) -> None:
+    def _drop_oldest(self, owner: str | None, max_bytes: int) -> None:
         mine = [(key, one) for key, one in self._pending.items() if owner is None or one.owner == owner]
         total = sum(one.size for _, one in mine)
         for key, one in mine:
-            if total <= most:
+            if total <= max_bytes:
                 return
             if not one.is_in_flight:
                 del self._pending[key]

@@ -24,12 +24,12 @@ Header = tuple[bytes, bytes]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
-FOREIGN = (b"cross-site", b"same-site")
+FOREIGN_SITES = (b"cross-site", b"same-site")
 """Values of `Sec-Fetch-Site` for other origins; the same site on another port is another origin."""
-LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
-READING = ("GET", "HEAD")
-CORS = b"access-control-"
-LONGEST = 300
+CHECKED_HEADERS = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
+SAFE_METHODS = ("GET", "HEAD")
+CORS_PREFIX = b"access-control-"
+MAX_ORIGIN_CHARS = 300
 REFUSED_ORIGIN = "pages of another origin may not use this gateway; add the origin to gateway.origins to allow it"
 REFUSED_NAME = "unknown host name; this gateway serves {}. Add names to gateway.hosts"
 
@@ -37,8 +37,8 @@ REFUSED_NAME = "unknown host name; this gateway serves {}. Add names to gateway.
 class AdmissionRefused(Exception):
     """Request that the admission layer refuses."""
 
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -51,7 +51,7 @@ class Browsers:
     """Checks of host and origin that precede the key check."""
 
     def __init__(self, *, keyed: bool = False, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self.hosts = LOOPBACK | frozenset(map(name_in, hosts))
+        self.hosts = LOOPBACK | frozenset(map(host_name, hosts))
         self._keyed, self._origins = keyed, tuple(origins)
 
     @classmethod
@@ -62,24 +62,24 @@ class Browsers:
 
     def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
         """Return the foreign origin that may read the response, None if there is none. Raises AdmissionRefused."""
-        found = [pair for pair in headers if pair[0] in LOOKED_AT]
+        found = [pair for pair in headers if pair[0] in CHECKED_HEADERS]
         hosts = [value.decode("latin-1").lower() for name, value in found if name == b"host"]
-        if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
+        if not self._keyed and not (len(hosts) == 1 and host_name(hosts[0]) in self.hosts):
             raise AdmissionRefused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
         if len(found) == len(hosts):
             return None
         origins = [value for name, value in found if name == b"origin"]
         if origins:
             return self._allowed_origin(origins, hosts)
-        if any(name == b"sec-fetch-site" and value in FOREIGN for name, value in found):
+        if any(name == b"sec-fetch-site" and value in FOREIGN_SITES for name, value in found):
             modes = [value for name, value in found if name == b"sec-fetch-mode"]
-            if method not in READING or modes != [b"navigate"]:
+            if method not in SAFE_METHODS or modes != [b"navigate"]:
                 raise AdmissionRefused(403, REFUSED_ORIGIN)
         return None
 
     def _allowed_origin(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
         text = origins[0].decode("latin-1").lower()
-        if len(origins) == 1 and len(text) <= LONGEST:
+        if len(origins) == 1 and len(text) <= MAX_ORIGIN_CHARS:
             place = text.partition("://")[2]
             if place and [place] == hosts:
                 return None
@@ -88,7 +88,7 @@ class Browsers:
         raise AdmissionRefused(403, REFUSED_ORIGIN)
 
 
-def name_in(place: str) -> str:
+def host_name(place: str) -> str:
     """Return the name of `name:port`."""
     name, colon, port = place.rpartition(":")
     return name if colon and port.isdigit() else place
@@ -100,15 +100,15 @@ def is_preflight(method: str, headers: Iterable[Header]) -> bool:
 
 async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send) -> None:
     """Answer a CORS preflight request: allow the origin and the headers it asks for."""
-    asked = dict(headers)
-    told: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-    told.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
-    told.append((b"access-control-max-age", b"600"))
-    if wanted := asked.get(b"access-control-request-headers"):
-        told.append((b"access-control-allow-headers", wanted))
-    if asked.get(b"access-control-request-private-network") == b"true":
-        told.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": told})
+    requested = dict(headers)
+    allowed: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+    allowed.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
+    allowed.append((b"access-control-max-age", b"600"))
+    if wanted := requested.get(b"access-control-request-headers"):
+        allowed.append((b"access-control-allow-headers", wanted))
+    if requested.get(b"access-control-request-private-network") == b"true":
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": allowed})
     await send({"type": "http.response.body", "body": b""})
 
 
@@ -117,7 +117,7 @@ def readable_by(origin: bytes, send: Send) -> Send:
 
     async def sending(event: MutableMapping[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            kept = [pair for pair in event["headers"] if not pair[0].lower().startswith(CORS)]
+            kept = [pair for pair in event["headers"] if not pair[0].lower().startswith(CORS_PREFIX)]
             ours = [
                 (b"access-control-allow-origin", origin),
                 (b"access-control-expose-headers", b"*"),

@@ -41,26 +41,26 @@ SUMMARY_MARKS = (
     "<state_snapshot>",  # Gemini CLI, Qwen Code
 )
 """Texts with which clients introduce their own summaries."""
-_MARKS = tuple(mark.strip().encode() for mark in SUMMARY_MARKS)
+_MARK_BYTES = tuple(mark.strip().encode() for mark in SUMMARY_MARKS)
 _FIRST_ROLE = re.compile(rb'"role"\s*:\s*"(?:(assistant)|user)"')
-_ASKS = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
+_SUMMARY_REQUEST = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
 _SUMMARY_TOOLS = re.compile(r"summar|condens|compact", re.I)
 MAX_OPENING_MESSAGES = 60
 """Maximum messages at the start of a conversation that are searched for a client's summary; Codex puts the user's
 messages before it.
 """
 MAX_OPENING_BYTES = 400_000
-SHORTEST_LINE = 30
+MIN_LINE_CHARS = 30
 MAX_LINES_READ = 2_000
 LINES_PER_THIRD = 4
 """Lines kept of each third of a summary: clients omit parts of the response."""
 DRAFT_ENDS = ("</analysis>", "</thinking>")
-LEAST_SHARE = 0.25
+MIN_MATCHING_SHARE = 0.25
 """Minimum share of the kept lines that must match."""
 NEWEST_MESSAGES = 6
 """Messages at the end of a folded request whose digests are remembered."""
 MAX_LINKED_SESSIONS = 8
-MAX_KNOWN = 20_000
+MAX_LINKS = 20_000
 
 
 class LinkedSession(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class SummaryLink(msgspec.Struct, frozen=True):
 
 def may_continue(body: bytes) -> bool:
     """Return whether a request may open with a client's own summary."""
-    if any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARKS):
+    if any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARK_BYTES):
         return True
     first = _FIRST_ROLE.search(body, 0, MAX_OPENING_BYTES)
     return first is not None and first[1] is not None
@@ -97,7 +97,7 @@ def may_continue(body: bytes) -> bool:
 
 def asks_for_summary(talk: Transcript) -> bool:
     """Return whether the newest message may ask the model for a summary."""
-    return bool(talk) and _ASKS.search(talk[-1].text) is not None
+    return bool(talk) and _SUMMARY_REQUEST.search(talk[-1].text) is not None
 
 
 def summary_in(turn: ModelAnswer) -> str:
@@ -125,10 +125,10 @@ def opening_summary(system: Message | None, talk: Transcript) -> str:
 
 def _lines(text: str) -> list[str]:
     lines = (" ".join(line.split()).strip(" .") for line in text.splitlines()[:MAX_LINES_READ])
-    return list(dict.fromkeys(line for line in lines if len(line) >= SHORTEST_LINE))
+    return list(dict.fromkeys(line for line in lines if len(line) >= MIN_LINE_CHARS))
 
 
-def _telling_lines(text: str) -> list[str]:
+def _characteristic_lines(text: str) -> list[str]:
     """Return the longest lines of each third of a summary, without the draft that some clients have the model write
     first.
     """
@@ -145,13 +145,13 @@ class ClientSummaries:
 
     def __init__(self, store: SqlStore) -> None:
         self._turns = store.hidden_turns
-        self._known: LRU[tuple[str, str], SummaryLink] = LRU(MAX_KNOWN)
-        self._found: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
-        self._newest: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
+        self._known: LRU[tuple[str, str], SummaryLink] = LRU(MAX_LINKS)
+        self._found: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_LINKS)
+        self._newest: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_LINKS)
 
     def remember(self, owner: Owner, summary: str, link: SummaryLink) -> list[str]:
         """Remember a link in memory; return the names to store it under."""
-        names = [self._name(owner, line) for line in _telling_lines(summary)]
+        names = [self._name(owner, line) for line in _characteristic_lines(summary)]
         known = msgspec.structs.replace(link, lines=len(names))
         for name in names:
             self._known.put((owner.id, name), known)
@@ -191,7 +191,7 @@ class ClientSummaries:
 
     def _look_up(self, owner: Owner, names: Sequence[str]) -> SummaryLink | None:
         hits = Counter(self._all(owner, names))
-        fitting = [link for link, count in hits.most_common() if count >= LEAST_SHARE * link.lines]
+        fitting = [link for link, count in hits.most_common() if count >= MIN_MATCHING_SHARE * link.lines]
         return fitting[0] if fitting else None
 
     def _all(self, owner: Owner, names: Sequence[str]) -> Iterator[SummaryLink]:

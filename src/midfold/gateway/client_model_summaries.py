@@ -38,10 +38,10 @@ from midfold.transcript.document import read, with_instruction
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.replies import ModelAnswer, read_answer
 
-LARGEST = 8_000_000
+MAX_RESPONSE_BYTES = 8_000_000
 """Maximum bytes of a response."""
 WIRES: Mapping[str, Wire] = {"openai-chat": "openai", "openai-responses": "responses", "anthropic": "anthropic"}
-NOT_AGAIN = frozenset(
+SINGLE_USE_HEADERS = frozenset(
     (
         b"accept",
         b"accept-encoding",
@@ -55,7 +55,7 @@ NOT_AGAIN = frozenset(
 _SUBSCRIPTION = re.compile(rb"sk-ant-oat|eyJ[A-Za-z0-9_-]{8}|ya29\.|gh[ou]_")
 """Prefixes of account tokens: Claude, ChatGPT and other JSON web tokens, Google, GitHub."""
 OWN_HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"))
-MOSTLY = 0.5
+MIN_CACHED_SHARE = 0.5
 """Minimum cached share of a prompt to assume that its prefix is cached."""
 
 
@@ -90,7 +90,7 @@ class ClientModels:
         assert upstream is not None
         model = measured.conversation.document.model or ""
         endpoint = self._endpoint(upstream, WIRES[dialect or ""], model, measured.limits.window)
-        sent = (pair for pair in exchange.headers if pair[0] not in NOT_AGAIN)
+        sent = (pair for pair in exchange.headers if pair[0] not in SINGLE_USE_HEADERS)
         headers = [*to_upstream(sent, upstream.credential(exchange.route.wire)), *OWN_HEADERS]
         path = exchange.raw_path.removesuffix("/compact") if exchange.route.kind == "compact" else exchange.raw_path
         target = upstream.target(path, exchange.scope.get("query_string", b""))
@@ -117,7 +117,7 @@ class ClientModels:
         model = measured.conversation.document.model
         prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
         known = 0 if usage is None else usage.cache_read_tokens + usage.cache_write_tokens
-        is_cached = usage is not None and known >= MOSTLY * usage.prompt_tokens
+        is_cached = usage is not None and known >= MIN_CACHED_SHARE * usage.prompt_tokens
         return prices.read if is_cached else max(prices.write, 1.0)
 
 
@@ -136,7 +136,7 @@ class ClientModelSummarizer(ModelSummarizer):
         super().__init__(endpoint, clock=clock)
         self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
 
-    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
+    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
         raise SummaryFailed("no_provider", "this summarizer supports asynchronous calls only")
 
     def forget(self) -> None:
@@ -147,17 +147,17 @@ class ClientModelSummarizer(ModelSummarizer):
         try:
             async with asyncio.timeout(call.endpoint.timeout):
                 answer = await self._client.send("POST", self._upstream, self._target, self._headers, data)
-                data = await answer.read(LARGEST)
-            data = await asyncio.to_thread(decode_body, data, encoding_of(answer.headers), LARGEST)
+                data = await answer.read(MAX_RESPONSE_BYTES)
+            data = await asyncio.to_thread(decode_body, data, encoding_of(answer.headers), MAX_RESPONSE_BYTES)
         except TimeoutError:
             raise ModelFailed("timeout", f"{place} did not finish in time") from None
         except UpstreamError as error:
             raise ModelFailed("timeout" if error.timed_out else "network", f"{place} did not answer") from None
         except BodyTooLarge:
-            raise ModelFailed("malformed", f"the response is larger than {LARGEST:,} bytes") from None
+            raise ModelFailed("malformed", f"the response is larger than {MAX_RESPONSE_BYTES:,} bytes") from None
         if answer.status != 200:
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-            raise failure_of(answer.status, told, data, place, self._clock())
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+            raise failure_of(answer.status, headers, data, place, self._clock())
         return await asyncio.to_thread(_read, call.endpoint.dialect, data)
 
 

@@ -18,7 +18,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 from midfold.errors import TranscriptError
-from midfold.gateway.encodings import BodyTooLarge, Hold, decode_request, hold_nothing
+from midfold.gateway.encodings import BodyTooLarge, Hold, decode_request, ignore_size
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import ModelLimits
 from midfold.gateway.prepare import CROWDED, RequestPreparer
@@ -31,10 +31,10 @@ from midfold.transcript.message import Transcript
 from midfold.transcript.splice import message_value, replace_values
 from midfold.transcript.sse import event_bytes
 
-TRIGGER = b"compaction_trigger"
+TRIGGER_TYPE = b"compaction_trigger"
 PACKED = "midfold1."
 """Prefix of the content of our compaction items."""
-EVENTS: Header = (b"content-type", b"text/event-stream; charset=utf-8")
+EVENT_STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def has_compactions(exchange: Exchange) -> bool:
@@ -42,7 +42,7 @@ def has_compactions(exchange: Exchange) -> bool:
     return exchange.route.dialect == "openai-responses" and PACKED.encode() in exchange.body
 
 
-def expand_compactions(body: bytes, most: int, hold: Hold = hold_nothing) -> bytes:
+def expand_compactions(body: bytes, max_bytes: int, hold: Hold = ignore_size) -> bytes:
     """Replace our compaction items in a request by their contents; run it in a thread.
 
     An item that is unreadable or larger than a request may be is not changed. Raises what `hold` raises.
@@ -51,9 +51,9 @@ def expand_compactions(body: bytes, most: int, hold: Hold = hold_nothing) -> byt
         items = elements(entries(body)["input"])
         parts: list[bytes] = []
         for item in items:
-            unpacked = _unpack(item, most, hold) if PACKED.encode() in bytes(item) else None
+            unpacked = _unpack(item, max_bytes, hold) if PACKED.encode() in bytes(item) else None
             parts.append(bytes(item) if unpacked is None else unpacked)
-            most -= len(unpacked or b"")
+            max_bytes -= len(unpacked or b"")
         return replace_values(body, {"input": b"[" + b",".join(filter(None, parts)) + b"]"})
     except (NotJSON, LookupError):
         return body
@@ -63,14 +63,14 @@ def _pack(items: list[Any]) -> str:
     return PACKED + urlsafe_b64encode(zlib.compress(jsonio.encode(items))).decode()
 
 
-def _unpack(item: Any, most: int, hold: Hold) -> bytes | None:
+def _unpack(item: Any, max_bytes: int, hold: Hold) -> bytes | None:
     """Return the items in a compaction item, without the enclosing brackets; None if it is not readable."""
     value = jsonio.decode(item)
     content = value.get("encrypted_content") if isinstance(value, dict) and value.get("type") == "compaction" else None
-    if not isinstance(content, str) or not content.startswith(PACKED) or most <= 0:
+    if not isinstance(content, str) or not content.startswith(PACKED) or max_bytes <= 0:
         return None
     try:
-        data = decode_request(urlsafe_b64decode(content.removeprefix(PACKED)), "deflate", most, hold)
+        data = decode_request(urlsafe_b64decode(content.removeprefix(PACKED)), "deflate", max_bytes, hold)
         return b",".join(bytes(one) for one in elements(data))
     except (TranscriptError, BodyTooLarge, binascii.Error, ValueError):
         return None
@@ -89,7 +89,7 @@ def _is_triggered(exchange: Exchange) -> bool:
     if (
         exchange.route.kind != "generate"
         or exchange.route.dialect != "openai-responses"
-        or TRIGGER not in exchange.body
+        or TRIGGER_TYPE not in exchange.body
     ):
         return False
     return bool(_items_before_trigger(exchange.body))
@@ -100,10 +100,10 @@ def _items_before_trigger(body: bytes) -> list[bytes]:
     try:
         source = entries(body).get("input")
         items = elements(source) if source is not None and first_byte(source) == b"[" else []
-        last = jsonio.decode(items[-1]) if items and TRIGGER in bytes(items[-1]) else None
+        last = jsonio.decode(items[-1]) if items and TRIGGER_TYPE in bytes(items[-1]) else None
     except NotJSON:
         return []
-    is_trigger = isinstance(last, dict) and last.get("type") == TRIGGER.decode()
+    is_trigger = isinstance(last, dict) and last.get("type") == TRIGGER_TYPE.decode()
     return [bytes(item) for item in items[:-1]] if is_trigger else []
 
 
@@ -126,7 +126,7 @@ async def answer_compaction(exchange: Exchange, preparer: RequestPreparer) -> No
     if not is_triggered:
         await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
     elif exchange.peek.is_streaming:
-        await exchange.answer(200, await preparer.in_thread(_events, again, before), [EVENTS])
+        await exchange.answer(200, await preparer.in_thread(_events, again, before), [EVENT_STREAM])
     else:
         whole = await preparer.in_thread(_response, again, before)
         await exchange.answer(200, jsonio.encode(whole))

@@ -18,15 +18,15 @@ from midfold.errors import TranscriptError, UnreadableEncoding
 
 PLAIN = ("", "identity")
 GZIP = ("gzip", "x-gzip")
-MOST_READ = 64_000_000
+MAX_DECODED_BYTES = 64_000_000
 NOT_READABLE = "the body does not match its content-encoding"
-SLICE = 1 << 16
+INPUT_SLICE_BYTES = 1 << 16
 """Bytes of a compressed request that are fed to the decoder at once."""
-PIECE = 1 << 20
+MAX_STEP_BYTES = 1 << 20
 """Maximum bytes that one decoding step returns."""
-ZSTD_SLICE = 256
+ZSTD_SLICE_BYTES = 256
 """Bytes fed to zstd at once, because its decoder takes no output limit: 4 bytes can decode to a block of 128 KB."""
-ZSTD_WINDOW = 1 << 23
+MAX_ZSTD_WINDOW_BYTES = 1 << 23
 """Maximum window size in bytes of zstd as a content encoding (RFC 9659)."""
 MAX_FRAMES = 10_000
 """Maximum gzip members or zstd frames in one body, because each costs time."""
@@ -39,29 +39,29 @@ class BodyTooLarge(Exception):
     """Body that is larger than its limit."""
 
 
-def hold_nothing(size: int) -> None:
+def ignore_size(size: int) -> None:
     pass
 
 
-def decode_body(data: bytes, encoding: str, most: int = MOST_READ) -> bytes:
-    """Return the first `most` bytes of a decoded response; empty if it cannot be decoded."""
+def decode_body(data: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> bytes:
+    """Return the first `max_bytes` bytes of a decoded response; empty if it cannot be decoded."""
     try:
-        return inflating(encoding, most)(data)
+        return inflating(encoding, max_bytes)(data)
     except zlib.error:
         return b""
 
 
-def inflating(encoding: str, most: int = MOST_READ) -> Callable[[bytes], bytes]:
+def inflating(encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> Callable[[bytes], bytes]:
     """Return an incremental decoder of responses; for unknown encodings it returns nothing. Raises zlib.error."""
     if encoding in PLAIN:
         return bytes
     if encoding not in (*GZIP, "deflate"):
         return lambda chunk: b""
     inflate = zlib.decompressobj(15 if encoding == "deflate" else 47)
-    return lambda chunk: inflate.decompress(chunk, most)
+    return lambda chunk: inflate.decompress(chunk, max_bytes)
 
 
-def decode_request(data: bytes, encoding: str, most: int, hold: Hold = hold_nothing) -> bytes:
+def decode_request(data: bytes, encoding: str, max_bytes: int, hold: Hold = ignore_size) -> bytes:
     """Return a decoded request body; run it in a thread.
 
     Calls `hold` with the size of each part as soon as it is decoded, so that decompression bombs stop at the shared
@@ -73,15 +73,15 @@ def decode_request(data: bytes, encoding: str, most: int, hold: Hold = hold_noth
         raise UnreadableEncoding(f"content-encoding {encoding[:40]!r} is not supported; use gzip, deflate, zstd or br")
     pieces: list[bytes] = []
     for piece in _DECODERS[encoding](data):
-        most -= len(piece)
-        if most < 0:
+        max_bytes -= len(piece)
+        if max_bytes < 0:
             raise BodyTooLarge
         hold(len(piece))
         pieces.append(piece)
     return b"".join(pieces)
 
 
-def _slices(data: bytes, size: int = SLICE) -> Iterator[bytes]:
+def _slices(data: bytes, size: int = INPUT_SLICE_BYTES) -> Iterator[bytes]:
     return (data[start : start + size] for start in range(0, len(data), size))
 
 
@@ -101,7 +101,7 @@ def _decode_deflate(data: bytes) -> Iterator[bytes]:
 
 
 def _inflate(data: bytes, bits: int, max_members: int) -> Iterator[bytes]:
-    """Yield at most `PIECE` bytes at a time; ignore data after the member if the format allows only one."""
+    """Yield at most `MAX_STEP_BYTES` bytes at a time; ignore data after the member if the format allows only one."""
     member, left = zlib.decompressobj(bits), max_members - 1
     try:
         for part in _slices(data):
@@ -113,10 +113,10 @@ def _inflate(data: bytes, bits: int, max_members: int) -> Iterator[bytes]:
                     if not left:
                         raise TranscriptError(NOT_READABLE)
                     member, left = zlib.decompressobj(bits), left - 1
-                yield member.decompress(rest, PIECE)
+                yield member.decompress(rest, MAX_STEP_BYTES)
                 rest = member.unconsumed_tail or member.unused_data
         while not member.eof:
-            piece = member.decompress(b"", PIECE)
+            piece = member.decompress(b"", MAX_STEP_BYTES)
             if not piece:
                 raise TranscriptError(NOT_READABLE)
             yield piece
@@ -125,15 +125,15 @@ def _inflate(data: bytes, bits: int, max_members: int) -> Iterator[bytes]:
 
 
 def _decode_zstd(data: bytes) -> Iterator[bytes]:
-    """Yield the content of all frames; a slice of `ZSTD_SLICE` bytes decodes to at most 8 MB."""
+    """Yield the content of all frames; a slice of `ZSTD_SLICE_BYTES` bytes decodes to at most 8 MB."""
     try:
         import zstandard
     except ImportError:
         raise UnreadableEncoding.lacking("zstd") from None
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
     frame, left = decompressor.decompressobj(), MAX_FRAMES
     try:
-        for part in _slices(data, ZSTD_SLICE):
+        for part in _slices(data, ZSTD_SLICE_BYTES):
             rest = part
             while rest:
                 if frame.eof:
@@ -149,7 +149,7 @@ def _decode_zstd(data: bytes) -> Iterator[bytes]:
 
 
 def _decode_br(data: bytes) -> Iterator[bytes]:
-    """Yield at most about `PIECE` bytes at a time; ignore data after the end."""
+    """Yield at most about `MAX_STEP_BYTES` bytes at a time; ignore data after the end."""
     try:
         brotli: Any = import_module("brotli")
     except ImportError:
@@ -157,10 +157,10 @@ def _decode_br(data: bytes) -> Iterator[bytes]:
     reader = brotli.Decompressor()
     try:
         for rest in _slices(data):
-            piece = reader.process(rest, output_buffer_limit=PIECE)
+            piece = reader.process(rest, output_buffer_limit=MAX_STEP_BYTES)
             while piece:
                 yield piece
-                piece = b"" if reader.is_finished() else reader.process(b"", output_buffer_limit=PIECE)
+                piece = b"" if reader.is_finished() else reader.process(b"", output_buffer_limit=MAX_STEP_BYTES)
             if reader.is_finished():
                 return
     except (brotli.error, TypeError):

@@ -51,12 +51,12 @@ class Owner:
     def id(self) -> str:
         """Return the id of the owner in this process. Do not store it: it differs in every process."""
         if not self._id:
-            self._id = blake2b(self._whole, key=_SECRET, digest_size=16).hexdigest()
+            self._id = blake2b(self._identity, key=_SECRET, digest_size=16).hexdigest()
         return self._id
 
     def bind(self, *parts: bytes) -> str:
         """Return a name for a record of this owner: the same in every process, and no other owner can derive it."""
-        named = blake2b(key=sha256(self._whole).digest(), digest_size=20)
+        named = blake2b(key=sha256(self._identity).digest(), digest_size=20)
         for part in parts:
             named.update(len(part).to_bytes(8, "big") + part)
         return named.hexdigest()
@@ -67,25 +67,25 @@ class Owner:
         return self.name or (f"client-{self.bind(b'sessions')[:SPACE_DIGITS]}" if self._credential else "")
 
     @property
-    def _whole(self) -> bytes:
+    def _identity(self) -> bytes:
         return b"key\0" + self.name.encode() if self.name else b"credential\0" + self._credential
 
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 """Owner of requests without a credential."""
 
 
 def owner_of(headers: Iterable[tuple[bytes, bytes]]) -> Owner:
     """Return the owner of the credential that a client sends to its provider."""
     shown = [name + b":" + value for name, value in headers if name in CREDENTIALS]
-    return Owner(credential=b"\0".join(sorted(shown))) if shown else NOBODY
+    return Owner(credential=b"\0".join(sorted(shown))) if shown else NO_OWNER
 
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-LARGEST_KEPT = 1_000_000
-FULL = "the gateway has reached its memory limit for unfinished requests; try again"
+MAX_BUFFERED_BYTES = 1_000_000
+GATEWAY_FULL = "the gateway has reached its memory limit for unfinished requests; try again"
 JSON: Raw = (b"content-type", b"application/json")
 
 
@@ -100,7 +100,7 @@ class HeldBytes:
         """Add bytes; raise GatewayFull if they exceed the limit."""
         with self._lock:
             if self.total + size > self.limit:
-                raise GatewayFull(FULL)
+                raise GatewayFull(GATEWAY_FULL)
             self.total += size
 
     def add(self, size: int) -> None:
@@ -199,7 +199,7 @@ class Exchange:
             return self.route.wire
         return "anthropic" if any(name == b"anthropic-version" for name, _ in self.headers) else None
 
-    async def read(self, most: int) -> None:
+    async def read(self, max_bytes: int) -> None:
         """Read the whole body."""
         message = await self.receive()
         pieces: list[bytes] = []
@@ -209,7 +209,7 @@ class Exchange:
                 raise ClientGone
             piece = message.get("body", b"")
             size += len(piece)
-            if size > most:
+            if size > max_bytes:
                 raise TooLarge
             if not message.get("more_body", False):
                 self.body = b"".join([*pieces, piece]) if pieces else piece
@@ -225,7 +225,7 @@ class Exchange:
             return False
         lengths = [value for name, value in self.headers if name == b"content-length"]
         chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        return chunked or any(value.isdigit() and int(value) > LARGEST_KEPT for value in lengths)
+        return chunked or any(value.isdigit() and int(value) > MAX_BUFFERED_BYTES for value in lengths)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives."""
@@ -246,7 +246,7 @@ class Exchange:
         account = self.account
         account.status = status
         account.first_byte = time.perf_counter() - self.started
-        told = [*headers, (b"x-midfold-action", account.action.encode("latin-1", "replace"))]
+        sent = [*headers, (b"x-midfold-action", account.action.encode("latin-1", "replace"))]
         for name, value in (
             (b"x-midfold-reason", account.reason or None),
             (b"x-midfold-session", account.session),
@@ -257,8 +257,8 @@ class Exchange:
             (b"x-midfold-hidden-tokens", account.hidden.prompt_tokens + account.hidden.output_tokens or None),
         ):
             if value is not None:
-                told.append((name, str(value).encode("latin-1", "replace")))
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+                sent.append((name, str(value).encode("latin-1", "replace")))
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         self.account.sent += len(chunk)

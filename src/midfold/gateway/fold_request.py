@@ -45,9 +45,9 @@ from midfold.transcript.tokens import Count
 
 _log = logging.getLogger("midfold.gateway")
 
-MOST_SETUPS = 1_000
+MAX_SETUPS = 1_000
 NOTHING = Count(0, "estimated")
-PREPARING = "\npreparation"
+PREPARATION_SUFFIX = "\npreparation"
 """Suffix of a session's name for the lease of its preparation. No session name can end with it."""
 
 
@@ -94,8 +94,8 @@ class HistoryFolder:
         self.store, self.policy = sessions.store, policy
         self._given = sessions
         self._sessions: dict[float, Sessions] = {}
-        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MOST_SETUPS)
-        self._logged: LRU[str, bool] = LRU(MOST_SETUPS)
+        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MAX_SETUPS)
+        self._logged: LRU[str, bool] = LRU(MAX_SETUPS)
 
     def _sessions_at(self, ratio: float) -> Sessions:
         """Return the sessions with the settings for a trigger ratio; 0 means the configured mode."""
@@ -134,9 +134,9 @@ class HistoryFolder:
         self._log_faults(decision.fault)
         return decision
 
-    def _log_faults(self, *told: str) -> None:
+    def _log_faults(self, *texts: str) -> None:
         """Log faults of an engine, each text once."""
-        for text in told:
+        for text in texts:
             if text.startswith(ENGINE_FAILED) and self._logged.get(text) is None:
                 self._logged.put(text, True)
                 _log.error(text)
@@ -223,7 +223,7 @@ class HistoryFolder:
     @contextmanager
     def _preparing(self, name: str) -> Iterator[None]:
         """Hold the lease of a preparation across gateways, and delete it afterwards."""
-        leases, key = self.store.leases, name + PREPARING
+        leases, key = self.store.leases, name + PREPARATION_SUFFIX
         try:
             with hold_lease(leases, key, ttl=leases.ttl) as got:
                 if got is None:

@@ -35,7 +35,7 @@ from midfold.transcript.message import CALL, RESULT, Message, Transcript, plain
 from midfold.transcript.replies import ModelAnswer, result_messages
 from midfold.transcript.splice import replace_values
 
-MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
+MAX_RECORDS, MAX_RECORD_BYTES = 20_000, 24_000_000
 """Maximum records in memory, and their bytes."""
 THINKING = ("thinking", "redacted_thinking")
 
@@ -151,7 +151,7 @@ class OfferMemory:
 
     def __init__(self, store: SqlStore) -> None:
         self._turns = store.hidden_turns
-        self._known: LRU[tuple[str, str], bytes] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=len)
+        self._known: LRU[tuple[str, str], bytes] = LRU(MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=len)
 
     def find(self, owner: Owner, conversation: ClientHistory) -> bytes:
         """Return the definitions that a conversation was offered first; empty if there are none."""
@@ -185,7 +185,9 @@ class HiddenTurnMemory:
     def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
         self._turns = store.hidden_turns
         self._redactor = redactor
-        self._known: LRU[bytes, tuple[Record, int]] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: one[1])
+        self._known: LRU[bytes, tuple[Record, int]] = LRU(
+            MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=lambda one: one[1]
+        )
 
     def put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
         """Return the conversation with its hidden turns inserted; the same object if it has none."""
@@ -252,7 +254,7 @@ class ContinuationMemory:
         self._turns = store.hidden_turns
         self._redactor = redactor
         self._known: LRU[tuple[str, str], Continuation] = LRU(
-            MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: sum(memoryview(raw).nbytes for raw in one.owed)
+            MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=lambda one: sum(memoryview(raw).nbytes for raw in one.owed)
         )
 
     def find_in_memory(self, owner: Owner, response: str) -> Continuation | None:

@@ -256,4 +256,4 @@ def test_a_hash_that_is_none_names_its_place() -> None:
 def test_keys_do_not_repeat_and_no_keys_are_false() -> None:
     assert len({new_key() for _ in range(50)}) == 50
     assert not GatewayKeys({})
-    assert GatewayKeys({}).who("anything") is None
+    assert GatewayKeys({}).find_name("anything") is None
