@@ -429,7 +429,7 @@ def _planned_places(request: _Request) -> Iterator[MarkerPlace]:
     if request.tools and request.carries(TOOLS) and system is not None:
         yield MarkerPlace(TOOLS, "tools", "the tools survive a changed system prompt")
     yield from back
-    yield from _further_back(request, previous)
+    yield from _earlier_points(request, previous)
 
 
 def _previous_end(messages: Transcript) -> int:
@@ -450,7 +450,7 @@ def _handoff(messages: Transcript) -> int | None:
     )
 
 
-def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
+def _earlier_points(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
     """Yield points less than the lookback apart before the previous request, for clients that skipped turns."""
     index = start
     for _ in range(MOST_MARKERS):
@@ -564,19 +564,19 @@ def default_hints(
 ) -> tuple[PromptCacheHint, ...]:
     """Return hints for the ends of stable prefixes, for the given or the likely provider."""
     provider = provider or likely_provider(dialect, model)
-    nameless = model is None and (not provider or dialect == "anthropic")
+    is_unnamed = model is None and (not provider or dialect == "anthropic")
     is_any_host = not provider and (model is None or is_claude(model))
     return plan(
         messages,
         tools,
         system=system,
         provider=provider,
-        model=ANY_CLAUDE if nameless else model,
+        model=ANY_CLAUDE if is_unnamed else model,
         ttl=ttl,
         strategy=strategy,
         dialect=dialect,
         setting="on" if is_any_host and setting == "auto" else setting,
-        models=ANY_CLAUDE_OVERRIDES if nameless else models,
+        models=ANY_CLAUDE_OVERRIDES if is_unnamed else models,
         session_id=session_id,
     )
 

@@ -213,15 +213,19 @@ def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
         SYSTEM: plain(body.get("system")),
         **{index: _content(message.wire) for index, message in enumerate(document.messages)},
     }
-    own = sum(_points(blocks) for blocks in lists.values())
-    possible = [index for index in sorted(set(positions)) if not _points(lists.get(index)) and _last(lists.get(index))]
+    own = sum(_count_cache_points(blocks) for blocks in lists.values())
+    possible = [
+        index
+        for index in sorted(set(positions))
+        if not _count_cache_points(lists.get(index)) and _cacheable_block_count(lists.get(index))
+    ]
     chosen = possible[-(MOST_MARKERS - own) :] if own < MOST_MARKERS else []
     if not chosen:
         return document.source
     messages: dict[int, Any] = {}
     fields: dict[str, Any] = {}
     for index in chosen:
-        place = _last(lists[index]) - 1
+        place = _cacheable_block_count(lists[index]) - 1
         if index == SYSTEM:
             fields["system"] = with_items_after(body["system"], {place: CACHE_POINT})
         elif index == TOOLS:
@@ -240,22 +244,24 @@ def _content(wire: Any) -> Any:
     return value.get("content") if isinstance(value, Mapping) else None
 
 
-def _points(blocks: Any) -> int:
+def _count_cache_points(blocks: Any) -> int:
     return sum(isinstance(block, Mapping) and "cachePoint" in block for block in blocks or ())
 
 
-def _last(blocks: Any) -> int:
+def _cacheable_block_count(blocks: Any) -> int:
     """Return the number of blocks up to the last one that a cache point can follow; 0 if there is none."""
     if not isinstance(blocks, list | tuple):
         return 0
     for count in range(len(blocks), 0, -1):
         block = blocks[count - 1]
-        if isinstance(block, Mapping) and (block.get("toolSpec") or any(_is_full(block, name) for name in CARRIERS)):
+        if isinstance(block, Mapping) and (
+            block.get("toolSpec") or any(_has_content(block, name) for name in CARRIERS)
+        ):
             return count
     return 0
 
 
-def _is_full(block: Mapping[str, Any], name: str) -> bool:
+def _has_content(block: Mapping[str, Any], name: str) -> bool:
     value = block.get(name)
     return bool(value.strip()) if isinstance(value, str) else value is not None
 
@@ -312,9 +318,9 @@ def system_carrier(system: Message) -> int | None:
     """Return the same for a separate system prompt. The note of a first compaction comes after the breakpoint."""
     parts = system.parts
     places = range(len(parts) - 1, -1, -1)
-    said = [place for place in places if _is_markable_text(parts[place])]
-    lasting = [place for place in said if getattr(parts[place], "text", "") != SYSTEM_NOTE]
-    return next(iter(lasting or said), None)
+    markable = [place for place in places if _is_markable_text(parts[place])]
+    lasting = [place for place in markable if getattr(parts[place], "text", "") != SYSTEM_NOTE]
+    return next(iter(lasting or markable), None)
 
 
 def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
@@ -438,7 +444,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
         hint for index, hint in sorted(known.items()) if index not in own and _place(document, hint) is not None
     ]
     taken = sum(len(markers) for markers in own.values()) + (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
-    free = MOST_MARKERS - taken - _automatic(document)
+    free = MOST_MARKERS - taken - _count_request_markers(document)
     kept = possible[-free:] if free > 0 else []
     lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}
     return [msgspec.structs.replace(hint, ttl=_fit_ttl(hint, ttl or hint.ttl, lifetimes)) for hint in kept]
@@ -459,7 +465,7 @@ def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
     return found
 
 
-def _automatic(document: Document) -> int:
+def _count_request_markers(document: Document) -> int:
     """Return 1 if the request itself has a marker, which is a breakpoint at its end."""
     return int(document.setting(MARKERS[0]) is not None)
 
@@ -494,17 +500,17 @@ def _with_marker(document: Document, hint: PromptCacheHint) -> Any:
         tools = (document.body or {})["tools"]
         return with_item(tools, place, with_field(items(tools)[place], field, marker))
     if hint.message_index == SYSTEM:
-        return _on_block((document.body or {})[str(document.dialect.system_key)], place, field, marker, "text")
+        return _mark_block((document.body or {})[str(document.dialect.system_key)], place, field, marker, "text")
     message = document.messages[hint.message_index]
     wire = value_of(message, document.dialect)
     if is_text(wire):
         wire = as_message(wire)
     name = "content" if hint.layout == "anthropic" else _content_name(message)
     text_type = _text_type(document, message)
-    return with_field(wire, name, _on_block(field_of(wire, name), place, field, marker, text_type))
+    return with_field(wire, name, _mark_block(field_of(wire, name), place, field, marker, text_type))
 
 
-def _on_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
+def _mark_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
     if is_text(content):
         return block_with_marker(content, text_type, field, marker)
     return with_item(content, place, with_field(items(content)[place], field, marker))

@@ -102,7 +102,7 @@ def _sort_keys(value: Any) -> Any:
 # 3. Everything after the first difference is written again; the cost is what reading it would have saved.
 
 
-Who = Literal["none", "client", "compaction", "digest", "tool list", "model"]
+Cause = Literal["none", "client", "compaction", "digest", "tool list", "model"]
 SETTINGS = ("tool_choice", "thinking", "reasoning", "reasoning_effort")
 
 
@@ -116,7 +116,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     byte: int = 0
     """Byte offset in the block's JSON without markers."""
     what: str = ""
-    who: Who = "none"
+    who: Cause = "none"
     shared_tokens: int = 0
     lost_tokens: int = 0
     """Tokens of the first request after the difference, which can no longer be read."""
@@ -178,7 +178,7 @@ def _difference(
         field=field,
         byte=byte,
         what=_describe_change(before, after, *counts),
-        who=_who(before, after),
+        who=_cause(before, after),
         shared_tokens=sizes.shared,
         lost_tokens=sizes.old - sizes.shared,
         rewritten_tokens=sizes.new - sizes.shared,
@@ -237,7 +237,7 @@ def _path(old: Any, new: Any, path: str) -> str:
     return path
 
 
-def _who(before: _Block, after: _Block | None) -> Who:
+def _cause(before: _Block, after: _Block | None) -> Cause:
     kind = before.name.partition("[")[0]
     if kind == "model":
         return "model"

@@ -27,7 +27,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from midfold.errors import ConfigError
-from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, readable_by
+from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, with_cors_headers
 from midfold.gateway.exchange import GATEWAY_FULL, HeldBytes, Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
@@ -268,7 +268,7 @@ class Admission:
             if page is not None and is_preflight(scope["method"], scope["headers"]):
                 await answer_preflight(page, scope["headers"], send)
                 return
-            send = send if page is None else readable_by(page, send)
+            send = send if page is None else with_cors_headers(page, send)
             await self._admit(scope, receive, send, body)
         except AdmissionRefused as refused:
             body.pieces.clear()

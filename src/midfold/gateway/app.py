@@ -93,7 +93,7 @@ async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
     await exchange.answer(200, msgspec.json.encode({"input_tokens": measured.size.tokens}))
 
 
-def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
+def is_model_list(exchange: Exchange, upstreams: Upstreams) -> bool:
     """Return whether the request lists models and several upstreams are configured."""
     return exchange.method == "GET" and exchange.path in MODELS and len(_listing_upstreams(upstreams)) > 1
 
@@ -103,7 +103,7 @@ def _listing_upstreams(upstreams: Upstreams) -> list[Upstream]:
     return [upstream for upstream in known if upstream is upstreams.default or upstream.key is not None]
 
 
-async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> None:
+async def answer_model_list(exchange: Exchange, upstreams: Upstreams, client: Client) -> None:
     """Answer with the models of all upstreams, omitting those that fail."""
 
     async def one(upstream: Upstream) -> list[Any]:
@@ -291,8 +291,8 @@ class Gateway:
         if is_compacted_here(exchange, self.preparer):
             await answer_compaction(exchange, self.preparer)
             return
-        if lists_models(exchange, self.upstreams):
-            await models(exchange, self.upstreams, self.client)
+        if is_model_list(exchange, self.upstreams):
+            await answer_model_list(exchange, self.upstreams, self.client)
             return
         await self.turns.read(exchange)
         if self.recall is not None:

@@ -42,7 +42,7 @@ class AdmissionRefused(Exception):
         self.status = status
 
 
-def words_of(text: str | None) -> list[str]:
+def split_list(text: str | None) -> list[str]:
     """Return the items of a comma-separated setting, in lower case."""
     return [word.strip().lower() for word in (text or "").split(",") if word.strip()]
 
@@ -57,8 +57,8 @@ class Browsers:
     @classmethod
     def of(cls, config: Config) -> Browsers:
         settings = config.gateway
-        hosts = [settings.host.lower(), *words_of(settings.hosts)]
-        return cls(keyed=bool(config.keys), hosts=hosts, origins=words_of(settings.origins))
+        hosts = [settings.host.lower(), *split_list(settings.hosts)]
+        return cls(keyed=bool(config.keys), hosts=hosts, origins=split_list(settings.origins))
 
     def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
         """Return the foreign origin that may read the response, None if there is none. Raises AdmissionRefused."""
@@ -112,7 +112,7 @@ async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send)
     await send({"type": "http.response.body", "body": b""})
 
 
-def readable_by(origin: bytes, send: Send) -> Send:
+def with_cors_headers(origin: bytes, send: Send) -> Send:
     """Return a `send` that adds CORS headers for this origin to responses."""
 
     async def sending(event: MutableMapping[str, Any]) -> None:

@@ -178,14 +178,14 @@ class ClientSummaries:
         found = self._found.get(key)
         if found is None:
             found = self._look_up(owner, [self._name(owner, line) for line in _lines(text)])
-            if found is None and (found := self._with_newest(owner, talk)) is not None:
+            if found is None and (found := self._find_by_newest(owner, talk)) is not None:
                 with suppress(MidfoldError):
                     self.keep(owner, self.remember(owner, text, found), found)
             if found is not None:
                 self._found.put(key, found)
         return found
 
-    def _with_newest(self, owner: Owner, talk: Transcript) -> SummaryLink | None:
+    def _find_by_newest(self, owner: Owner, talk: Transcript) -> SummaryLink | None:
         kept = (self._newest.get((owner.id, one.digest)) for one in reversed(talk[:MAX_OPENING_MESSAGES]))
         return next(filter(None, kept), None)
 

@@ -147,7 +147,7 @@ def _measure(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits)
 def _compaction(measured: MeasuredRequest, before: int) -> bytes:
     """Return the response to `/v1/responses/compact`; run it in a thread."""
     value = {
-        "id": f"cmp_{_digits(measured)}",
+        "id": f"cmp_{_short_id(measured)}",
         "object": "response.compaction",
         "created_at": int(time.time()),
         "output": _items(measured.view, measured.conversation),
@@ -176,12 +176,12 @@ def _response(measured: MeasuredRequest, before: int) -> dict[str, Any]:
     """Return the response to a trigger, with one item."""
     packed = _pack(_items(measured.view, measured.conversation))
     return {
-        "id": f"resp_{_digits(measured)}",
+        "id": f"resp_{_short_id(measured)}",
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
         "model": measured.conversation.document.model,
-        "output": [{"type": "compaction", "id": f"cmp_{_digits(measured)}", "encrypted_content": packed}],
+        "output": [{"type": "compaction", "id": f"cmp_{_short_id(measured)}", "encrypted_content": packed}],
         "error": None,
         "incomplete_details": None,
         "instructions": None,
@@ -193,7 +193,7 @@ def _response(measured: MeasuredRequest, before: int) -> dict[str, Any]:
     }
 
 
-def _digits(measured: MeasuredRequest) -> str:
+def _short_id(measured: MeasuredRequest) -> str:
     return measured.conversation.chains[-1].hex()[:24]
 
 

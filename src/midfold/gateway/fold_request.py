@@ -92,14 +92,14 @@ class HistoryFolder:
 
     def __init__(self, sessions: Sessions, policy: Policy) -> None:
         self.store, self.policy = sessions.store, policy
-        self._given = sessions
+        self._base_sessions = sessions
         self._sessions: dict[float, Sessions] = {}
         self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MAX_SETUPS)
         self._logged: LRU[str, bool] = LRU(MAX_SETUPS)
 
     def _sessions_at(self, ratio: float) -> Sessions:
         """Return the sessions with the settings for a trigger ratio; 0 means the configured mode."""
-        given = self._given
+        given = self._base_sessions
         if ratio not in self._sessions:
             self._sessions[ratio] = Sessions(
                 given.store,
@@ -215,13 +215,13 @@ class HistoryFolder:
     def _under_lease(
         self, name: str, made: Preparation[PreparedFold]
     ) -> Generator[Question, SummaryAnswer, PreparedFold]:
-        with self._preparing(name):
+        with self._preparation_lease(name):
             ready = yield from made.steps
         # Drop the prefix builder: it holds the client's bytes and is no longer needed.
         return ready._replace(request=msgspec.structs.replace(ready.request, cached_prefix=None))
 
     @contextmanager
-    def _preparing(self, name: str) -> Iterator[None]:
+    def _preparation_lease(self, name: str) -> Iterator[None]:
         """Hold the lease of a preparation across gateways, and delete it afterwards."""
         leases, key = self.store.leases, name + PREPARATION_SUFFIX
         try:

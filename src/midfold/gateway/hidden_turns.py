@@ -72,13 +72,15 @@ class BesideCalls(msgspec.Struct, frozen=True):
         """
         if not later:
             return []
-        placed = {"input": self._among_items, "messages": self._in_turn}[dialect.list_key](later, dialect)
+        placed = {"input": self._insert_into_items, "messages": self._insert_into_turn}[dialect.list_key](
+            later, dialect
+        )
         if placed is None:
-            placed = (self._own_turn(dialect), 0)
+            placed = (self._as_separate_turn(dialect), 0)
         raws, taken = placed
         return [*(Message.over(raw, dialect.read) for raw in raws), *later[taken:]]
 
-    def _among_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+    def _insert_into_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
         """Return items up to the first result of the client's calls, and the number of client items they replace."""
         for place, message in enumerate(later):
             if message.role == "user":
@@ -87,7 +89,7 @@ class BesideCalls(msgspec.Struct, frozen=True):
                 return [*map(_raw, later[:place]), *self.calls, *self.results], place
         return None
 
-    def _in_turn(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+    def _insert_into_turn(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
         """Return the turn with the calls and the results after it; None if the client did not record any calls."""
         turn = later[0]
         if turn.role != "assistant" or not turn.kinds & CALL:
@@ -99,7 +101,7 @@ class BesideCalls(msgspec.Struct, frozen=True):
         called = _append_to(_raw(turn), "content", self.calls)
         return [called, _append_to(_raw(later[1]), "content", self.results, first=True)], 2
 
-    def _own_turn(self, dialect: type[Dialect]) -> list[Raw]:
+    def _as_separate_turn(self, dialect: type[Dialect]) -> list[Raw]:
         """Return the calls as a separate turn, and their results."""
         if dialect.list_key == "input":
             # An item with an id must follow its reasoning item, which the client did not keep.
@@ -338,15 +340,15 @@ def without_hidden(
 
 def _content_without(content: Any, raw: Raw | None, seen: Sequence[ShownPart]) -> bytes | None:
     """Return the remaining content as JSON; None if it does not begin with the shown parts or has nothing else."""
-    said = [one for one in seen if one.kind == "text"]
-    prefix = "".join(one.text for one in said)
+    texts = [one for one in seen if one.kind == "text"]
+    prefix = "".join(one.text for one in texts)
     if isinstance(content, str):
         begins = prefix and content.startswith(prefix) and len(content) > len(prefix)
         return jsonio.encode(content[len(prefix) :]) if begins else None
     if not isinstance(content, list) or raw is None:
         return None
     blocks = elements(raw)
-    for expected in (seen, said):
+    for expected in (seen, texts):
         if expected and len(content) > len(expected) and all(map(_is_same, content, expected)):
             return b"[" + b",".join(bytes(block) for block in blocks[len(expected) :]) + b"]"
     first = content[0].get("text") if content and isinstance(content[0], Mapping) else None
