@@ -58,16 +58,24 @@ EXPIRING_SHARE = 0.9
 
 
 MAX_REGRET_SHARE = 0.045
+"""Maximum cost of a warm rewrite, as a share of the session's cost so far."""
 COLD_FROM = 30_000
-CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
-"""Shares of the threshold from which cheap moments are used: with `cheapest`, and automatically."""
+"""Minimum prompt tokens of a compaction on a cold cache."""
+CHEAP_FROM = 0.4
+"""Share of the threshold from which cheap moments are used with `cheapest`."""
+AUTO_FROM = SOFT_RATIO
+"""Share of the threshold from which cheap moments are used automatically."""
 LANDING = 0.15
 """Target of a compaction with `cheapest`, as a share of the threshold less the fixed tokens."""
-MIN_TARGET_TOKENS, AUTO_MIN_TARGET_TOKENS, MAX_TARGET_SHARE = 6_000, 12_000, 0.7
-"""Minimum target of a scheduled compaction in tokens (with `cheapest`, and automatically), and its maximum share of a
-small threshold. Smaller views kept fewer of the facts that recorded sessions needed later
-(bench/results/schedule.json).
+MIN_TARGET_TOKENS = 6_000
+"""Minimum target of a compaction with `cheapest`, in tokens.
+
+Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json).
 """
+AUTO_MIN_TARGET_TOKENS = 12_000
+"""Minimum target of an automatic compaction, in tokens."""
+MAX_TARGET_SHARE = 0.7
+"""Maximum share of a small threshold that the minimum target may take."""
 PATIENCE = 4.0
 """Minimum cost already paid for carrying the fold before a warm rewrite, as a multiple of the rewrite's cost."""
 

@@ -32,14 +32,17 @@ from midfold.gateway.request_size import MeasuredRequest
 from midfold.model.run import InThread
 from midfold.session.conversation import PreparedFold
 
-MAX_TASKS, MAX_TASKS_PER_OWNER = 16, 4
-MAX_BYTES, MAX_BYTES_PER_OWNER = 128_000_000, 32_000_000
-"""Maximum bytes of requests with a prepared or pending fold, in total and per owner."""
+MAX_TASKS = 16
+MAX_TASKS_PER_OWNER = 4
+MAX_BYTES = 128_000_000
+"""Maximum bytes of requests with a pending or ready fold."""
+MAX_BYTES_PER_OWNER = 32_000_000
 MAX_CALLS = 10
 """Timeout of a fold with a separate summary model, as a multiple of the timeout of one call: long histories are
 summarized in several calls.
 """
 WORTH_ANOTHER_TRY = 1.05
+"""Growth of a request, as a ratio, after which a fold that was not worth it is tried again."""
 REST = 30.0
 """Seconds before a conversation that was not worth folding and has not grown is tried again, and before another branch
 of a conversation may replace its preparation.

@@ -35,8 +35,10 @@ from midfold.transcript.message import CALL, RESULT, Message, Transcript, plain
 from midfold.transcript.replies import ModelAnswer, result_messages
 from midfold.transcript.splice import replace_values
 
-MAX_RECORDS, MAX_RECORD_BYTES = 20_000, 24_000_000
-"""Maximum records in memory, and their bytes."""
+MAX_RECORDS = 20_000
+"""Maximum records in memory."""
+MAX_RECORD_BYTES = 24_000_000
+"""Maximum bytes of the records in memory."""
 THINKING = ("thinking", "redacted_thinking")
 
 
