@@ -44,7 +44,7 @@ def greeting(folder: Path, *options: str) -> str:
         (("--upstream", "https://openrouter.ai/api"), "💾 Prompt caching: ENABLED (Claude via OpenRouter, 5m TTL)"),
         (
             ("--upstream", "https://api.openai.com"),
-            "💾 Prompt caching: AUTOMATIC (OpenAI caches its models by itself)",
+            "💾 Prompt caching: AUTOMATIC (OpenAI caches its models automatically)",
         ),
         (("--upstream", "http://127.0.0.1:9"), "💾 Prompt caching: ENABLED (Claude via 127.0.0.1:9, 5m TTL)"),
         (

@@ -222,8 +222,8 @@ def test_a_gateway_that_ends_cancels_what_it_prepares_and_gives_the_lease_back(t
 
 
 def test_tasks_are_bounded_for_each_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "MOST_TASKS_OF_OWNER", 2)
-    monkeypatch.setattr(ahead, "MOST_TASKS", 3)
+    monkeypatch.setattr(ahead, "MAX_TASKS_PER_OWNER", 2)
+    monkeypatch.setattr(ahead, "MAX_TASKS", 3)
     with gateways(openai_json(SUMMARY).slow(30)) as (gateway, _, writer):
         for number in range(4):
             told = [user(f"Story {number}"), *story(NEARLY)[1:]]
@@ -239,7 +239,7 @@ def test_tasks_are_bounded_for_each_owner(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_ready_and_not_used_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(json.dumps(body("chat", story(NEARLY))))
-    monkeypatch.setattr(ahead, "MOST_BYTES_OF_OWNER", int(size * 2.5))
+    monkeypatch.setattr(ahead, "MAX_BYTES_PER_OWNER", int(size * 2.5))
     with gateways(openai_json(SUMMARY)) as (gateway, _, writer):
         for number in range(4):
             told = [user(f"Story {number}"), *story(NEARLY)[1:]]

@@ -222,7 +222,7 @@ def test_cache_hints_are_planned_and_can_be_written() -> None:
     hints = result.cache_hints
     last = len(result.transcript) - 1
     assert hints[0].placement == "system"
-    assert hints[-1].message_index == last and hints[-1].reason.startswith("the end")
+    assert hints[-1].message_index == last and hints[-1].reason.startswith("end of the request")
     assert any("handoff" in hint.reason for hint in hints)
     from midfold.cache.markers import mark
 
@@ -233,9 +233,9 @@ def test_cache_hints_are_planned_and_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "reasons"),
     [
-        (None, {}, {"the end: the next request reads it"}),
+        (None, {}, {"end of the request: the next request reads it"}),
         (None, {"strategy": "system_and_3"}, {"system prompt", "rolling window"}),
-        ("claude-sonnet-4-5", {}, {"the end: the next request reads it"}),
+        ("claude-sonnet-4-5", {}, {"end of the request: the next request reads it"}),
         ("claude-sonnet-4-5", {"enabled": "off"}, set()),
         ("deepseek-chat", {}, set()),
         ("gpt-4o", {}, {"requests with the same instructions and tools go to the same machine"}),

@@ -1,7 +1,7 @@
-"""Prompt caching: where stable prefixes end. Separate from compaction: it describes, it never edits.
+"""Prompt caching: find the ends of stable prefixes and mark them. Independent of compaction; `plan` never edits.
 
 hints = cache.plan_document(document, provider="anthropic")     # where breakpoints belong, and why
-cache.markers.mark(document, hints)                             # the request, with markers in its provider's own way
+cache.markers.mark(document, hints)                             # the request with markers in its provider's format
 """
 
 from midfold.cache.breakpoints import (

@@ -1,12 +1,14 @@
-"""Where the four breakpoints of a request save most.
+"""Place the four cache breakpoints of a request where they save most.
 
-Rules of this file:
-1. The end of the request is always worth one: the next request reads what it wrote.
-2. A breakpoint finds what earlier requests wrote at most `LOOKBACK` blocks before it. The previous request ended before
-   the model's last turn; if that is too far back, the second breakpoint stands there.
-3. Then, as far as there are slots: the end of the system prompt, the handoff of the last compaction (later digests
-   change only what stands behind it), the tools alone (they outlive a changed system prompt), and further points back.
-4. A prefix below the model's minimum is not cached, so it is not marked. The client's own markers take slots.
+In order of precedence:
+
+1. The end of the request: the next request reads what it wrote.
+2. The end of the previous request, which ended before the model's last turn, if it is more than `LOOKBACK` blocks
+   back: a breakpoint finds only what was written within that distance.
+3. The end of the system prompt, the handoff of the last compaction (later digests change only what follows it), the
+   tools (they survive a changed system prompt), and points further back.
+
+A prefix below the model's minimum is not cached, so it is not marked. The client's own markers use up slots.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from midfold.cache.markers import (
-    IMPLICIT,
+    IMPLICIT_BREAKPOINTS,
     MARKERS,
     MOST_MARKERS,
     SYSTEM,
@@ -46,26 +48,25 @@ from midfold.transcript.document import Document
 from midfold.transcript.message import Message, Tool, Transcript, plain
 from midfold.transcript.tokens import Meter
 
-# Who caches what, and how it is asked for. Facts of November 2026, as a table.
+# Caching by provider, as of November 2026.
 #
-# Rules:
-# 1. Claude models are recognised by name, and marked on the hosts that take markers: both are required. Another model
-#    is marked where the client marks it.
-# 2. Hosts that cache by themselves are left alone: no marker, and at most a key that keeps a session on one machine.
-# 3. `auto` marks where it is known to help; `on` wherever a layout exists; `off` never.
+# 1. Claude models, recognised by name, are marked on hosts that accept markers. Other models are marked only if the
+#    client marks them.
+# 2. Hosts that cache automatically get no markers, and at most a key that keeps a session on one machine.
+# 3. `auto` marks where it is known to help, `on` wherever a layout exists, `off` never.
 
 
 Setting = Literal["auto", "on", "off"]
 
 
 class Host(NamedTuple):
-    """One provider: what people call it, in what dialects it takes Anthropic's markers, and its addresses."""
+    """Provider: its title, the dialects in which it accepts Anthropic's markers, and its host names."""
 
     title: str
     envelope: bool = False
-    """In OpenAI's."""
+    """True if it accepts markers in OpenAI-style requests."""
     native: bool = False
-    """In Anthropic's own."""
+    """True if it accepts markers in Anthropic-style requests."""
     addresses: tuple[str, ...] = ()
 
 
@@ -93,18 +94,18 @@ _EXPLICIT = re.compile(r"^(?:openai/)?gpt-(?:5-(?:[6-9]|\d\d)|[6-9]|\d\d)(?!\d)"
 
 
 def is_claude(model: str | None) -> bool:
-    """Whether a model is Claude, by its name; "qwen3-14b-claude-4.5-distill" is not."""
+    """Return whether a model is Claude by its name; "qwen3-14b-claude-4.5-distill" is not."""
     name = canonical(model or "")
     return bool(_CLAUDE.search(name)) and not _DISTILLED.search(name.rpartition("/")[2])
 
 
 def has_explicit_breakpoints(model: str | None) -> bool:
-    """OpenAI's models from 5.6 on."""
+    """Return whether this is an OpenAI model from 5.6 on, which takes explicit breakpoints."""
     return bool(_EXPLICIT.match(canonical(model or "")))
 
 
 def provider_of(base_url: str) -> str:
-    """The provider behind an address; an empty string for one that nobody knows."""
+    """Return the provider behind a base URL; empty if it is unknown."""
     host = base_url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
     for name, known in HOSTS.items():
         if any(host == address or host.endswith(f".{address}") for address in known.addresses):
@@ -115,9 +116,9 @@ def provider_of(base_url: str) -> str:
 def layout_for(
     provider: str, model: str | None, dialect: str, setting: Setting = "auto", *, is_marked: bool = False
 ) -> Layout | None:
-    """Return how markers are written for this model on this host, or None where none belongs.
+    """Return the layout of markers for this model on this host, or None if it gets no markers.
 
-    `is_marked` says that the client marks the request itself: then the host takes markers, whatever the model's name.
+    `is_marked` says that the client marks the request, so that the host accepts markers whatever the model's name.
     """
     if setting == "off":
         return None
@@ -146,12 +147,12 @@ def _takes_markers(provider: str, model: str | None, setting: Setting) -> bool:
 
 
 def caching_applies(provider: str, model: str | None, setting: Setting = "auto", dialect: str = "") -> bool:
-    """Whether midfold marks requests to this model on this host."""
-    return layout_for(provider, model, dialect or _usual(provider), setting) is not None
+    """Return whether midfold marks requests to this model on this host."""
+    return layout_for(provider, model, dialect or _default_dialect(provider), setting) is not None
 
 
-def _usual(provider: str) -> str:
-    """The dialect a host is usually spoken to in."""
+def _default_dialect(provider: str) -> str:
+    """Return the usual dialect of requests to a provider."""
     return "anthropic" if provider.lower() in ("anthropic", "bedrock", "vertex") else "openai-chat"
 
 
@@ -159,41 +160,41 @@ SIGN = "💾 "
 
 
 def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Setting = "auto", dialect: str = "") -> str:
-    """What a program says about caching when it starts, with the reason."""
+    """Return a status line for program start: whether caching is on, and why."""
     host = HOSTS.get(provider.lower())
     where = host.title if host is not None else provider or "an unknown provider"
     what = "Claude" if is_claude(model) else model or "its models"
     if setting == "off":
         return f"{SIGN}Prompt caching: DISABLED (prompt_caching.enabled is off)"
-    layout = layout_for(provider, model, dialect or _usual(provider), setting)
+    layout = layout_for(provider, model, dialect or _default_dialect(provider), setting)
     if layout is not None:
         return f"{SIGN}Prompt caching: ENABLED ({what} via {where}, {'30m' if layout == 'openai' else ttl} TTL)"
     if host is not None and not (host.envelope or host.native) and not is_claude(model):
-        return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} by itself)"
-    return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _usual(provider))})"
+        return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} automatically)"
+    return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _default_dialect(provider))})"
 
 
 def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
-    """Why no marker belongs into a request. What a host caches by itself, it caches all the same."""
+    """Return why a request gets no marker. Automatic caching by the host is not affected."""
     host = HOSTS.get(provider.lower())
     where = host.title if host is not None else provider or "an unknown provider"
     if layout_for(provider, "claude", dialect) is not None:
-        return f"{model} via {where} is no Claude model" if model else "no model is named, and only Claude is marked"
+        return f"{model} via {where} is not a Claude model" if model else "no model given; only Claude is marked"
     if host is not None and host.native:
-        return f"{where} takes markers in requests of Anthropic's shape, and this is {dialect}"
-    return f"{where} is not known to take cache markers"
+        return f"{where} accepts markers only in Anthropic-style requests; this one is {dialect}"
+    return f"{where} is not known to accept cache markers"
 
 
 Strategy = Literal["planned", "system_and_3"]
 ROLLING = 3
 LOOKBACK = 20
-"""Blocks before a breakpoint in which Anthropic looks for what an earlier request wrote."""
+"""Blocks before a breakpoint in which Anthropic looks for an earlier cache entry."""
 SAFE_LOOKBACK = LOOKBACK - 4
-"""Hosts that translate a request merge and split blocks; a margin costs nothing."""
+"""Lookback in blocks with a margin, because hosts that translate requests merge and split blocks."""
 
 
 class MarkerPlace(NamedTuple):
-    """A position worth a breakpoint, and why."""
+    """Position worth a breakpoint, and the reason."""
 
     at: int
     placement: Placement
@@ -201,7 +202,7 @@ class MarkerPlace(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What counts a prefix, and how many tokens it must have to be cached."""
+    """Token meter for prefixes, and the minimum tokens of a cached prefix."""
 
     meter: Meter
     minimum: int
@@ -225,13 +226,12 @@ def plan(
     is_marked: bool = False,
     session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
-    """Where stable prefixes of this request end; nothing where the provider caches by itself or not at all.
+    """Return hints for the ends of stable prefixes; none if the provider caches automatically or not at all.
 
-    `dialect` is the shape the request is written in, `reserved` the breakpoints that are spoken for elsewhere (a marker
-    on the request itself), `models` what the configuration knows better than the built-in table; or `measure`, what was
-    made of both before. `unmarked` tells whether the client has surely set no marker of its own, `is_marked` whether
-    the client's markers show that the host takes them. Requests without instructions and tools are kept together by
-    their `session_id`.
+    `dialect` is the format of the request; `reserved` the number of breakpoints used elsewhere, such as a marker on
+    the request itself; `models` the configured model overrides, or `measure` what was derived from them. `unmarked`
+    returns whether the client surely set no markers; `is_marked` says that the client's markers show that the host
+    accepts them. Requests without instructions and tools are routed by their `session_id`.
     """
     check_ttl(ttl)
     routed = setting != "off" and provider.lower() in KEYED
@@ -239,15 +239,15 @@ def plan(
     layout = layout_for(provider, model, dialect, setting, is_marked=is_marked)
     if layout is None:
         return key
-    # The documents know no marker inside a tool message of an envelope, so their strategy puts none there.
+    # The documentation has no marker inside a tool message of an envelope, so `system_and_3` puts none there.
     host = "" if strategy == "system_and_3" else provider.lower()
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
-    free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
+    free = MOST_MARKERS - reserved - request.own - (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
     if strategy == "system_and_3":
         places = list(_documented_places(request, free))
     else:
-        least = request.first_cached(*(measure or measure_for(model, models)))
-        places = _best(_planned_places(request), least, free)
+        first = request.first_cached(*(measure or measure_for(model, models)))
+        places = _best(_planned_places(request), first, free)
     hints = [
         PromptCacheHint(
             message_index=place.at,
@@ -263,9 +263,9 @@ def plan(
 
 
 def plan_document(
-    document: Document, *, provider: str, model: str | None = None, **asked: Any
+    document: Document, *, provider: str, model: str | None = None, **options: Any
 ) -> tuple[PromptCacheHint, ...]:
-    """The same for a request that was read, for `cache.markers.mark`."""
+    """Return hints for a parsed request, for use with `cache.markers.mark`."""
     reserved = int(document.setting(FIELD) is not None)
     return plan(
         document.messages,
@@ -276,12 +276,12 @@ def plan_document(
         dialect=document.dialect.name,
         reserved=reserved,
         unmarked=partial(document_lacks, document),
-        **asked,
+        **options,
     )
 
 
 def measure_for(model: str | None, models: Mapping[str, ModelOverride] | None = None) -> Measure:
-    """How prefixes of this model's requests are measured."""
+    """Return the measure of prefixes for this model."""
     row = look_up(model, models).model
     return Measure(Meter(factor=row.factor, message_overhead=row.message_overhead), row.cache_minimum or 0)
 
@@ -289,7 +289,7 @@ def measure_for(model: str | None, models: Mapping[str, ModelOverride] | None = 
 def _key_hint(
     messages: Transcript, tools: tuple[Tool, ...], system: Message | None, provider: str, session_id: str
 ) -> tuple[PromptCacheHint, ...]:
-    """A key that keeps requests with the same beginning on one machine, for hosts that route by it."""
+    """Return a key that keeps requests with the same prefix on one machine, for hosts that route by it."""
     prompt = system or next((message for message in messages[:1] if message.role == "system"), None)
     key = stable_prefix_cache_key(prompt, tools, session_id=session_id)
     if not key:
@@ -307,7 +307,7 @@ def _key_hint(
 
 
 class _Request:
-    """A request with what is known about its blocks."""
+    """Request with the facts about its blocks."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class _Request:
         self.own = sum(map(len, markers)) + len(beside) + len(tool_markers(tools, layout))
 
     def carries(self, index: int) -> bool:
-        """Whether a marker of ours can stand here."""
+        """Return whether a new marker can be placed here."""
         if index == TOOLS:
             possible = self.layout in ("anthropic", "bedrock") and tool_carrier(self.tools) is not None
             return possible and (self.unmarked or not tool_markers(self.tools, self.layout))
@@ -342,7 +342,7 @@ class _Request:
         return message is not None and (self.unmarked or not has_marker(message, self.layout))
 
     def carriers(self, before: int) -> Iterator[int]:
-        """The messages before this one that can be marked, the last one first."""
+        """Yield the messages before this one that can be marked, last one first."""
         found = (index for index in range(before - 1, -1, -1) if self.carries(index))
         return (index for index in found if self.messages[index].role != "system")
 
@@ -353,7 +353,7 @@ class _Request:
         return bool(self.messages) and self.messages[0].role == "system"
 
     def leading_system(self) -> int | None:
-        """Where the system prompt ends: beside the messages, or as the first of them."""
+        """Return the end of the system prompt: the separate one, or the leading system messages."""
         if self.system is not None:
             return SYSTEM if self.carries(SYSTEM) else None
         last = None
@@ -367,7 +367,7 @@ class _Request:
         return sum(block_count(message) for message in self.messages[first + 1 : last + 1])
 
     def first_cached(self, meter: Meter, minimum: int) -> int:
-        """The first position whose prefix is large enough to be cached."""
+        """Return the first position whose prefix is large enough to be cached."""
         total = meter.tokens(meter.tool_units(self.tools))
         if total >= minimum:
             return TOOLS
@@ -383,8 +383,10 @@ class _Request:
 
 
 def system_and_3(system: int | None, carriers: Iterable[int], free: int) -> list[int]:
-    """The documented strategy: the system prompt, and the last three others that can carry a marker, as far as any are
-    free. `carriers` are those others, the newest first."""
+    """Return the positions of the documented strategy: the system prompt and the last three other carriers.
+
+    `carriers` are the other positions that can carry a marker, newest first; at most `free` positions are returned.
+    """
     wanted = ([] if system is None else [system], islice(carriers, ROLLING))
     return list(islice(chain(*wanted), max(free, 0)))
 
@@ -398,40 +400,40 @@ def _documented_places(request: _Request, free: int) -> Iterator[MarkerPlace]:
         yield MarkerPlace(at, *(("system", "system prompt") if is_system else ("message", "rolling window")))
 
 
-def _best(places: Iterable[MarkerPlace], least: int, free: int) -> list[MarkerPlace]:
-    """The first ones that are worth a slot, each position once; no more are looked for than there are slots."""
+def _best(places: Iterable[MarkerPlace], first: int, free: int) -> list[MarkerPlace]:
+    """Return up to `free` distinct positions at or after `first`, evaluating no more than needed."""
     found: dict[int, MarkerPlace] = {}
-    worth = (place for place in places if place.at >= least)
+    worth = (place for place in places if place.at >= first)
     while len(found) < free and (place := next(worth, None)) is not None:
         found.setdefault(place.at, place)
     return list(found.values())
 
 
 def _planned_places(request: _Request) -> Iterator[MarkerPlace]:
-    """Places by what they save, the best first."""
+    """Yield positions by what they save, best first."""
     messages = request.messages
     end = request.last_carrier(len(messages))
     previous = request.last_carrier(_previous_end(messages))
     if end is not None and request.layout != "openai":
-        yield MarkerPlace(end, "message", "the end: the next request reads it")
+        yield MarkerPlace(end, "message", "end of the request: the next request reads it")
     far = end is not None and previous is not None and request.blocks_between(previous, end) >= SAFE_LOOKBACK
     back = [] if previous is None else [MarkerPlace(previous, "message", "the previous request ended here")]
     if far or request.layout == "openai":
         yield from back
     system = request.leading_system()
     if system is not None:
-        yield MarkerPlace(system, "system", "the system prompt outlives every compaction")
+        yield MarkerPlace(system, "system", "the system prompt survives every compaction")
     handoff = _handoff(messages)
     if handoff is not None and request.carries(handoff):
-        yield MarkerPlace(handoff, "message", "the handoff stays until the next fold")
+        yield MarkerPlace(handoff, "message", "the handoff stays until the next compaction")
     if request.tools and request.carries(TOOLS) and system is not None:
-        yield MarkerPlace(TOOLS, "tools", "the tools outlive a changed system prompt")
+        yield MarkerPlace(TOOLS, "tools", "the tools survive a changed system prompt")
     yield from back
-    yield from _further_back(request, previous)
+    yield from _earlier_points(request, previous)
 
 
 def _previous_end(messages: Transcript) -> int:
-    """How many messages the previous request had: all before the model's last turn."""
+    """Return the number of messages in the previous request: all before the model's last turn."""
     index = len(messages)
     while index and messages[index - 1].role != "assistant":
         index -= 1
@@ -441,15 +443,15 @@ def _previous_end(messages: Transcript) -> int:
 
 
 def _handoff(messages: Transcript) -> int | None:
-    """The handoff of the last compaction; it stands behind the head and what is pinned."""
+    """Return the handoff of the last compaction; it follows the head and the pinned messages."""
     near = range(min(len(messages), 2 * (HEAD + PINNED) + 2))
     return next(
         (i for i in reversed(near) if (ours := recognise(messages[i])) is not None and ours.kind == "fold"), None
     )
 
 
-def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
-    """Points less than the lookback apart, from the previous request backwards: for a client that skipped turns."""
+def _earlier_points(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
+    """Yield points less than the lookback apart before the previous request, for clients that skipped turns."""
     index = start
     for _ in range(MOST_MARKERS):
         if index is None or index <= 0:
@@ -460,11 +462,11 @@ def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]
             at -= 1
         index = request.last_carrier(min(at + 1, index))
         if index is not None:
-            yield MarkerPlace(index, "message", "rolling point: less than the lookback before the next one")
+            yield MarkerPlace(index, "message", "rolling point within the lookback of the next one")
 
 
-# The documented function: `system_and_3` on plain dicts, by the documented table of content types. It copies deeply:
-# whatever becomes of the result, the caller's own objects stay as they are.
+# The documented function: `system_and_3` on plain dicts, by the documented table of content types. It makes deep
+# copies, so that changes of the result do not affect the caller's objects.
 
 
 FIELD = MARKERS[0]
@@ -473,26 +475,28 @@ FIELD = MARKERS[0]
 def apply_anthropic_cache_control(
     messages: Sequence[Any], ttl: Ttl = "5m", native_anthropic: bool = False
 ) -> list[Any]:
-    """Markers on the system prompt and on the last three other messages that can carry one; the client's own count.
+    """Return copies of messages with markers on the system prompt and on the last three other messages that can carry
+    one.
 
-    `native_anthropic` says that the messages will be translated into Anthropic's own shape: then tool messages carry
-    the marker on themselves, where the translation finds it. Elsewhere they are skipped. `cache.plan` and
-    `cache.markers.mark` are stricter: they mark no empty message either, because no provider honours that.
+    The client's own markers count. `native_anthropic` says that the messages will be translated into Anthropic's
+    format: then tool messages get the marker at the message level, where the translation finds it; otherwise they
+    are skipped. `cache.plan` and `cache.markers.mark` are stricter: they do not mark empty messages, because no
+    provider honours that.
     """
     out = deepcopy([plain(message) for message in messages])
-    free = MOST_MARKERS - sum(map(_own, out))
+    free = MOST_MARKERS - sum(map(_count_markers, out))
     marker = marker_for("anthropic", ttl)
     carriers = [at for at, value in enumerate(out) if _carries_marker(value, native_anthropic)]
-    system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _own(out[0]) else None
+    system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _count_markers(out[0]) else None
     others = (at for at in reversed(carriers) if out[at].get("role") != "system")
     for index in system_and_3(system, others, free):
-        if not _own(out[index]):
+        if not _count_markers(out[index]):
             out[index] = _with_marker(out[index], marker)
     return out
 
 
-def _own(message: Any) -> int:
-    """How many markers a message has already."""
+def _count_markers(message: Any) -> int:
+    """Return the number of markers in a message."""
     if not isinstance(message, Mapping):
         return 0
     content = message.get("content")
@@ -530,18 +534,17 @@ def _with_marker(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[
     return {**message, "content": [*content[:-1], {**content[-1], FIELD: dict(marker)}]}
 
 
-# Hints where nobody has said yet who will serve the request: by the shape it is written in, and the model's name.
+# Hints for a request whose provider is not known, by its format and the model's name.
 #
-# Rules:
-# 1. A provider that is named is planned for; the rest of this file is for when none is.
-# 2. Anthropic's shape goes to Anthropic. A model of OpenAI's goes to OpenAI. In every other shape only hosts of Claude
-#    take markers, so they are planned for Claude, and as the strictest of those hosts would take them.
-# 3. A model that is known to be no Claude gets no marker there: its provider caches by itself, or not at all.
+# 1. If a provider is given, hints are planned for it.
+# 2. Requests in Anthropic's format go to Anthropic, OpenAI models to OpenAI. In any other format only hosts of Claude
+#    accept markers, so hints are planned for Claude and for the strictest of these hosts.
+# 3. A model known not to be Claude gets no markers there: its provider caches automatically or not at all.
 
 
 ANY_CLAUDE = "claude"
-ANY = {ANY_CLAUDE: ModelOverride(cache_minimum=512)}
-"""A model that nobody named: the smallest prefix that any of them caches."""
+ANY_CLAUDE_OVERRIDES = {ANY_CLAUDE: ModelOverride(cache_minimum=512)}
+"""Overrides for an unnamed model: the smallest prefix that any Claude model caches."""
 _OPENAI = re.compile(r"^(?:openai/)?(?:gpt-|o\d|chatgpt-|codex-)")
 
 
@@ -559,27 +562,27 @@ def default_hints(
     models: Mapping[str, ModelOverride] | None = None,
     session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
-    """Where the stable prefixes of a transcript end, for a provider that is named or the likely one."""
+    """Return hints for the ends of stable prefixes, for the given or the likely provider."""
     provider = provider or likely_provider(dialect, model)
-    nameless = model is None and (not provider or dialect == "anthropic")
-    anybody = not provider and (model is None or is_claude(model))
+    is_unnamed = model is None and (not provider or dialect == "anthropic")
+    is_any_host = not provider and (model is None or is_claude(model))
     return plan(
         messages,
         tools,
         system=system,
         provider=provider,
-        model=ANY_CLAUDE if nameless else model,
+        model=ANY_CLAUDE if is_unnamed else model,
         ttl=ttl,
         strategy=strategy,
         dialect=dialect,
-        setting="on" if anybody and setting == "auto" else setting,
-        models=ANY if nameless else models,
+        setting="on" if is_any_host and setting == "auto" else setting,
+        models=ANY_CLAUDE_OVERRIDES if is_unnamed else models,
         session_id=session_id,
     )
 
 
 def likely_provider(dialect: str, model: str | None) -> str:
-    """Who is usually asked in this shape for this model; an empty string where that is open."""
+    """Return the usual provider for this format and model; empty if it is not clear."""
     if dialect == "anthropic":
         return "anthropic"
     return "openai" if _OPENAI.match(canonical(model or "")) else ""

@@ -1,14 +1,14 @@
-"""Whether the cache did what it should, turn by turn: a pure fold over reported usage and what was measured.
+"""Track per turn whether the prompt cache worked, from reported usage: a pure fold over turns.
 
     health = health.observe(usage, seen, at=clock(), prices=prices)
     health.last.kind, health.hit_rate, health.saved
 
-Rules of this file:
-1. Usage is bound to the view it measured: `Seen` says which model, tools, system prompt and messages those were.
-2. After a request everything it read and wrote is cached. The next one should read that; if it does not, the reason is
-   the first of these that holds: another model, other tools, another system prompt, a compaction, a changed history,
-   an expired lifetime. What none of them explains is unexpected.
-3. Money is net: what reading saved, less what writing cost on top of the base price.
+1. Usage belongs to the request it measured: `RequestHashes` identifies its model, tools, system prompt and
+   messages.
+2. After a request, everything it read and wrote is cached, and the next one should read it. If it does not, the
+   reason is the first of these that applies: another model, other tools, another system prompt, a compaction, a
+   changed history, an expired lifetime; else it is unexpected.
+3. Savings are net: what reading saved, less what writing cost above the base price.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Kind = Literal[
     "uncached",
     "unexpected",
 ]
-NEARLY_ALL = 0.8
-"""Of what was cached: a request that reads less has missed."""
+MIN_HIT_SHARE = 0.8
+"""Minimum share of the cached tokens that a request must read to count as a hit."""
 
 
 class RequestHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a request was made of, as hashes."""
+    """Hashes of the parts of a request."""
 
     model: str = ""
     tools: str = ""
@@ -66,21 +66,21 @@ class RequestHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request as it was billed, and what became of the cache."""
+    """Billed usage of one request, and its cache result."""
 
     kind: Kind
     prompt_tokens: int = 0
     read: int = 0
     written: int = 0
     expected: int = 0
-    """What should have been read."""
+    """Tokens that should have been read from the cache."""
     saved: float = 0.0
-    """Dollars, against a provider without a cache; negative if writing cost more than reading saved."""
+    """Dollars saved compared to no cache; negative if writing cost more than reading saved."""
     at: float = 0.0
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All turns of a session. Plain JSON."""
+    """Cache statistics of a session, serializable as JSON."""
 
     turns: int = 0
     kinds: dict[str, int] = {}
@@ -93,22 +93,24 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seen: RequestHashes | None = None
     last: Turn | None = None
     since_fold: int = 0
-    """Turns since the last compaction, and the prompt tokens of them all."""
+    """Turns since the last compaction; `since_tokens` are their prompt tokens."""
     since_tokens: int = 0
 
     def carrying_cost(self, landing_tokens: int, read: float) -> float:
-        """What was paid since the last fold for reading more than the size a fold would have left."""
+        """Return the cost since the last fold of reading tokens beyond the size a fold would have left."""
         return read * max(self.since_tokens - self.since_fold * landing_tokens, 0)
 
     @property
     def hit_rate(self) -> float:
-        """The share of all prompt tokens that came from the cache."""
+        """Return the share of all prompt tokens that came from the cache."""
         return self.read / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def observe(
         self, usage: Usage, seen: RequestHashes, *, at: float, prices: Prices, continues: bool = True
     ) -> Health:
-        """The health after one more answer. `continues`: the previous request's messages are still the beginning."""
+        """Return the health after another response. `continues`: the request starts with the previous request's
+        messages.
+        """
         expected = 0 if self.last is None else self.last.read + self.last.written
         units = prices.saved_units(usage)
         same = self.seen is not None and self.seen.compaction == seen.compaction
@@ -141,7 +143,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         before, last = self.seen, self.last
         if before is None or last is None:
             return "hit" if usage.cache_read_tokens else "cold_start" if usage.cache_write_tokens else "uncached"
-        if usage.cache_read_tokens and usage.cache_read_tokens >= expected * NEARLY_ALL:
+        if usage.cache_read_tokens and usage.cache_read_tokens >= expected * MIN_HIT_SHARE:
             return "hit"
         if not expected:
             return "cold_start" if usage.cache_write_tokens else "uncached"
@@ -159,7 +161,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecordedTurn(NamedTuple):
-    """An answer of a recorded conversation: which message it is, what was reported, and the health after it."""
+    """Response of a recorded conversation: its position, its reported usage, and the health after it."""
 
     place: int
     usage: Usage
@@ -170,16 +172,16 @@ class RecordedTurn(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """What its prompt cost, in dollars."""
+        """Return the cost of its prompt in dollars."""
         return self.prices.money(self.prices.units(self.usage))
 
 
 def observe_recording(
     document: Document, overrides: Mapping[str, ModelOverride], ttl: Ttl = "5m", model: str = ""
 ) -> Iterator[RecordedTurn]:
-    """The answers of a recorded conversation whose usage is known; `model` is whose they are, if not as recorded.
+    """Yield the responses of a recorded conversation that have usage; `model` overrides the recorded one.
 
-    `ttl` counts where the usage does not say for how long something was written.
+    `ttl` is the cache lifetime if the usage does not report one.
     """
     health, tally, folds = Health(), RunningTally(Meter()), 0
     recorded = recording_of(document)
@@ -198,7 +200,7 @@ def observe_recording(
 
 
 def _lifetime(usage: Mapping[str, Any]) -> Ttl | None:
-    """For how long most of what a request wrote is kept, as Anthropic reports it; None where nobody says."""
+    """Return the cache lifetime of most tokens written, as Anthropic reports it; None if it is not reported."""
     written = mapping_of(usage.get("cache_creation"))
     short, long = (written.get(f"ephemeral_{ttl}_input_tokens") for ttl in ("5m", "1h"))
     if not isinstance(short, int) or not isinstance(long, int) or not (short or long):
@@ -207,7 +209,7 @@ def _lifetime(usage: Mapping[str, Any]) -> Ttl | None:
 
 
 def fingerprint(value: Any) -> str:
-    """A short hash of tools or of a system prompt, markers left out; empty for nothing."""
+    """Return a short hash of tools or of a system prompt without markers; empty for no value."""
     if not value:
         return ""
     return blake2b(jsonio.encode(strip_markers(value)), digest_size=8).hexdigest()

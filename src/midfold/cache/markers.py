@@ -1,10 +1,9 @@
-"""Cache markers, written into a request in the way its provider reads them.
+"""Write cache markers into a request in its provider's format.
 
-Rules of this file:
-1. Nothing but the markers changes: every other byte, every other object, stays what and where it was.
-2. The client's own markers are counted and kept. There are never more than four, and never two on one block.
-3. A longer lifetime never stands after a shorter one: a marker takes the lifetime that its neighbours allow.
-4. Hints that a block cannot carry are left out. So are hints in excess, the first ones first.
+1. Only the markers change: all other bytes and objects stay the same.
+2. The client's own markers are counted and kept. There are at most four, and never two on one block.
+3. A longer lifetime never follows a shorter one: a marker gets the lifetime that its neighbours allow.
+4. Hints for blocks that cannot carry a marker are dropped, and so are the first of too many hints.
 """
 
 from __future__ import annotations
@@ -25,42 +24,43 @@ from midfold.transcript.jsonio import elements, entries, first_byte, places
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Tool, ToolCall, ToolResult, plain
 from midfold.transcript.splice import Piece, message_value, replace_values
 
-# A cache breakpoint belongs here: where a stable prefix of a request ends, whoever serves it.
+# Hints say where a stable prefix of a request ends, for any provider.
 #
-# A hint describes, it never edits. `cache.plan` makes hints, `cache.markers.mark` writes them in a dialect's own way.
+# A hint describes, it never edits. `cache.plan` makes hints, `cache.markers.mark` writes them.
 
 
 Layout = Literal["anthropic", "envelope", "openai", "bedrock"]
-"""How a marker is written: on Anthropic's blocks, on the content parts of an OpenAI-style envelope around Claude, as
-OpenAI's explicit breakpoint, or as a cachePoint block of Bedrock's Converse."""
+"""Format of a marker: on Anthropic's blocks, on content parts of an OpenAI-style request to Claude, OpenAI's explicit
+breakpoint, or a cachePoint block of Bedrock's Converse API.
+"""
 Placement = Literal["tools", "system", "message", "request"]
 Ttl = Literal["5m", "1h"]
 
 MARKERS = ("cache_control", "prompt_cache_breakpoint")
-"""The fields of a request that are markers; none of them is a part of what a model reads."""
+"""Fields of a request that are markers; models do not see them."""
 QUOTED_MARKERS = tuple(f'"{name}"'.encode() for name in MARKERS)
 MOST_MARKERS = 4
 TOOLS = -2
-"""The position of the tool definitions."""
+"""Position of the tool definitions."""
 SYSTEM = -1
-"""The position of a system prompt that stands beside the messages."""
+"""Position of a system prompt outside of the messages."""
 
 
 def check_ttl(ttl: object) -> None:
-    """Raise ConfigError unless a lifetime is one that Anthropic's caches know."""
+    """Raise ConfigError if a lifetime is not supported by Anthropic's cache."""
     if ttl not in get_args(Ttl):
         raise ConfigError(f"ttl: expected '5m' or '1h', found {ttl!r}")
 
 
 def strip_markers(value: Any) -> Any:
-    """A JSON value without its markers, however deep they stand."""
+    """Return a JSON value without markers at any depth."""
     if isinstance(value, Mapping):
         return {str(key): strip_markers(item) for key, item in value.items() if key not in MARKERS}
     return [strip_markers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache breakpoint belongs after this message; or, for the placement `request`, this `key` on the request."""
+    """Cache breakpoint after a message; for the placement `request`, a cache `key` for the request."""
 
     message_index: int
     placement: Placement
@@ -71,16 +71,13 @@ class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
 
-# Small changes to JSON values that are bytes or Python objects: a field more on a block, a string as a block.
+# Small edits of JSON values, which are `msgspec.Raw` or Python objects.
 #
-# Rules:
-# 1. Bytes stay bytes, and every byte that is not asked for stays. Objects are copied along the path to the change
-#    only.
-# 2. A value is `msgspec.Raw`, or what `json` would make of it.
+# Raw values stay raw, and all other bytes are kept. Objects are copied only along the path to the change.
 
 
 def value_of(message: Message, dialect: type[Dialect]) -> Any:
-    """A message as the bytes it came in, or as an object."""
+    """Return a message as the bytes received, or as an object."""
     return message.wire if isinstance(message.wire, Raw) else plain(message_value(message, dialect))
 
 
@@ -93,7 +90,7 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def with_field(value: Any, name: str, new: Any) -> Any:
-    """An object with one field replaced, or added at its end."""
+    """Return an object with one field replaced or appended."""
     if isinstance(value, Raw):
         return Raw(replace_values(bytes(value), {name: jsonio.encode(new)}))
     return {**value, name: new}
@@ -104,14 +101,14 @@ def items(value: Any) -> list[Any]:
 
 
 def with_item(value: Any, place: int, new: Any) -> Any:
-    """A list with one item replaced."""
+    """Return a list with one item replaced."""
     if not isinstance(value, Raw):
         return [*value[:place], new, *value[place + 1 :]]
     return Raw(splice_array(bytes(value), elements(value), {place: new}))
 
 
 def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
-    """A list with items put in behind the items at some places."""
+    """Return a list with items inserted after the given places."""
     if not isinstance(value, Raw):
         return [item for place, old in enumerate(value) for item in ((old, new[place]) if place in new else (old,))]
     inside = elements(value)
@@ -125,7 +122,7 @@ def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
 
 
 def block_with_marker(text: Any, text_type: str, name: str, marker: Any) -> Any:
-    """A string as the one block of a list, with a marker on it."""
+    """Return a string as a list of one text block with a marker."""
     if not isinstance(text, Raw):
         return [{"type": text_type, "text": text, name: marker}]
     ending = b"," + jsonio.encode(name) + b":" + jsonio.encode(marker) + b"}]"
@@ -133,7 +130,7 @@ def block_with_marker(text: Any, text_type: str, name: str, marker: Any) -> Any:
 
 
 def as_message(text: Any) -> Any:
-    """A bare string in a list of items: what a user said."""
+    """Return a bare string in a list of items as a user message."""
     return Raw(b'{"role":"user","content":' + bytes(text) + b"}") if isinstance(text, Raw) else _user_message(text)
 
 
@@ -142,14 +139,14 @@ def _user_message(text: Any) -> dict[str, Any]:
 
 
 def splice_array(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
-    """An array with some elements replaced; what stands between them stays."""
+    """Return an array with some elements replaced; the bytes between them are kept."""
     return b"".join(pieces(source, old, new))
 
 
 def pieces(
     source: bytes | Raw, old: Sequence[Raw], new: Mapping[int, Any], opening: bytes = b"[", between: bytes = b","
 ) -> list[Piece]:
-    """An array, or lines, with some elements replaced, as what has to be joined."""
+    """Return an array, or JSON lines, with some elements replaced, as parts to be joined."""
     view = memoryview(source)
     out: list[Piece] = []
     last = 0
@@ -161,7 +158,7 @@ def pieces(
 
 
 def patch_document(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:
-    """A document's source with some messages and some fields of its body replaced."""
+    """Return a document's source with some messages and body fields replaced."""
     given = source.source
     if not isinstance(given, bytes | bytearray | memoryview | str):
         return _objects(source, messages, fields)
@@ -196,18 +193,18 @@ def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str,
     return {**source.body, **fields, **({source.list_key: values} if messages else {})}
 
 
-# Cache points of Bedrock's Converse shape: blocks of their own behind the block where a prefix ends.
+# Cache points of Bedrock's Converse API are separate blocks after the block where a prefix ends.
 #
-# Converse is no dialect of midfold's: its requests are carried, not compacted. Its blocks have no `type`; what they
-# are is the name of their only field (`text`, `image`, `toolUse`, `toolResult`).
+# midfold does not compact Converse requests. Their blocks have no `type`; the name of the only field says what a block
+# is (`text`, `image`, `toolUse`, `toolResult`).
 
 
-POINT = {"cachePoint": {"type": "default"}}
+CACHE_POINT = {"cachePoint": {"type": "default"}}
 CARRIERS = ("text", "image", "document", "toolUse", "toolResult")
 
 
 def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
-    """The request with a cache point at each position that can have one; the client's own count, and stay."""
+    """Return the request with a cache point at each position that can have one; the client's own count and stay."""
     body = document.body
     if body is None:
         return document.source
@@ -216,24 +213,28 @@ def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
         SYSTEM: plain(body.get("system")),
         **{index: _content(message.wire) for index, message in enumerate(document.messages)},
     }
-    own = sum(_points(blocks) for blocks in lists.values())
-    possible = [index for index in sorted(set(positions)) if not _points(lists.get(index)) and _last(lists.get(index))]
+    own = sum(_count_cache_points(blocks) for blocks in lists.values())
+    possible = [
+        index
+        for index in sorted(set(positions))
+        if not _count_cache_points(lists.get(index)) and _cacheable_block_count(lists.get(index))
+    ]
     chosen = possible[-(MOST_MARKERS - own) :] if own < MOST_MARKERS else []
     if not chosen:
         return document.source
     messages: dict[int, Any] = {}
     fields: dict[str, Any] = {}
     for index in chosen:
-        place = _last(lists[index]) - 1
+        place = _cacheable_block_count(lists[index]) - 1
         if index == SYSTEM:
-            fields["system"] = with_items_after(body["system"], {place: POINT})
+            fields["system"] = with_items_after(body["system"], {place: CACHE_POINT})
         elif index == TOOLS:
             held = body["toolConfig"]
-            tools = with_items_after(field_of(held, "tools"), {place: POINT})
+            tools = with_items_after(field_of(held, "tools"), {place: CACHE_POINT})
             fields["toolConfig"] = with_field(held, "tools", tools)
         else:
             wire = value_of(document.messages[index], document.dialect)
-            content = with_items_after(field_of(wire, "content"), {place: POINT})
+            content = with_items_after(field_of(wire, "content"), {place: CACHE_POINT})
             messages[index] = with_field(wire, "content", content)
     return patch_document(document, messages, fields)
 
@@ -243,34 +244,35 @@ def _content(wire: Any) -> Any:
     return value.get("content") if isinstance(value, Mapping) else None
 
 
-def _points(blocks: Any) -> int:
+def _count_cache_points(blocks: Any) -> int:
     return sum(isinstance(block, Mapping) and "cachePoint" in block for block in blocks or ())
 
 
-def _last(blocks: Any) -> int:
-    """How many blocks there are up to the last one that a cache point can follow; 0 if there is none."""
+def _cacheable_block_count(blocks: Any) -> int:
+    """Return the number of blocks up to the last one that a cache point can follow; 0 if there is none."""
     if not isinstance(blocks, list | tuple):
         return 0
     for count in range(len(blocks), 0, -1):
         block = blocks[count - 1]
-        if isinstance(block, Mapping) and (block.get("toolSpec") or any(_is_full(block, name) for name in CARRIERS)):
+        if isinstance(block, Mapping) and (
+            block.get("toolSpec") or any(_has_content(block, name) for name in CARRIERS)
+        ):
             return count
     return 0
 
 
-def _is_full(block: Mapping[str, Any], name: str) -> bool:
+def _has_content(block: Mapping[str, Any], name: str) -> bool:
     value = block.get(name)
     return bool(value.strip()) if isinstance(value, str) else value is not None
 
 
-# Which blocks can carry a cache marker, and which carry one already.
+# Blocks that can carry a cache marker, as of November 2026.
 #
-# Rules (what providers do, November 2026):
-# 1. Anthropic takes markers on text, images, documents, calls and results; never on thinking, never on empty text.
-# 2. In an OpenAI-style envelope to Claude only text inside content parts counts. A marker on a bare tool message or on
-#    an empty one is ignored, or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
-# 3. OpenAI's explicit breakpoints stand on what the model reads: system, user and tool text, never on its own answers.
-# 4. A marker that the client wrote counts, wherever it stands, and also when it stands inside a tool result.
+# 1. Anthropic accepts markers on text, images, documents, tool calls and tool results; never on thinking or empty text.
+# 2. In an OpenAI-style request to Claude only text inside content parts counts. A marker on a bare tool message or an
+#    empty one is ignored or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
+# 3. OpenAI's explicit breakpoints belong on model input: system, user and tool text, never on responses.
+# 4. A client's own marker counts anywhere, including inside a tool result.
 
 
 FIELDS: dict[Layout, str] = {
@@ -280,11 +282,11 @@ FIELDS: dict[Layout, str] = {
     "bedrock": "cachePoint",
 }
 TOOL_PARTS = frozenset({"openrouter", "nous"})
-"""Hosts that move a marker from a tool message's part to the tool result it becomes."""
+"""Hosts that move a marker from a part of a tool message to the resulting tool result."""
 
 
 def content_of(message: Message) -> tuple[Part, ...]:
-    """The parts that stand in the content of an OpenAI-style message; calls and thoughts stand beside it."""
+    """Return the parts in the content of an OpenAI-style message; tool calls and reasoning are separate fields."""
     only = message.parts[0] if len(message.parts) == 1 else None
     parts = only.parts if isinstance(only, ToolResult) else message.parts
     return tuple(part for part in parts if isinstance(part, Text | Media) or _is_block(part))
@@ -295,51 +297,51 @@ def _is_block(part: Part) -> bool:
 
 
 def block_count(message: Message) -> int:
-    """How many blocks the message is to a provider that looks back by blocks."""
+    """Return the number of blocks that a message counts as in a provider's lookback."""
     return max(len(message.parts), 1)
 
 
 def carrier(message: Message, layout: Layout, provider: str = "") -> int | None:
-    """The place in the content of the last block that can carry a marker; None if none can."""
+    """Return the index of the last content block that can carry a marker; None if there is none."""
     if layout in ("anthropic", "bedrock"):
         blocks = message.parts
-        return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic(blocks[place])), None)
+        return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic_accepts(blocks[place])), None)
     if message.role == "tool" and not (layout == "openai" or provider in TOOL_PARTS):
         return None
     if message.role == "other" or (layout == "openai" and message.role == "assistant"):
         return None
     blocks = content_of(message)
-    return next((place for place in range(len(blocks) - 1, -1, -1) if _is_said(blocks[place])), None)
+    return next((place for place in range(len(blocks) - 1, -1, -1) if _is_markable_text(blocks[place])), None)
 
 
 def system_carrier(system: Message) -> int | None:
-    """The same for a system prompt beside the messages. The note of a first compaction comes after the breakpoint."""
+    """Return the same for a separate system prompt. The note of a first compaction comes after the breakpoint."""
     parts = system.parts
     places = range(len(parts) - 1, -1, -1)
-    said = [place for place in places if _is_said(parts[place])]
-    lasting = [place for place in said if getattr(parts[place], "text", "") != SYSTEM_NOTE]
-    return next(iter(lasting or said), None)
+    markable = [place for place in places if _is_markable_text(parts[place])]
+    lasting = [place for place in markable if getattr(parts[place], "text", "") != SYSTEM_NOTE]
+    return next(iter(lasting or markable), None)
 
 
 def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
-    """The last tool definition that is sent; one that is loaded later may not be marked."""
+    """Return the index of the last tool definition that can be marked; deferred ones cannot."""
     for place in range(len(tools) - 1, -1, -1):
         if '"defer_loading"' not in tools[place].body:
             return place
     return None
 
 
-def _is_said(part: Part) -> bool:
-    """Text that is not empty; a bare string among blocks has no place for a marker."""
+def _is_markable_text(part: Part) -> bool:
+    """Return whether a part is nonempty text that can carry a marker; bare strings among blocks cannot."""
     return isinstance(part, Text) and bool(part.text.strip()) and not isinstance(part.wire, str)
 
 
-def _anthropic(part: Part) -> bool:
+def _anthropic_accepts(part: Part) -> bool:
     if isinstance(part, ToolResult):
-        return any(_anthropic(inner) for inner in part.parts)
+        return any(_anthropic_accepts(inner) for inner in part.parts)
     if isinstance(part, Media):
         return part.kind in ("image", "document")
-    return isinstance(part, ToolCall) or _is_said(part)
+    return isinstance(part, ToolCall) or _is_markable_text(part)
 
 
 def has_marker(message: Message, layout: Layout) -> bool:
@@ -347,21 +349,21 @@ def has_marker(message: Message, layout: Layout) -> bool:
 
 
 _ESCAPED = re.compile(rb"\\u00[5-7]")
-"""A letter that is written as an escape: a key may be."""
+"""Escaped letter; a key may be written with escapes."""
 
 
 def lacks(data: bytes, layout: Layout) -> bool:
-    """Whether JSON surely has no marker in it."""
+    """Return whether JSON surely contains no marker."""
     return FIELDS[layout].encode() not in data and _ESCAPED.search(data) is None
 
 
 def document_lacks(document: Document, layout: Layout) -> bool:
-    """The same for a whole request."""
+    """Return whether a request surely contains no marker."""
     return document.lacks(f'"{FIELDS[layout]}"'.encode()) and document.lacks(_ESCAPED)
 
 
 def own_markers(message: Message, layout: Layout) -> list[Any]:
-    """The markers that are in a message already, in order."""
+    """Return the markers in a message, in order."""
     field = FIELDS[layout]
     wire = message.wire if message.wire is not None else message.origin
     if isinstance(wire, Raw) and lacks(bytes(wire), layout):
@@ -377,7 +379,7 @@ def own_markers(message: Message, layout: Layout) -> list[Any]:
 
 
 def _find_markers(value: Any, field: str) -> Iterator[Any]:
-    """The markers on blocks and on the blocks inside them; not what a call's arguments or a text happen to say."""
+    """Yield the markers on blocks and nested blocks, ignoring call arguments and texts."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _find_markers(item, field)
@@ -388,7 +390,7 @@ def _find_markers(value: Any, field: str) -> Iterator[Any]:
 
 
 def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
-    """The markers on tool definitions."""
+    """Return the markers on tool definitions."""
     field = FIELDS[layout]
     likely = [tool for tool in tools if field in tool.body]
     values = [plain(tool.body.encode("utf-8", "surrogateescape")) for tool in likely]
@@ -396,21 +398,21 @@ def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
 
 
 def ttl_of(marker: Any) -> str:
-    """How long a marker asks for; five minutes if it does not say."""
+    """Return the lifetime of a marker; five minutes if it has none."""
     ttl = marker.get("ttl") if isinstance(marker, Mapping) else None
     return ttl if isinstance(ttl, str) else "5m"
 
 
-KEY = "prompt_cache_key"
-IMPLICIT = 1
-"""OpenAI writes one breakpoint of its own at the end of the newest message."""
+KEY_FIELD = "prompt_cache_key"
+IMPLICIT_BREAKPOINTS = 1
+"""Breakpoints that OpenAI sets on its own: one at the end of the newest message."""
 
 
 def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | None = None) -> Any:
-    """The conversation in the shape it came in, with markers where the hints say; the very source if there are none."""
-    asked = list(hints)
-    places = [hint for hint in asked if hint.placement != "request"]
-    key = next((hint.key for hint in asked if hint.placement == "request" and hint.key), "")
+    """Return the request in its own format with markers where the hints say; the source object if nothing changes."""
+    given = list(hints)
+    places = [hint for hint in given if hint.placement != "request"]
+    key = next((hint.key for hint in given if hint.placement == "request" and hint.key), "")
     if places and places[0].layout == "bedrock":
         return mark_for_bedrock(document, [hint.message_index for hint in places])
     chosen = chosen_hints(document, places, ttl)
@@ -422,15 +424,17 @@ def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | Non
             fields[str(document.dialect.system_key)] = changes.pop(SYSTEM)
         if TOOLS in changes:
             fields["tools"] = changes.pop(TOOLS)
-        if key and body.get(KEY) is None:
-            fields[KEY] = key
+        if key and body.get(KEY_FIELD) is None:
+            fields[KEY_FIELD] = key
     if not changes and not fields:
         return document.source
     return patch_document(document, changes, fields)
 
 
 def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl | None = None) -> list[PromptCacheHint]:
-    """The hints that can be written: where a block can carry one, no more than are free, lifetimes fitted."""
+    """Return the hints that can be written: on blocks that can carry a marker, within the free slots, lifetimes
+    adjusted.
+    """
     known = {hint.message_index: hint for hint in hints}
     if not known:
         return []
@@ -439,15 +443,15 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
     possible = [
         hint for index, hint in sorted(known.items()) if index not in own and _place(document, hint) is not None
     ]
-    taken = sum(len(markers) for markers in own.values()) + (IMPLICIT if layout == "openai" else 0)
-    free = MOST_MARKERS - taken - _automatic(document)
+    taken = sum(len(markers) for markers in own.values()) + (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
+    free = MOST_MARKERS - taken - _count_request_markers(document)
     kept = possible[-free:] if free > 0 else []
     lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}
     return [msgspec.structs.replace(hint, ttl=_fit_ttl(hint, ttl or hint.ttl, lifetimes)) for hint in kept]
 
 
 def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
-    """The markers that are there already, by position."""
+    """Return the client's own markers by position."""
     if document_lacks(document, layout):
         return {}
     found: dict[int, list[Any]] = {}
@@ -461,8 +465,8 @@ def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
     return found
 
 
-def _automatic(document: Document) -> int:
-    """A marker on the request itself is a breakpoint at its end."""
+def _count_request_markers(document: Document) -> int:
+    """Return 1 if the request itself has a marker, which is a breakpoint at its end."""
     return int(document.setting(MARKERS[0]) is not None)
 
 
@@ -487,7 +491,7 @@ def _place(document: Document, hint: PromptCacheHint) -> int | None:
 
 
 def _with_marker(document: Document, hint: PromptCacheHint) -> Any:
-    """The message, system prompt or list of tools with the marker on its block."""
+    """Return the message, system prompt or tool list with the marker on its block."""
     field = FIELDS[hint.layout]
     marker = marker_for(hint.layout, hint.ttl)
     place = _place(document, hint)
@@ -496,17 +500,17 @@ def _with_marker(document: Document, hint: PromptCacheHint) -> Any:
         tools = (document.body or {})["tools"]
         return with_item(tools, place, with_field(items(tools)[place], field, marker))
     if hint.message_index == SYSTEM:
-        return _on_block((document.body or {})[str(document.dialect.system_key)], place, field, marker, "text")
+        return _mark_block((document.body or {})[str(document.dialect.system_key)], place, field, marker, "text")
     message = document.messages[hint.message_index]
     wire = value_of(message, document.dialect)
     if is_text(wire):
         wire = as_message(wire)
     name = "content" if hint.layout == "anthropic" else _content_name(message)
     text_type = _text_type(document, message)
-    return with_field(wire, name, _on_block(field_of(wire, name), place, field, marker, text_type))
+    return with_field(wire, name, _mark_block(field_of(wire, name), place, field, marker, text_type))
 
 
-def _on_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
+def _mark_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
     if is_text(content):
         return block_with_marker(content, text_type, field, marker)
     return with_item(content, place, with_field(items(content)[place], field, marker))
@@ -524,7 +528,7 @@ def _text_type(document: Document, message: Message) -> str:
 
 
 def marker_for(layout: Layout, ttl: Ttl) -> dict[str, Any]:
-    """What a marker says. OpenAI keeps every breakpoint for thirty minutes, and takes no other lifetime."""
+    """Return a marker. OpenAI keeps every breakpoint for thirty minutes and accepts no other lifetime."""
     check_ttl(ttl)
     if layout == "openai":
         return {"mode": "explicit"}

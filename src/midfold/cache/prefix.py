@@ -1,9 +1,8 @@
-"""A key for what stays the same in every request of a job: instructions and tools, never the session.
+"""Cache key for the stable part of a job's requests (instructions and tools), and diffs of request prefixes.
 
-Rules of this file:
-1. The order of tools, the order of keys, white space, markers and session ids do not change the key.
-2. The note that a first compaction leaves in the system prompt does not change it either.
-3. The key is a routing hint. Two jobs with the same key are served by the same machine, nothing more.
+1. The key does not depend on the order of tools and keys, white space, markers or session ids.
+2. It does not depend on the note that a first compaction adds to the system prompt.
+3. It is only a routing hint: jobs with the same key are served by the same machine.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import Meter
 
 PREFIX = "mfpk_"
-"""What a session id never begins with."""
-LONGEST = 64
+"""Prefix of keys; session ids never begin with it."""
+MAX_KEY_CHARS = 64
 
 
 def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = None, *, session_id: str = "") -> str:
-    """At most 64 characters of SHA-256 over the instructions, a NUL and the tools sorted by name and type.
+    """Return a cache key: at most 64 characters of SHA-256 over the instructions, a NUL and the sorted tools.
 
-    `system_prompt` is a text, a list of blocks or a message; `tools` are definitions in any dialect. Without either the
-    key is made from `session_id`, and is empty if there is none.
+    `system_prompt` is a text, a list of blocks or a message; `tools` are definitions in any dialect, sorted by name
+    and type. Without either the key is derived from `session_id`, or empty.
     """
     instructions = _instructions(system_prompt)
     schemas = sorted(
@@ -46,7 +45,7 @@ def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = No
 
 
 def _key(data: bytes) -> str:
-    return (PREFIX + sha256(data).hexdigest())[:LONGEST]
+    return (PREFIX + sha256(data).hexdigest())[:MAX_KEY_CHARS]
 
 
 def _instructions(prompt: Any) -> str:
@@ -96,36 +95,35 @@ def _sort_keys(value: Any) -> Any:
     return value
 
 
-# Where two requests stop being the same, what that costs, and who did it.
+# Difference of two requests: the first place, its cost and its cause.
 #
-# Rules:
 # 1. Requests are compared in the order in which providers cache them: model, tools, system prompt, messages.
-# 2. Markers are no difference, and a string is the same as one block of text.
-# 3. Everything after the first difference is written again. What it costs is what reading it would have saved.
+# 2. Markers are ignored, and a string equals one text block.
+# 3. Everything after the first difference is written again; the cost is what reading it would have saved.
 
 
-Who = Literal["nobody", "client", "compaction", "digest", "tool list", "model"]
+Cause = Literal["none", "client", "compaction", "digest", "tool list", "model"]
 SETTINGS = ("tool_choice", "thinking", "reasoning", "reasoning_effort")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where two requests differ. Positions and sizes only, never what a message says."""
+    """First difference of two requests, without any message text."""
 
     same: bool
     block: str = ""
-    """`tools[3]`, `system[0]`, `messages[12]`."""
+    """Name of the block: `tools[3]`, `system[0]`, `messages[12]`."""
     field: str = ""
     byte: int = 0
-    """Of the block's JSON without markers."""
+    """Byte offset in the block's JSON without markers."""
     what: str = ""
-    who: Who = "nobody"
+    who: Cause = "none"
     shared_tokens: int = 0
     lost_tokens: int = 0
-    """Of the first request, cached or not: what can no longer be read."""
+    """Tokens of the first request after the difference, which can no longer be read."""
     rewritten_tokens: int = 0
-    """Of the second request: what must be sent at the full price or written again."""
+    """Tokens of the second request that must be sent at full price or written again."""
     extra_units: float = 0.0
-    """Tokens at the base price that the difference costs, if the first request was cached whole and is still warm."""
+    """Extra cost in tokens at the base price, if the first request was fully cached and is still warm."""
     extra_money: float = 0.0
 
 
@@ -140,7 +138,7 @@ class _Block(NamedTuple):
 def prefix_diff(
     first: Document, second: Document, *, meter: Meter | None = None, prices: Prices | None = None
 ) -> Difference:
-    """The first difference between a request and the one after it."""
+    """Return the first difference between a request and the one after it."""
     meter, prices = meter or Meter(), prices or Prices()
     old, new = _blocks(first, meter), _blocks(second, meter)
     for place, (before, after) in enumerate(zip_longest(old, new)):
@@ -155,7 +153,7 @@ def prefix_diff(
 
 
 class _Sizes(NamedTuple):
-    """Tokens: of what both requests begin with, and of each of them."""
+    """Tokens of the common prefix and of both requests."""
 
     shared: int
     old: int
@@ -163,7 +161,7 @@ class _Sizes(NamedTuple):
 
 
 def _tokens(blocks: Sequence[_Block], meter: Meter) -> int:
-    """Rounded once, so that a request is as large here as everywhere else."""
+    """Return the tokens of blocks, rounded once to match the size of the whole request."""
     return meter.tokens(sum(block.units for block in blocks), sum(block.messages for block in blocks))
 
 
@@ -180,7 +178,7 @@ def _difference(
         field=field,
         byte=byte,
         what=_describe_change(before, after, *counts),
-        who=_who(before, after),
+        who=_cause(before, after),
         shared_tokens=sizes.shared,
         lost_tokens=sizes.old - sizes.shared,
         rewritten_tokens=sizes.new - sizes.shared,
@@ -206,7 +204,7 @@ def _blocks(document: Document, meter: Meter) -> list[_Block]:
 
 
 def _system_blocks(system: Message, meter: Meter) -> Iterator[_Block]:
-    """What is around the texts counts as part of the first."""
+    """Yield the blocks of a system prompt; the overhead of the message counts in the first."""
     values = _as_blocks(plain(system.wire))
     texts = [value.get("text") if isinstance(value, Mapping) else None for value in values]
     sizes = [meter.counter.count(text) if isinstance(text, str) else 0 for text in texts]
@@ -220,7 +218,7 @@ def _as_blocks(value: Any) -> list[Any]:
 
 
 def _first_field(old: Any, new: Any, path: str = "") -> tuple[str, int]:
-    """The path to the first value that differs, and at which byte of the block's JSON."""
+    """Return the path to the first value that differs, and its byte offset in the block's JSON."""
     one, two = jsonio.encode(old), jsonio.encode(new)
     byte = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     return _path(old, new, path), byte
@@ -239,7 +237,7 @@ def _path(old: Any, new: Any, path: str) -> str:
     return path
 
 
-def _who(before: _Block, after: _Block | None) -> Who:
+def _cause(before: _Block, after: _Block | None) -> Cause:
     kind = before.name.partition("[")[0]
     if kind == "model":
         return "model"
@@ -269,7 +267,7 @@ def _describe_change(before: _Block, after: _Block | None, old: int, new: int) -
     if after is None:
         return f"the second request ends here: it has {new} blocks, the first has {old}"
     if before.name != after.name:
-        return f"{before.name} of the first request stands against {after.name} of the second"
+        return f"the first request has {before.name} here, the second has {after.name}"
     if before.name == "model":
-        return "another model shares no cache"
+        return "models do not share a cache"
     return "the block changed"

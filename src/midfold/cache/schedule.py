@@ -1,22 +1,21 @@
-"""The cheapest moment to fold.
+"""Find the cheapest moment to compact.
 
     schedule = Schedule(threshold_tokens=100_000, prices=prices)
     timing = schedule.timing(prompt_tokens=60_000, health=health, now=clock())
 
-Rules of this file:
-1. HARD pressure folds, whatever it costs. Without pressure nothing is folded.
-2. Under SOFT pressure all pending edits become one change of the prefix, at the first moment that is cheap: the cache
-   is cold, is about to go cold, belongs to another model, or the calls still to come pay for the rewrite.
-3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost
-   as much as the rewrite itself, or `patience` times as much. As many calls as there were so far must also be enough to
-   pay for it; a host that knows better says how many are expected.
-4. Should no call come after all, a warm rewrite is lost money. So it never costs more than `MOST_REGRET` of what the
-   session has cost so far: whatever the future brings, folding was at most so much dearer than not folding.
-5. A cold moment is used from `COLD_FROM` tokens on, also where the window is far from full: what a pause costs does not
-   depend on the window. Such a fold takes half of the view away at most.
-6. An automatic schedule applies only where the provider has reported cached tokens. It aims at the size that the
-   settings describe (tail and summary), so that a scheduled compaction keeps what the settings keep, except for what
-   `protect_last_n` keeps beyond that size.
+1. HARD pressure always compacts; without pressure nothing is compacted.
+2. Under SOFT pressure all pending edits are made at once, at the first cheap moment: the cache is cold, is about to
+   expire, belongs to another model, or the expected calls pay for the rewrite.
+3. The number of future calls is unknown, so a warm rewrite waits until reading the tokens it would remove has cost
+   `patience` times as much as the rewrite. It must also pay for itself within as many calls as there were so far,
+   or within `expected_calls` if the host knows better.
+4. If no further call comes, a warm rewrite is a loss. Its cost is therefore limited to `MAX_REGRET_SHARE` of the
+   session's cost so far.
+5. A cold moment is used from `COLD_FROM` tokens on even if the window is far from full, because the cost of a pause
+   does not depend on the window. Such a compaction removes at most half of the view.
+6. An automatic schedule applies only once the provider has reported cached tokens. It aims at the size of tail and
+   summary in the settings, so that it keeps what they keep, except for what `protect_last_n` keeps beyond that
+   size.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from midfold.cache.prices import Prices
 from midfold.compaction.budget import SOFT_RATIO, SUMMARY_MINIMUM, Budget, Pressure, pressure_of
 from midfold.compaction.receipt import Timing
 
-# When rewriting a cached prefix pays.
+# Break-even of rewriting a cached prefix.
 #
-# R* = ((w - r) * S + C) / (r * K): the calls after which an edit has paid for itself. S are the tokens after the edit
-# that must be written again instead of read, K the tokens that are gone from every later call, C what the summary
-# cost; w and r what a written and a read token cost. With a cold cache everything is written anyway, and an edit costs
-# nothing extra.
+# R* = ((w - r) * S + C) / (r * K) is the number of calls after which an edit has paid for itself. S: tokens after the
+# edit that must be written again instead of read. K: tokens removed from every later call. C: cost of the summary. w,
+# r: prices of a written and a read token. With a cold cache everything is written anyway, so an edit costs nothing
+# extra.
 
 
 def break_even(
     *, rewritten: float, removed: float, summary: float = 0.0, read: float = 0.1, write: float = 1.25
 ) -> float:
-    """Calls until an edit of a warm prefix pays; infinite if it never does. All sizes in tokens at the base price."""
+    """Return the calls until an edit of a warm prefix pays off; infinite if never. Sizes: tokens at the base price."""
     price = (write - read) * rewritten + summary
     gain = read * removed
     if gain <= 0:
@@ -50,82 +49,94 @@ def break_even(
 
 
 def cold_gain(*, removed: float, summary: float = 0.0, write: float = 1.25) -> float:
-    """What an edit saves at once when the cache is cold: the removed tokens need not be written."""
+    """Return the immediate saving of an edit on a cold cache: the removed tokens need not be written."""
     return write * removed - summary
 
 
-EXPIRING = 0.9
-"""Of its lifetime: a cache that is idle for so long is about to go cold."""
+EXPIRING_SHARE = 0.9
+"""Share of its lifetime after which an idle cache is about to expire."""
 
 
-MOST_REGRET = 0.045
+MAX_REGRET_SHARE = 0.045
+"""Maximum cost of a warm rewrite, as a share of the session's cost so far."""
 COLD_FROM = 30_000
-CHEAP_FROM, AUTO_FROM = 0.4, SOFT_RATIO
-"""Share of the threshold from which a cheap moment is used: under `cheapest`, and automatically."""
+"""Minimum prompt tokens of a compaction on a cold cache."""
+CHEAP_FROM = 0.4
+"""Share of the threshold from which cheap moments are used with `cheapest`."""
+AUTO_FROM = SOFT_RATIO
+"""Share of the threshold from which cheap moments are used automatically."""
 LANDING = 0.15
-"""Share of the threshold, less the fixed tokens, at which a compaction under `cheapest` aims."""
-LANDING_TOKENS, AUTO_LANDING_TOKENS, LANDING_LIMIT = 6_000, 12_000, 0.7
-"""Smallest conversation, in tokens, at which a scheduled compaction aims, and the share of a small threshold that this
-may take. Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json)."""
+"""Target of a compaction with `cheapest`, as a share of the threshold less the fixed tokens."""
+MIN_TARGET_TOKENS = 6_000
+"""Minimum target of a compaction with `cheapest`, in tokens.
+
+Smaller views kept fewer of the facts that recorded sessions needed later (bench/results/schedule.json).
+"""
+AUTO_MIN_TARGET_TOKENS = 12_000
+"""Minimum target of an automatic compaction, in tokens."""
+MAX_TARGET_SHARE = 0.7
+"""Maximum share of a small threshold that the minimum target may take."""
 PATIENCE = 4.0
-"""Carrying a fold must have cost so many times its price before it is made warm."""
+"""Minimum cost already paid for carrying the fold before a warm rewrite, as a multiple of the rewrite's cost."""
 
 
-USUAL_OUTPUT = 5.0
-"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
+DEFAULT_OUTPUT_RATIO = 5.0
+"""Assumed price of a response token relative to a prompt token if no prices are known."""
 INSTRUCTION_TOKENS = 600
-"""What a summary model is told besides the fold."""
+"""Tokens of a summary model's instructions."""
 
 
 def summary_price(
     *, folded: float, prompt: float, written: float, prices: Prices, own: Prices | None = None, reused: bool = False
 ) -> float:
-    """What a model asks for a summary, in tokens at the conversation's base price.
+    """Return the price of a summary in tokens at the conversation's base price.
 
-    `prices` are the conversation's, `own` those of another model that writes the summary. `reused`: the request the
-    provider has cached is sent again with an instruction, so that the prompt is read at the price of a cached one.
+    `prices` are the conversation's, `own` those of a separate summary model. `reused`: the cached request is sent
+    again with an instruction, so that the prompt costs the price of cached tokens.
     """
-    asked = min(folded, prompt * prices.read) if reused else folded
+    sent = min(folded, prompt * prices.read) if reused else folded
     writer = own or prices
-    rate = writer.output / writer.base if writer.base and writer.output else USUAL_OUTPUT
+    rate = writer.output / writer.base if writer.base and writer.output else DEFAULT_OUTPUT_RATIO
     ratio = writer.base / prices.base if writer.base and prices.base else 1.0
-    return (asked + INSTRUCTION_TOKENS + written * rate) * ratio
+    return (sent + INSTRUCTION_TOKENS + written * rate) * ratio
 
 
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
-    """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
+    """Return HARD from the threshold on and SOFT from a share of it on, or from `COLD_FROM` tokens if the cache is
+    cold.
+    """
     urgency = pressure_of(prompt_tokens, threshold_tokens, soft)
     return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_FROM else urgency
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before a request. Sizes are tokens, `summary_cost` tokens at the base price."""
+    """Inputs of a scheduling decision. Sizes are tokens, `summary_cost` is tokens at the base price."""
 
     pressure: Pressure
     prompt_tokens: int
     stable_tokens: int
-    """What stands before the first edit, and stays cached."""
+    """Tokens before the first edit, which stay cached."""
     introduced_tokens: int = 0
-    """All that stands before the messages, where the fold brings tools along: then nothing of it stays cached."""
+    """Tokens before the messages if the fold introduces tools; then none of them stay cached."""
     landing_tokens: int
-    """The size after the fold."""
+    """Tokens of the prompt after the fold."""
     summary_cost: float = 0.0
     idle_seconds: float | None = None
-    """Since the last request; None if nothing is cached at all."""
+    """Seconds since the last request; None if nothing is cached."""
     switched: bool = False
-    """Whether the next request goes to another model."""
+    """True if the next request goes to another model."""
     calls_so_far: int = 0
     expected_calls: float | None = None
     carried_cost: float = 0.0
-    """What was paid since the last fold for reading tokens that a fold would have removed."""
+    """Cost since the last fold of reading tokens that a fold would have removed, in tokens at the base price."""
     spent: float | None = None
-    """What the session has cost so far, in tokens at the base price; None if nobody knows."""
+    """Cost of the session so far in tokens at the base price; None if unknown."""
     upcoming_idle: float | None = None
-    """How long nothing will be sent from now on, where a host knows it."""
+    """Expected seconds until the next request, if the host knows."""
 
 
 def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) -> Timing:
-    """Fold now, or wait, and why. `patience` times the price must have been carried before a warm rewrite."""
+    """Decide whether to fold now or wait, and why. A warm rewrite waits until `patience` times its cost was carried."""
     added = max(moment.introduced_tokens - moment.stable_tokens, 0) if moment.introduced_tokens else 0
     removed = max(moment.prompt_tokens - moment.landing_tokens - added, 0)
     rewritten = max(moment.landing_tokens - moment.stable_tokens, 0) + moment.introduced_tokens
@@ -137,11 +148,11 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
     cold = cold_gain(removed=removed, summary=moment.summary_cost, write=prices.write)
     warm = prices.read * removed - (prices.write - prices.read) * rewritten - moment.summary_cost
 
-    def timing(fold: bool, reason: str, told: str) -> Timing:
+    def timing(fold: bool, reason: str, explanation: str) -> Timing:
         return Timing(
             fold=fold,
             reason=reason,  # type: ignore[arg-type]
-            told=told,
+            told=explanation,
             prompt_tokens=moment.prompt_tokens,
             rewritten=rewritten,
             removed=removed,
@@ -152,51 +163,54 @@ def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) ->
         )
 
     if moment.pressure is Pressure.HARD:
-        return timing(True, "hard", "the window leaves no choice")
+        return timing(True, "hard", "the prompt has reached the compaction threshold")
     if moment.pressure is Pressure.NONE:
-        return timing(False, "below", "there is no pressure")
+        return timing(False, "below", "there is no pressure to compact")
     if is_cold and cold > 0:
         if moment.switched:
-            return timing(True, "switch", "another model has nothing cached: everything is written anyway")
-        return timing(True, "cold", "nothing is cached any more: everything is written anyway")
+            return timing(True, "switch", "the new model has nothing cached; everything is written anyway")
+        return timing(True, "cold", "nothing is cached; everything is written anyway")
     if _is_expiring(moment, prices) and cold > 0:
-        return timing(True, "expiring", "what is cached will be gone at the next request")
+        return timing(True, "expiring", "the cache will have expired at the next request")
     price = (prices.write - prices.read) * rewritten + moment.summary_cost
-    bearable = moment.spent is None or price <= moment.spent * MOST_REGRET
-    if not is_cold and removed and bearable and moment.carried_cost >= price * patience and calls >= even:
-        told = f"carrying the fold has cost {moment.carried_cost:,.0f}, folding costs {price:,.0f}"
-        return timing(True, "pays", f"{told}: {even:.1f} calls pay for it, {calls:.0f} are expected")
-    return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the limit")
+    is_affordable = moment.spent is None or price <= moment.spent * MAX_REGRET_SHARE
+    if not is_cold and removed and is_affordable and moment.carried_cost >= price * patience and calls >= even:
+        costs = f"reading the fold has cost {moment.carried_cost:,.0f}, compacting costs {price:,.0f}"
+        return timing(True, "pays", f"{costs}: pays off after {even:.1f} calls, {calls:.0f} are expected")
+    return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the threshold")
 
 
 def _is_expiring(moment: ScheduleFacts, prices: Prices) -> bool:
     idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
-    return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING
+    return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING_SHARE
 
 
 UNKNOWN = Health()
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes the summaries. `prices` are its own where it is another than the conversation's."""
+    """Model that writes the summaries. `prices` are set if it is not the conversation's model."""
 
     prices: Prices | None = None
     reuses_prefix: bool = False
-    """Whether it is asked with the prefix that the provider has cached."""
+    """True if its request reuses the prefix that the provider has cached."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When to fold, by price. `soft` and `share` are shares of the threshold: where cheap moments begin to be used, and
-    the size to land at. Without a `writer` summaries are made locally and cost nothing."""
+    """Rules for the moment of a compaction, by price.
+
+    `soft` is the share of the threshold from which cheap moments are used, `share` the target size as a share of
+    it. Without a `writer` summaries are local and free.
+    """
 
     automatic: bool = False
-    """Whether it applies only where the provider has been seen to cache."""
+    """True if the schedule applies only after the provider has reported cached tokens."""
 
     threshold_tokens: int
     prices: Prices
     soft: float = CHEAP_FROM
     share: float = LANDING
-    least_tokens: int = LANDING_TOKENS
+    least_tokens: int = MIN_TARGET_TOKENS
     patience: float = PATIENCE
     writer: Writer | None = None
 
@@ -210,21 +224,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             automatic=True,
             soft=AUTO_FROM,
             share=min(usual, 1.0),
-            least_tokens=AUTO_LANDING_TOKENS,
+            least_tokens=AUTO_MIN_TARGET_TOKENS,
             writer=writer,
         )
 
     def applies(self, health: Health) -> bool:
-        """Return whether to schedule: always if the settings ask for it, else once the provider reported caching."""
+        """Return whether to schedule: always if the settings ask for it, else once the provider has reported cached
+        tokens.
+        """
         return not self.automatic or health.read + health.written > 0
 
     def target(self, prompt_tokens: int, fixed_tokens: int = 0) -> int:
-        """Return the size at which a compaction aims.
+        """Return the target size of a compaction in tokens.
 
         Far below the threshold it removes at most half of the prompt, and at least a quarter.
         """
         beside = max(self.threshold_tokens - fixed_tokens, 0)
-        size = int(max(beside * self.share, min(self.least_tokens, beside * LANDING_LIMIT)))
+        size = int(max(beside * self.share, min(self.least_tokens, beside * MAX_TARGET_SHARE)))
         aimed = min(fixed_tokens + size, self.threshold_tokens)
         if prompt_tokens < self.threshold_tokens * self.soft:
             aimed = min(max(aimed, prompt_tokens // 2), prompt_tokens * 3 // 4)
@@ -241,8 +257,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         switched: bool = False,
         upcoming_idle: float | None = None,
     ) -> Timing:
-        """Whether to fold before the next request. `fixed_tokens` stand before the messages and stay cached; where the
-        fold brings tools along, `introduced_tokens` stand there afterwards, all of them new."""
+        """Decide whether to fold before the next request.
+
+        `fixed_tokens` precede the messages and stay cached. If the fold introduces tools, `introduced_tokens`
+        precede them afterwards, all of them new.
+        """
         idle = 0.0 if health.last is None else max(now - health.last.at, 0.0)
         cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
         urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)

@@ -1,12 +1,13 @@
-"""The gateway: midfold between any agent and any provider.
+"""HTTP gateway between any agent and any provider.
 
-`create_app(config)` is the ASGI application that `midfold serve` runs. Requests leave as the bytes they came in, unless
-a conversation must be folded; answers are relayed as they arrive.
+`create_app(config)` returns the ASGI application that `midfold serve` runs. Requests are forwarded byte for byte
+unless their history must be folded; responses are streamed as they arrive.
 
-    admission -> peek, measuring -> prepare -> upstream -> relay -> answered, operating
+    admission -> peek -> request_size -> prepare -> upstream -> relay -> usage_events, metrics
 
-What fails in between never costs a client its request. Whether to fold is `midfold.decide`'s, searching what was folded
-`midfold.recall`'s; who may do what is promised in docs/explanation/security.md, each promise with its test.
+A fault in any of these steps never costs a client its request. `midfold.decide` decides whether to fold,
+`midfold.recall` searches folded messages. docs/explanation/security.md lists the access guarantees, each with its
+test.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The door of a gateway that one command has for itself: a key of its own, and a gateway for each provider behind it.
+"""Access control for the private gateway of `midfold run`: one key, one gateway per provider.
 
-Rules of this file:
-1. Nothing is answered without the key, not even whether a gateway is here: other accounts share the loopback.
-2. The key comes as the header `x-midfold-key`, as the first segment of the path (for clients that can be given an
-   address and nothing else), or as a browser's password. It is removed wherever else it stands in the path, the query
-   or a header, too: no gateway and no upstream sees it. (Bodies are the client's.)
-3. Whoever has the key is one owner, also when the client's credential rotates.
-4. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
+1. No request is answered without the key, because other accounts share the loopback interface.
+2. Clients send the key as the header `x-midfold-key`, as the first path segment (for clients that accept only a
+   base URL) or as the password of HTTP basic authentication. It is removed from path, query and headers, so neither
+   a gateway nor an upstream sees it. Request bodies are not searched.
+3. All requests with the key have the same owner, even when the client's provider credential rotates.
+4. The next path segment names the gateway; the rest is the provider's path. All other paths are the gateway's own
+   pages.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from midfold.gateway.admission import OWN_HEADER, Admission, key_in_header
-from midfold.gateway.exchange import JSON, NOBODY, Receive, Scope, Send
+from midfold.gateway.exchange import JSON, NO_OWNER, Receive, Scope, Send
 from midfold.gateway.routes import error_body
 from midfold.gateway.server import GatewayApplication
 from midfold.gateway.upstream import aiohttp_module
 
-REFUSED = "this gateway belongs to one command; requests need its key"
+REFUSED = "this gateway is private to one command; requests need its key"
 AUTHORIZATION = b"authorization"
 
 
 class GuardedGateway(NamedTuple):
-    """A gateway and the door that all gateways have."""
+    """A gateway application and the admission layer in front of it."""
 
     app: GatewayApplication
     door: Admission
 
 
 class PrivateAccess:
-    """The ASGI application; the first gateway has the pages."""
+    """ASGI application that checks the key and dispatches to the gateways; the first gateway serves the pages."""
 
     def __init__(self, key: str, gateways: Mapping[str, GuardedGateway]) -> None:
         self._key = key.encode()
         self._gateways = dict(gateways)
-        self._doors = {name.encode(): gateway.door for name, gateway in gateways.items()}
-        self._pages = next(iter(self._doors.values()))
+        self._admissions = {name.encode(): gateway.door for name, gateway in gateways.items()}
+        self._pages = next(iter(self._admissions.values()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._handle_lifespan(receive, send)
             return
         inner = self._without_key(scope) if scope["type"] == "http" else None
         if inner is None:
             await _refuse(scope, send)
             return
-        inner["state"] = {**scope.get("state", {}), "owner": NOBODY}
+        inner["state"] = {**scope.get("state", {}), "owner": NO_OWNER}
         name = _first_segment(inner)
-        if name in self._doors:
-            await self._doors[name](_below(inner, name), receive, send)
+        if name in self._admissions:
+            await self._admissions[name](_without_first_segment(inner, name), receive, send)
         else:
             await self._pages(inner, receive, send)
 
     def _without_key(self, scope: Scope) -> Scope | None:
-        """Return the request without the key, wherever it stands; None if it does not have it where it must."""
+        """Return the request with the key removed, or None if the key is missing."""
         first = _first_segment(scope)
         if self._is_key(first):
-            return self._clean(_below(scope, first))
+            return self._clean(_without_first_segment(scope, first))
         for name, value in scope["headers"]:
             if name in (OWN_HEADER, AUTHORIZATION) and self._is_key(key_in_header(value.decode("latin-1")).encode()):
                 return self._clean(scope)
         return None
 
     def _clean(self, scope: Scope) -> Scope:
-        """Return the request without headers that have the key in them, and with it cut out of path and query."""
+        """Return the request without headers that contain the key, and with the key removed from path and query."""
         headers = [
             (name, value)
             for name, value in scope["headers"]
@@ -84,7 +84,7 @@ class PrivateAccess:
         return self._key in value or self._key in known or self._key in unquote_to_bytes(value)
 
     def _cut(self, text: bytes) -> bytes:
-        """Return a path or a query without the key; one that has it in disguise becomes empty."""
+        """Return a path or query without the key; empty if it still contains the key percent-encoded."""
         while self._key in text:
             text = text.replace(b"/" + self._key, b"").replace(self._key, b"")
         return b"" if self._key in unquote_to_bytes(text) else text
@@ -92,8 +92,8 @@ class PrivateAccess:
     def _is_key(self, text: bytes) -> bool:
         return hmac.compare_digest(text, self._key)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end."""
+    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
+        """Handle the ASGI lifespan; close all gateways on shutdown."""
         await receive()
         asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
         await send({"type": "lifespan.startup.complete"})
@@ -108,8 +108,8 @@ def _first_segment(scope: Scope) -> bytes:
     return raw[1:].partition(b"/")[0]
 
 
-def _below(scope: Scope, segment: bytes) -> Scope:
-    """The same request without the first segment of its path, which has nothing encoded in it."""
+def _without_first_segment(scope: Scope, segment: bytes) -> Scope:
+    """Return the request without the first segment of its path. The segment must not be percent-encoded."""
     path = scope["path"][1 + len(segment) :] or "/"
     return {**scope, "path": path, "raw_path": scope["raw_path"][1 + len(segment) :] or b"/"}
 

@@ -1,12 +1,12 @@
-"""The door: who may come in, how much they may bring, and how long they may take to bring it.
+"""ASGI middleware that authenticates requests and limits the size and duration of their bodies.
 
-An ASGI application around the gateway's own. A request's body is complete, and within its limits, before anything
-looks at it. Rules of this file:
-1. A key of the gateway is taken off the request here; no upstream ever sees one.
-2. A refusal says what is wrong and never how close a key was.
-3. All requests together hold at most `total_bytes` of bodies, what was decoded included; one more is asked to come
-   back.
-4. Without keys only this machine is listened to. Pages that a browser shows are `browsers`' to judge.
+The body is complete and within its limits before the application sees the request.
+
+1. Gateway keys are removed from requests here; no upstream ever receives one.
+2. A refusal does not reveal how close a key was.
+3. The bodies of all requests together, decoded ones included, take at most `total_bytes`; further requests get a
+   503 with `retry-after`.
+4. Without keys only this machine is served. `browsers` checks requests of web pages.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from midfold.errors import ConfigError
-from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, readable_by
-from midfold.gateway.exchange import FULL, HeldBytes, Owner, owner_of
+from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, with_cors_headers
+from midfold.gateway.exchange import GATEWAY_FULL, HeldBytes, Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
-# Keys of the gateway: made once, stored only as hashes, compared without telling how close a guess was.
+# Gateway keys are shown once, stored as hashes and compared in constant time.
 #
-# A key is 32 random bytes, so one round of SHA-256 is as good as a slow hash: there is nothing to guess from a list.
+# A key has 32 random bytes, so one round of SHA-256 is as safe as a slow hash: no dictionary attack applies.
 
 
 PREFIX = "mfk_"
-HASH = re.compile(r"sha256:[0-9a-f]{64}")
-LONGEST = 256
-"""Bytes of a presented key that are looked at: a longer one is not a key."""
+HASH_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
+MAX_KEY_CHARS = 256
+"""Maximum length of a presented key in characters; longer values are not keys."""
 
 
 def new_key() -> str:
-    """A key for one client or team. It is shown once; `hash_key` of it goes into the configuration."""
+    """Return a new key for one client or team. Show it once and store its `hash_key` in the configuration."""
     return PREFIX + token_urlsafe(32)
 
 
@@ -52,13 +52,13 @@ def hash_key(key: str) -> str:
 
 
 class GatewayKeys:
-    """Who may use the gateway: names by the hashes of their keys."""
+    """Names of the users of the gateway by the hashes of their keys."""
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
         for name, value in hashes.items():
-            if not HASH.fullmatch(value):
+            if not HASH_PATTERN.fullmatch(value):
                 expected = "expected sha256: and 64 hexadecimal digits"
-                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` makes one")
+                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` creates one")
         self._entries = tuple((name, value.encode()) for name, value in hashes.items())
         self._hashes = frozenset(hashes.values())
 
@@ -66,12 +66,12 @@ class GatewayKeys:
         return bool(self._entries)
 
     def has(self, text: str) -> bool:
-        """Whether a text is one of the keys: to keep it back, never to let somebody in."""
-        return 0 < len(text) <= LONGEST and hash_key(text) in self._hashes
+        """Return whether a text is one of the keys. For removing keys from requests only, never for authentication."""
+        return 0 < len(text) <= MAX_KEY_CHARS and hash_key(text) in self._hashes
 
-    def who(self, presented: str | None) -> str | None:
-        """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""
-        if presented is None or len(presented) > LONGEST:
+    def find_name(self, presented: str | None) -> str | None:
+        """Return the name that a key belongs to. Compare all entries in constant time."""
+        if presented is None or len(presented) > MAX_KEY_CHARS:
             presented = ""
         given = hash_key(presented).encode()
         found: str | None = None
@@ -81,63 +81,65 @@ class GatewayKeys:
         return found
 
 
-# Keys of the gateway stay with the gateway: wherever in a request one stands, it is not sent on.
+# Removal of gateway keys from requests that are forwarded.
 #
-# Rules:
-# 1. A header with a key of ours is dropped: bare, behind a scheme, as a password, in a cookie, percent-encoded.
-# 2. An address with one is refused: it would have to be changed, and addresses end up in logs.
+# 1. A header that contains a key is dropped, whether the key is bare, after a scheme, a password, in a cookie or
+#    percent-encoded.
+# 2. A URL that contains one is refused: it would have to be rewritten, and URLs end up in logs.
 
 
 _PREFIX = PREFIX.encode()
-_OURS = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
-_PLAIN = frozenset((b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host"))
-"""Headers whose values are never a key as a whole."""
-MOST_LOOKED_AT = 64
-"""What could be keys in one value; one that has more is not sent on."""
-DEEPEST = 3
-"""How often a value is percent-decoded."""
+_KEY_PATTERN = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
+_HEADERS_WITHOUT_KEYS = frozenset(
+    (b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host")
+)
+"""Headers whose whole value is never a key."""
+MAX_KEY_CANDIDATES = 64
+"""Maximum key candidates checked in one header value; a header with more is dropped."""
+MAX_DECODINGS = 3
+"""Maximum rounds of percent-decoding of a value."""
 
 
 def without_keys(headers: list[Header], keys: GatewayKeys) -> list[Header]:
-    """The headers that have no key of the gateway in them."""
+    """Return the headers that do not contain a gateway key."""
     return [pair for pair in headers if not _has_key(*pair, keys)]
 
 
-def is_in_address(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
-    """Whether a key of the gateway stands in a path or a query."""
+def url_contains_key(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
+    """Return whether the path or the query contains a gateway key."""
     if _has_token(path, keys) or _has_token(query, keys):
         return True
-    values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MOST_LOOKED_AT)]
+    values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MAX_KEY_CANDIDATES)]
     return any(_is_key(text, keys) for value in values if value for text in _decodings(value))
 
 
 def _has_key(name: bytes, value: bytes, keys: GatewayKeys) -> bool:
     if _has_token(value, keys):
         return True
-    return name not in _PLAIN and any(_is_key(one, keys) for one in _wholes(name, value))
+    return name not in _HEADERS_WITHOUT_KEYS and any(_is_key(one, keys) for one in _key_candidates(name, value))
 
 
 def _has_token(value: bytes, keys: GatewayKeys) -> bool:
-    """Whether something in a value looks like one of our keys and is one."""
+    """Return whether a value contains one of the gateway's keys, recognised by its prefix."""
     for text in _decodings(value):
         if _PREFIX in text:
-            found = _OURS.findall(text)
-            if len(found) > MOST_LOOKED_AT or any(_is_key(one, keys) for one in found):
+            found = _KEY_PATTERN.findall(text)
+            if len(found) > MAX_KEY_CANDIDATES or any(_is_key(one, keys) for one in found):
                 return True
     return False
 
 
 def _decodings(value: bytes) -> Iterator[bytes]:
     yield value
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DECODINGS):
         if b"%" not in value:
             return
         value = unquote_to_bytes(value)
         yield value
 
 
-def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
-    """What of a header may be a key that does not look like one."""
+def _key_candidates(name: bytes, value: bytes) -> Iterator[bytes]:
+    """Yield parts of a header value that may be a key without the usual prefix."""
     yield value.strip()
     scheme, _, rest = value.strip().partition(b" ")
     if scheme.lower() == b"basic":
@@ -148,30 +150,30 @@ def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
     elif rest:
         yield rest.strip()
     if name == b"cookie":
-        yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MOST_LOOKED_AT))
+        yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MAX_KEY_CANDIDATES))
 
 
 def _is_key(text: bytes, keys: GatewayKeys) -> bool:
     return keys.has(text.decode("latin-1"))
 
 
-# Memory that large requests are done with goes back to the system.
+# Release of memory after large requests.
 #
-# The C library keeps what was freed for the next request, in as many places as there were threads: after a few large
-# bodies that is gigabytes which nobody uses. Where it is the GNU one, large pieces get pages of their own, and some
-# time after a large request everything unused is given back. Elsewhere nothing is done.
+# glibc keeps freed memory in one arena per thread; after a few large bodies that adds up to gigabytes. With glibc,
+# large blocks get their own pages, and `malloc_trim` runs shortly after a large request. With other C libraries this
+# does nothing.
 
 
-LARGE_TO_RETURN = 2_000_000
-"""Bytes of a request after which it is worth the while."""
+TRIM_MIN_BYTES = 2_000_000
+"""Minimum bytes of a request body after which memory is trimmed."""
 TRIM_SECONDS = (2.0, *(4.0,) * 10)
 """Pauses before each trim after a large request: threads may work on it for a while after its client has gone."""
 M_MMAP_THRESHOLD = -3
-OWN_PAGES = 1 << 20
+MMAP_THRESHOLD_BYTES = 1 << 20
 
 
 class MemoryTrimmer:
-    """Returns the memory of large requests to the system, some time after they have ended."""
+    """Callable that takes the size of each finished body and trims memory after large ones."""
 
     def __init__(self) -> None:
         self._next: asyncio.TimerHandle | None = None
@@ -179,7 +181,7 @@ class MemoryTrimmer:
 
     def __call__(self, size: int) -> None:
         """Note that a request with a body of this size has ended."""
-        if size < LARGE_TO_RETURN:
+        if size < TRIM_MIN_BYTES:
             return
         soon = asyncio.get_running_loop().time() + TRIM_SECONDS[0]
         self._pauses = iter(TRIM_SECONDS)
@@ -194,11 +196,11 @@ class MemoryTrimmer:
         self._next = None if pause is None else asyncio.get_running_loop().call_later(pause, self._trim)
 
     def _trim(self) -> None:
-        asyncio.get_running_loop().run_in_executor(None, give_back)
+        asyncio.get_running_loop().run_in_executor(None, trim_memory)
         self._wait()
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -206,14 +208,14 @@ def give_back() -> None:
 
 @cache
 def _libc() -> Any:
-    """The C library, if it is glibc."""
+    """Return the C library if it is glibc, else None."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
 
     try:
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, OWN_PAGES)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         return libc if hasattr(libc, "malloc_trim") else None
     except (OSError, AttributeError):
         return None
@@ -228,12 +230,12 @@ Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
-LARGE = 1_000_000
-"""Bytes of a body that are put together in a thread."""
+MAX_INLINE_JOIN_BYTES = 1_000_000
+"""Maximum bytes of a body that is joined on the event loop; larger ones are joined in a thread."""
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request, and all of them together, may cost."""
+    """Limits of one request body and of all bodies together."""
 
     body_bytes: int = 64 * 1024 * 1024
     body_seconds: float = 60.0
@@ -241,13 +243,13 @@ class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""They need no key: whether the gateway lives is not a secret."""
+"""Paths that need no key: that the gateway is alive is not a secret."""
 
 
 class Admission:
-    """Lets a request through with its body read and its owner known, or answers it.
+    """ASGI middleware that passes on a request with its body read and its owner known, or refuses it.
 
-    The owner is `scope["state"]["owner"]`; its name is empty when the gateway has no keys.
+    The owner is `scope["state"]["owner"]`; its name is empty if the gateway has no keys.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class Admission:
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = held or HeldBytes(self.limits.total_bytes)
-        self.slack = MemoryTrimmer()
+        self._trim = MemoryTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -277,51 +279,45 @@ class Admission:
             if page is not None and is_preflight(scope["method"], scope["headers"]):
                 await answer_preflight(page, scope["headers"], send)
                 return
-            send = send if page is None else readable_by(page, send)
+            send = send if page is None else with_cors_headers(page, send)
             await self._admit(scope, receive, send, body)
         except AdmissionRefused as refused:
             body.pieces.clear()
             if self.refused is not None:
                 self.refused(refused.status)
-            await _answer(scope, send, refused)
+            await _send_refusal(scope, send, refused)
         finally:
-            self._let_go(body.size)
+            self._release(body.size)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
         owner, headers = self._owner(scope)
         await self._read_within(scope, receive, body)
         inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-        whole = [body.whole() if body.size <= LARGE else await asyncio.to_thread(body.whole)]
+        whole = [body.whole() if body.size <= MAX_INLINE_JOIN_BYTES else await asyncio.to_thread(body.whole)]
         await self.app(inner, _BodyReplay(whole, receive), send)
 
-    def _let_go(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self.held.release(size)
-        self.slack(size)
+        self._trim(size)
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
             return scope.get("state", {}).get("owner") or owner_of(headers), headers
         presented, rest = presented_key(headers)
-        name = self.keys.who(presented)
+        name = self.keys.find_name(presented)
         if name is None:
             if scope["path"] in OPEN_PATHS:
                 return Owner(), headers
-            raise AdmissionRefused(
-                401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key"
-            )
-        if is_in_address(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
-            raise AdmissionRefused(
-                400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key"
-            )
+            raise AdmissionRefused(401, "this gateway requires a key: send it as x-midfold-key or as the API key")
+        if url_contains_key(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
+            raise AdmissionRefused(400, "the URL contains a gateway key; send it in the header x-midfold-key instead")
         return Owner(name), without_keys(rest, self.keys)
 
     async def _read_within(self, scope: Scope, receive: Receive, body: _Body) -> None:
         declared = _declared_length(scope["headers"])
         if declared > self.limits.body_bytes:
-            raise AdmissionRefused(
-                413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}"
-            )
+            raise AdmissionRefused(413, f"the body has {declared:,} bytes; the limit is {self.limits.body_bytes:,}")
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 await self._read(receive, body, declared)
@@ -332,26 +328,24 @@ class Admission:
     async def _read(self, receive: Receive, body: _Body, declared: int) -> None:
         while True:
             if self.held.total + declared - body.size > self.held.limit:
-                raise AdmissionRefused(503, FULL)
+                raise AdmissionRefused(503, GATEWAY_FULL)
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise AdmissionRefused(499, "the client went away")
+                raise AdmissionRefused(499, "the client disconnected")
             piece = event.get("body", b"")
             self.held.add(len(piece))
             body.add(piece)
             if body.size > self.limits.body_bytes:
-                raise AdmissionRefused(
-                    413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes"
-                )
+                raise AdmissionRefused(413, f"the body is larger than the limit of {self.limits.body_bytes:,} bytes")
             if not event.get("more_body", False):
                 return
 
 
 def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
-    """The key of the gateway, and the headers without it.
+    """Return the gateway key of a request, and the headers without it.
 
-    With `x-midfold-key` the provider's own key stays where it is; without, the API key is the gateway's, and the
-    provider's comes from the gateway's configuration.
+    A client that sends `x-midfold-key` keeps its provider API key. Otherwise its API key is the gateway key, and
+    the provider's key comes from the gateway's configuration.
     """
     for wanted in (OWN_HEADER, b"x-api-key", b"authorization"):
         for name, value in headers:
@@ -363,7 +357,7 @@ def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
 
 
 def key_in_header(text: str) -> str:
-    """The key in a header: bare, as a bearer token, or as the password that a browser asks for."""
+    """Return the key in a header value: bare, a bearer token, or the password of basic authentication."""
     if text.lower().startswith(BEARER):
         return text[len(BEARER) :].strip()
     if text.lower().startswith(BASIC):
@@ -382,7 +376,7 @@ def _declared_length(headers: list[Header]) -> int:
 
 
 class _Body:
-    """What has arrived of a request."""
+    """Parts of a request body that have arrived."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -393,13 +387,13 @@ class _Body:
         self.size += len(piece)
 
     def whole(self) -> bytes:
-        """In one piece; the pieces are let go."""
+        """Return the body as one bytes object and drop the parts."""
         pieces, self.pieces = self.pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _BodyReplay:
-    """Gives the body once, which is then whoever's asked for it, and after that what the client still says."""
+    """ASGI receive callable that returns the body once and drops it, then forwards the client's events."""
 
     def __init__(self, body: list[bytes], receive: Receive) -> None:
         self._body, self._receive = body, receive
@@ -410,7 +404,7 @@ class _BodyReplay:
         return await self._receive()
 
 
-async def _answer(scope: Scope, send: Send, refused: AdmissionRefused) -> None:
+async def _send_refusal(scope: Scope, send: Send, refused: AdmissionRefused) -> None:
     body = error_body(route_of(scope["method"], scope["path"]).wire, refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))

@@ -1,11 +1,10 @@
-"""The application: one place where a request is admitted, one where it is relayed, one where it is accounted for.
+"""ASGI application of the gateway.
 
     admit -> read the body -> prepare (the only step that may change it) -> send -> relay -> account
 
-Rules of this file:
-1. A request that is not changed is the very bytes that came. Answers are relayed as they arrive.
-2. A client that goes away cancels what runs for it, upstream included.
-3. Errors of an upstream reach the client unchanged; errors of ours have the shape of the client's provider.
+1. An unchanged request is forwarded as the exact bytes received. Responses are streamed as they arrive.
+2. A client that disconnects cancels its request, including the upstream call.
+3. Upstream errors reach the client unchanged; gateway errors have the format of the client's provider.
 """
 
 from __future__ import annotations
@@ -63,26 +62,25 @@ if TYPE_CHECKING:
     from midfold.session.sessions import Sessions
 
 
-# Requests the gateway answers itself: token counts nobody else makes, and lists of models.
+# Requests that the gateway answers: token counts that the upstream does not support, and model lists.
 #
-# Rules:
-# 1. A count is the provider's wherever it counts; else ours, and a header says so.
-# 2. Lists of several upstreams are joined. A client's own key is shown to nobody but the upstream it would go to
-#    anyway.
+# 1. The provider's token count is used if it offers one; otherwise the gateway estimates it and says so in a header.
+# 2. The model lists of several upstreams are merged. A client's own key is sent only to the upstream that its requests
+#    go to anyway.
 
 
-UNCOUNTED = frozenset((404, 405, 501))
-"""What a provider answers that does not count tokens."""
-NO_ROUTE = frozenset((404, 405))
-"""Statuses with which a server says that it has no such route."""
-MOST_LISTED = 8_000_000
-"""Bytes of an upstream's list of models."""
+NO_COUNT_STATUSES = frozenset((404, 405, 501))
+"""Statuses of upstreams that have no token counting endpoint."""
+NO_ROUTE_STATUSES = frozenset((404, 405))
+"""Statuses of upstreams that do not have a route."""
+MAX_MODEL_LIST_BYTES = 8_000_000
+"""Maximum bytes of an upstream's model list."""
 MODELS = ("/v1/models", "/models")
-CODING = b"content-encoding"
+CONTENT_ENCODING = b"content-encoding"
 
 
 async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
-    """Answers a count that the upstream does not make."""
+    """Answer a token count request that the upstream does not support with an estimate."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
@@ -95,28 +93,28 @@ async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
     await exchange.answer(200, msgspec.json.encode({"input_tokens": measured.size.tokens}))
 
 
-def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
-    """Whether the models of several upstreams are asked for."""
-    return exchange.method == "GET" and exchange.path in MODELS and len(_upstreams_to_ask(upstreams)) > 1
+def is_model_list(exchange: Exchange, upstreams: Upstreams) -> bool:
+    """Return whether the request lists models and several upstreams are configured."""
+    return exchange.method == "GET" and exchange.path in MODELS and len(_listing_upstreams(upstreams)) > 1
 
 
-def _upstreams_to_ask(upstreams: Upstreams) -> list[Upstream]:
+def _listing_upstreams(upstreams: Upstreams) -> list[Upstream]:
     known = upstreams.all()
     return [upstream for upstream in known if upstream is upstreams.default or upstream.key is not None]
 
 
-async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> None:
-    """Answers with the models of all upstreams; one that does not answer is left out."""
+async def answer_model_list(exchange: Exchange, upstreams: Upstreams, client: Client) -> None:
+    """Answer with the models of all upstreams, omitting those that fail."""
 
     async def one(upstream: Upstream) -> list[Any]:
         headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
             answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
-            return await asyncio.to_thread(_models_in, answer, await answer.read(MOST_LISTED))
+            return await asyncio.to_thread(_models_in, answer, await answer.read(MAX_MODEL_LIST_BYTES))
         except UpstreamError:
             return []
 
-    found = await asyncio.gather(*map(one, _upstreams_to_ask(upstreams)))
+    found = await asyncio.gather(*map(one, _listing_upstreams(upstreams)))
     data = {item["id"]: item for items in found for item in items}
     exchange.account.action = "joined"
     await exchange.answer(200, msgspec.json.encode({"object": "list", "data": list(data.values())}), [JSON])
@@ -124,7 +122,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
 
 def _models_in(answer: UpstreamAnswer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MOST_LISTED))
+        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MAX_MODEL_LIST_BYTES))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None
@@ -134,13 +132,13 @@ def _models_in(answer: UpstreamAnswer, body: bytes) -> list[Any]:
 _log = logging.getLogger("midfold.gateway")
 
 Admit = Callable[[Exchange], "tuple[int, str] | None"]
-"""Looks at a request before its body is read; a status and a text refuse it."""
+"""Check of a request before its body is read; returns a status and a message to refuse it."""
 Accountant = Callable[[RequestAccount], None]
-"""Told about every request when it is over."""
+"""Callback that gets the account of every finished request."""
 
 
 class Gateway:
-    """The ASGI application behind the routes that are passed to providers."""
+    """ASGI application for all routes that are forwarded to providers."""
 
     def __init__(
         self,
@@ -160,7 +158,7 @@ class Gateway:
         self.recall = RecallLoop(self) if self.settings.recall != "off" and sessions is not None else None
         self.held = HeldBytes(self.settings.largest_total)
         self._has_only_versioned: dict[tuple[str, str], bool] = {}
-        """Whether an upstream has a route under /v1 only, by its address and the path."""
+        """True if an upstream has a route only under /v1, by base URL and path."""
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -176,20 +174,20 @@ class Gateway:
             await self._answer_error(exchange, error)
         except NotJSON as error:
             await self._answer_error(exchange, TranscriptError(f"the request is not JSON: {error}"))
-        except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
+        except Exception as error:  # noqa: BLE001 - our own fault; its text may quote messages, so log only its place
             await self._answer_fault(exchange, error)
         finally:
             self._close_account(exchange)
 
     async def _answer_fault(self, exchange: Exchange, error: Exception) -> None:
-        """An error nobody foresaw: where it happened is logged, and the client gets an answer it can read."""
+        """Log the place of an unexpected exception and answer with status 500."""
         exchange.account.action = "broken"
-        _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
+        _log.error("request failed: %s at %s", type(error).__name__, place_of(error))
         if not exchange.begun:
-            await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
+            await exchange.refuse(500, f"internal gateway error ({type(error).__name__})")
 
     async def _answer_error(self, exchange: Exchange, error: MidfoldError) -> None:
-        """An answer that has begun is left unfinished, and the server cuts the connection."""
+        """Answer with an error. A response that has begun is left incomplete, and the server closes the connection."""
         if exchange.begun:
             exchange.account.action = "broken"
             _log.warning("%s: %s", exchange.account.upstream, error)
@@ -244,21 +242,23 @@ class Gateway:
             stop()
 
     async def _decode(self, exchange: Exchange) -> None:
-        """Remove the request's content coding: it is read, compacted and sent on like any other."""
-        codings = [value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CODING]
+        """Remove the request's content encoding, so that the body can be read and compacted."""
+        codings = [
+            value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CONTENT_ENCODING
+        ]
         if not codings:
             return
         limits = (self.settings.largest_body, partial(self._hold, exchange))
         exchange.body = await self.preparer.in_thread(decode_request, exchange.body, ", ".join(codings), *limits)
-        exchange.headers = [pair for pair in exchange.headers if pair[0] != CODING]
+        exchange.headers = [pair for pair in exchange.headers if pair[0] != CONTENT_ENCODING]
 
     def _hold(self, exchange: Exchange, size: int) -> None:
-        """Count bytes that were decoded for a request; raise GatewayFull where all requests together have too many."""
+        """Count bytes decoded for a request; raise GatewayFull if all requests together exceed the limit."""
         self.held.take(size)
         exchange.decoded += size
 
     async def _peek(self, exchange: Exchange) -> None:
-        """The fields that decide; what takes more than a moment is looked at in a thread."""
+        """Read the fields that routing and folding depend on; scan large bodies in a thread."""
         body = exchange.body
         if len(body) <= LARGE:
             exchange.peek = peek(body)
@@ -268,7 +268,7 @@ class Gateway:
             exchange.peek = await self.preparer.in_thread(peek_slowly, body)
 
     async def _upload(self, exchange: Exchange) -> bool:
-        """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
+        """Stream an upload to its upstream without buffering it; return False if its body must be read instead."""
         upstream = exchange.upstream = self.upstreams.find(None, exchange.route.wire)
         if upstream is None:
             await exchange.refuse(404, "no upstream is configured for this route")
@@ -291,8 +291,8 @@ class Gateway:
         if is_compacted_here(exchange, self.preparer):
             await answer_compaction(exchange, self.preparer)
             return
-        if lists_models(exchange, self.upstreams):
-            await models(exchange, self.upstreams, self.client)
+        if is_model_list(exchange, self.upstreams):
+            await answer_model_list(exchange, self.upstreams, self.client)
             return
         await self.turns.read(exchange)
         if self.recall is not None:
@@ -301,13 +301,13 @@ class Gateway:
         if self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared)
         else:
-            await self._ask(exchange, prepared)
+            await self._send_and_relay(exchange, prepared)
         if exchange.route.kind == "generate":
             self.preparer.prepare_ahead(exchange, prepared)
 
-    async def _ask(self, exchange: Exchange, prepared: PreparedRequest) -> None:
+    async def _send_and_relay(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         prepared, answer = await self.fetch(exchange, prepared)
-        if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
+        if exchange.route.kind == "count" and answer.status in NO_COUNT_STATUSES and exchange.peek is not None:
             answer.close()
             await answer_count(exchange, self.preparer)
         elif self.recall is not None and self.recall.applies(exchange):
@@ -316,7 +316,9 @@ class Gateway:
             await self._relay(exchange, prepared, answer)
 
     async def fetch(self, exchange: Exchange, prepared: PreparedRequest) -> tuple[PreparedRequest, UpstreamAnswer]:
-        """The answer to a request, from its first byte on. One that is too large is made smaller and sent once more."""
+        """Return the upstream's response from its first byte; if the request was too large, fold it and send it once
+        more.
+        """
         answer = await self.send(exchange, prepared.body)
         is_kept = self.turns.is_known(exchange)
         small = len(prepared.body) < overflows.SMALLEST and answer.status == 200
@@ -325,7 +327,7 @@ class Gateway:
         try:
             found = await overflows.find_overflow(answer)
             smaller = None if found is None else await self._recover(exchange, prepared, found, is_kept)
-        except BaseException:  # of a client that goes away, too: the connection must not stay open
+        except BaseException:  # also if the client disconnects: the connection must not stay open
             answer.close()
             raise
         if smaller is None:
@@ -341,12 +343,12 @@ class Gateway:
         return await self.preparer.recover(exchange, prepared, found)
 
     async def send(self, exchange: Exchange, body: bytes) -> UpstreamAnswer:
-        """The request, with this body, to its upstream."""
+        """Send the request with this body to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
         sent = exchange.headers
         if exchange.own_tools and exchange.peek is not None and exchange.peek.is_streaming:
-            # What is encoded cannot be read before its end.
+            # A compressed stream cannot be read before its end.
             sent = [*(pair for pair in sent if pair[0] != b"accept-encoding"), (b"accept-encoding", b"identity")]
         headers = to_upstream(sent, upstream.credential(exchange.route.wire))
         body = await self.preparer.mark(exchange, body)
@@ -355,34 +357,34 @@ class Gateway:
         return self.reach.watch(exchange, answer)
 
     def _use_known_version(self, exchange: Exchange, upstream: Upstream) -> None:
-        """Ask for the path under /v1 where the upstream is known to have the route only there."""
+        """Prefix the path with /v1 if the upstream is known to have the route only there."""
         if self._has_only_versioned.get((upstream.base + upstream.path, exchange.path)):
             exchange.raw_path = "/v1" + exchange.raw_path
 
     async def _send_versioned(
         self, exchange: Exchange, upstream: Upstream, headers: list[tuple[str, str]], body: bytes
     ) -> UpstreamAnswer:
-        """Send to the path as the client wrote it; where the upstream has no such route, to the same under /v1.
+        """Send to the client's path; if the upstream has no such route, to the same path under /v1.
 
-        Clients differ in whether the base address has /v1 in it, and share one variable for it.
+        Some clients expect /v1 in the base URL and some do not, but they share one environment variable for it.
         """
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
         route = (upstream.base + upstream.path, exchange.path)
         is_versioned = exchange.raw_path.startswith("/v1/") or upstream.path.endswith("/v1")
         if is_versioned or exchange.path not in UNVERSIONED or route in self._has_only_versioned:
             return answer
-        if answer.status in NO_ROUTE:
+        if answer.status in NO_ROUTE_STATUSES:
             answer.close()
             exchange.raw_path = "/v1" + exchange.raw_path
             answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
-            if answer.status not in NO_ROUTE:
+            if answer.status not in NO_ROUTE_STATUSES:
                 self._has_only_versioned[route] = True
         else:
             self._has_only_versioned[route] = False
         return answer
 
     async def _relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer) -> None:
-        """The answer as it arrives, with the tap beside it."""
+        """Stream the response to the client while a tap reads its usage."""
         tap, is_whole = UsageTap(encoding_of(answer.headers)), False
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
@@ -405,7 +407,7 @@ class Gateway:
                     self.preparer.observe(exchange, prepared, usage)
 
     async def _usage(self, tap: UsageTap) -> Usage | None:
-        """What an answer says it cost. A client that goes away as soon as it has its answer interrupts no reading."""
+        """Return the usage that a response reports. Finish reading even if the client disconnects meanwhile."""
         if not tap.is_heavy:
             return tap.usage()
         reading = asyncio.ensure_future(self.preparer.in_thread(tap.usage))
@@ -432,7 +434,7 @@ class Gateway:
 
 
 def _target(exchange: Exchange) -> UpstreamTarget:
-    """What is asked for at the upstream, with the path and the query as the client wrote them."""
+    """Return the upstream target with path and query exactly as the client wrote them."""
     assert exchange.upstream is not None
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
 
@@ -445,8 +447,8 @@ def create_app(
     extra_routes: Sequence[BaseRoute] = (),
     later: LateRoutes | None = None,
 ) -> GatewayApplication:
-    """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own.
+    """Return the ASGI application. `extra_routes` are Starlette routes; their first path segments are not forwarded.
 
-    With `later` such routes are made when one of them is first asked for.
+    The routes of `later` are created on the first request for one of them.
     """
     return GatewayApplication(Gateway(config, sessions, environment), extra_routes, later)

@@ -1,21 +1,20 @@
-"""Folds made in the background, so that no request waits for a summary model.
+"""Folds prepared in the background, so that requests do not wait for a summary model.
 
-Rules of this file:
-1. From three quarters of the trigger on a fold is prepared beside a request, of the conversation as it stands. At the
-   trigger it is used at once, with what came since behind it.
-2. One at a time for each conversation: by its name in this process, by a lease across gateways.
-3. A prepared fold fits as long as the conversation has only grown. Another branch, an undo or somebody else's fold
-   makes it stale: it is not used, and ends when another one is begun. Branches that take turns do not end each other's
-   preparations more often than every `REST` seconds.
-4. There are so many at once, of so many bytes, and of each owner a part of that. What does not fit is not begun, and of
-   what is ready the oldest is forgotten.
-5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
-   at again before it has grown; where a fold is due, not for `REST` seconds.
-6. A credential is held by the task alone. It ends with it, at the latest when the time for a summary is over.
-7. A fold that comes too late does not take the place of the local one by itself: that would write anew what the
-   provider has just cached. It does where the calls to come pay for it, as a compaction of its own; the next fold that
-   is prepared ends it.
-8. Who ends the gateway cancels what is being made, and waits for it. Nothing was written, so nothing is lost.
+1. From three quarters of the trigger on, a fold of the current conversation is prepared beside a request. At the
+   trigger it is applied at once; newer messages follow it unchanged.
+2. Each conversation has one preparation at a time: by its name in this process, by a lease across gateways.
+3. A prepared fold fits as long as the conversation has only grown. Another branch, an undo or another fold makes it
+   stale; it is cancelled when the next one begins. Alternating branches cancel each other's preparations at most
+   every `REST` seconds.
+4. Tasks and bytes are limited in total and per owner. A preparation over the limit is not started; the oldest ready
+   folds are dropped first.
+5. After a failure no attempt is made until the cooldown is over. A conversation that was not worth folding is tried
+   again after it has grown, or, if a fold is due, after `REST` seconds.
+6. Only the task holds the client's credential, and at most until its timeout.
+7. A fold that is ready too late does not automatically replace the local one, because that would invalidate what
+   the provider has just cached. It replaces it as a separate compaction if the expected calls pay for it; the next
+   preparation drops it.
+8. Closing the gateway cancels all preparations and waits for them. Nothing was stored, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -33,42 +32,48 @@ from midfold.gateway.request_size import MeasuredRequest
 from midfold.model.run import InThread
 from midfold.session.conversation import PreparedFold
 
-MOST_TASKS, MOST_TASKS_OF_OWNER = 16, 4
-MOST_BYTES, MOST_BYTES_OF_OWNER = 128_000_000, 32_000_000
-"""Of the requests whose folds are in the making or ready."""
-MOST_CALLS = 10
-"""Times the limit of one call: what a summary in pieces may take with a model of its own."""
+MAX_TASKS = 16
+MAX_TASKS_PER_OWNER = 4
+MAX_BYTES = 128_000_000
+"""Maximum bytes of requests with a pending or ready fold."""
+MAX_BYTES_PER_OWNER = 32_000_000
+MAX_CALLS = 10
+"""Timeout of a fold with a separate summary model, as a multiple of the timeout of one call: long histories are
+summarized in several calls.
+"""
 WORTH_ANOTHER_TRY = 1.05
+"""Growth of a request, as a ratio, after which a fold that was not worth it is tried again."""
 REST = 30.0
-"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown, and in which
-no other branch of it is prepared."""
+"""Seconds before a conversation that was not worth folding and has not grown is tried again, and before another branch
+of a conversation may replace its preparation.
+"""
 Place = tuple[str, int]
-"""A session, and the number of its compaction."""
+"""Session name and sequence number of its compaction."""
 
 _log = logging.getLogger("midfold.gateway")
 
 
 def place_of(measured: MeasuredRequest) -> Place:
-    """The checkpoint that a request is measured with."""
+    """Return the checkpoint that a request was measured with."""
     found = measured.checkpoint
     return ("", 0) if found is None else (found.session, found.seq)
 
 
 class PendingFold:
-    """A fold in the making, or made."""
+    """Fold that is being prepared or ready."""
 
     def __init__(self, measured: MeasuredRequest, size: int, task: asyncio.Task[PreparedFold | None]) -> None:
         chains = measured.conversation.chains
         self.owner, self.size, self.task = measured.conversation.whose, size, task
         self._tokens, self._place = measured.size.tokens, place_of(measured)
         self._chain, self._count = chains[-1], len(chains)
-        self.rests_until = self.begun_at = self.ended_at = 0.0
+        self.cooldown_until = self.begun_at = self.ended_at = 0.0
         self._local_place: Place | None = None
         self.seen_at = 0.0
-        """When the conversation was last seen, of a fold that came too late."""
+        """Time of the conversation's last request after this fold became late."""
 
-    def come_late(self, measured: MeasuredRequest, local: Place) -> bool:
-        """A local fold of this request was made instead; says whether this one may still take its place."""
+    def mark_late(self, measured: MeasuredRequest, local: Place) -> bool:
+        """Record that a local fold was made for this request; return whether this fold may still replace it."""
         if self.fits(measured) and self._count == len(measured.conversation.chains):
             self._local_place = local
         return self._local_place is not None
@@ -78,14 +83,14 @@ class PendingFold:
         return known == self._count and self._local_place == place_of(measured)
 
     def new_size(self, measured: MeasuredRequest) -> int:
-        """Tokens of a request with this fold in the place of the one it has."""
+        """Return the tokens of a request with this fold in place of its current one."""
         assert self.ready is not None
         since = measured.conversation.talk[self._count :]
         scale = measured.size.tokens / max(measured.estimated, 1)
         return self.ready.outcome.receipt.new_tokens + int(measured.limits.meter.count(since).tokens * scale)
 
     def fits(self, measured: MeasuredRequest) -> bool:
-        """Whether a request goes on from what this was begun with."""
+        """Return whether a request continues the conversation that this fold was started for."""
         known = measured.conversation.lengths.get(self._chain)
         return known == self._count and self._place == place_of(measured)
 
@@ -95,27 +100,27 @@ class PendingFold:
 
     @property
     def is_good(self) -> bool:
-        """Whether it can be used, or may be when it is ready."""
+        """Return whether the fold is usable, or pending and may become usable."""
         return self.is_in_flight or (self.ready is not None and self.ready.outcome.changed)
 
     @property
     def is_made_elsewhere(self) -> bool:
-        """Whether another gateway has the lease."""
+        """Return whether another gateway holds the lease."""
         return self._has_ended and isinstance(self.task.exception(), LeaseLost)
 
     @property
     def ready(self) -> PreparedFold | None:
-        """What was made; also of a summary that failed."""
+        """Return the finished result, including one whose summary failed; None if there is none."""
         return self.task.result() if self._has_ended and self.task.exception() is None else None
 
     @property
     def _has_ended(self) -> bool:
         return self.task.done() and not self.task.cancelled()
 
-    def rests(self, measured: MeasuredRequest, now: float, *, is_due: bool) -> bool:
-        """Whether what came to nothing is left alone for now. Where nobody was asked, nothing is lost by looking."""
-        if self.rests_until:
-            return now < self.rests_until
+    def is_cooling_down(self, measured: MeasuredRequest, now: float, *, is_due: bool) -> bool:
+        """Return whether a preparation without a usable result must not be repeated yet."""
+        if self.cooldown_until:
+            return now < self.cooldown_until
         if self.ready is None:
             return False
         if self.ready.has_failed:
@@ -125,7 +130,7 @@ class PendingFold:
 
 
 class BackgroundFolds:
-    """The folds that are prepared in this process. Used on one event loop."""
+    """Folds that are prepared in this process. Use it on one event loop only."""
 
     def __init__(
         self, folder: HistoryFolder, in_thread: InThread, clock: Callable[[], float], call_seconds: float
@@ -136,16 +141,16 @@ class BackgroundFolds:
 
     @property
     def count(self) -> int:
-        """How many are in the making."""
+        """Return the number of running preparations."""
         return len(self._tasks)
 
     def find(self, measured: MeasuredRequest) -> PendingFold | None:
-        """The one that a request can use."""
+        """Return the fold that a request can use."""
         found = self._pending.get(measured.identity)
         return found if found is not None and found.fits(measured) else None
 
     def find_late(self, measured: MeasuredRequest) -> PendingFold | None:
-        """One that is ready, of which a local one has taken the place."""
+        """Return a ready fold that a local one has preceded."""
         found = self._pending.get(measured.identity)
         is_late = found is not None and found.is_late_for(measured)
         is_ready = found is not None and found.ready is not None and not found.ready.has_failed and found.is_good
@@ -160,15 +165,15 @@ class BackgroundFolds:
         is_due: bool = False,
         force: bool = False,
     ) -> PendingFold | None:
-        """The fold of a conversation: the one that is there, or a new one; None where there is no room for it."""
+        """Return the current fold of a conversation, or start a new one; None if the limits do not allow it."""
         found = None if force else self.find(measured)
-        if found is not None and (found.is_good or found.rests(measured, self._clock(), is_due=is_due)):
+        if found is not None and (found.is_good or found.is_cooling_down(measured, self._clock(), is_due=is_due)):
             return found
-        if not force and self._is_occupied(measured, is_due=is_due):
+        if not force and self._is_blocked(measured, is_due=is_due):
             return None
         before = self.drop(measured)
         owner = measured.conversation.whose
-        if not self._has_room(owner, size):
+        if not self._is_within_limits(owner, size):
             return None
         task = asyncio.get_running_loop().create_task(self._make(measured, order(), before))
         pending = self._pending[measured.identity] = PendingFold(measured, size, task)
@@ -177,14 +182,17 @@ class BackgroundFolds:
         self._tasks.add(task)
         return pending
 
-    def _is_occupied(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
-        """Whether another fold of the conversation goes first: one that came too late and is still in the making, or
-        has just failed; where none is due, that of another branch which has just begun."""
+    def _is_blocked(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
+        """Return whether another fold of the conversation has precedence.
+
+        That is a late one that is still running or has just failed or, unless a fold is due, one of another branch
+        that began less than `REST` seconds ago.
+        """
         other, now = self._pending.get(measured.identity), self._clock()
         if other is None or other.fits(measured):
             return False
         if other.is_late_for(measured):
-            return other.is_in_flight or (not other.is_good and other.rests(measured, now, is_due=is_due))
+            return other.is_in_flight or (not other.is_good and other.is_cooling_down(measured, now, is_due=is_due))
         return not is_due and now < other.begun_at + REST
 
     def _end(self, pending: PendingFold, task: asyncio.Task[PreparedFold | None]) -> None:
@@ -192,14 +200,14 @@ class BackgroundFolds:
         pending.ended_at = self._clock()
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, LeaseLost):
-            _log.warning("a fold was not prepared: %s", type(problem).__name__)
+            _log.warning("background fold failed: %s", type(problem).__name__)
 
     async def _make(
         self, measured: MeasuredRequest, order: FoldOrder, before: asyncio.Task[PreparedFold | None] | None
     ) -> PreparedFold | None:
         own = order.summarizer if isinstance(order.summarizer, ClientModelSummarizer) else None
         try:
-            async with asyncio.timeout(self._call_seconds * (1 if own is not None else MOST_CALLS)):
+            async with asyncio.timeout(self._call_seconds * (1 if own is not None else MAX_CALLS)):
                 if before is not None:
                     await asyncio.wait({before})
                 work = await self._in_thread(self._folder.prepare, measured, order)
@@ -210,61 +218,64 @@ class BackgroundFolds:
         except TimeoutError:
             pending = self._pending.get(measured.identity)
             if pending is not None and pending.task is asyncio.current_task():
-                pending.rests_until = self._clock() + cooldown("timeout")
+                pending.cooldown_until = self._clock() + cooldown("timeout")
             raise
         finally:
             if own is not None:
                 own.forget()
 
     async def wait(self, pending: PendingFold, seconds: float | None) -> PreparedFold | None:
-        """The fold, if it is there within so many seconds."""
+        """Return the fold if it is ready within `seconds`."""
         if pending.is_in_flight:
             await asyncio.wait({pending.task}, timeout=seconds)
         return pending.ready
 
     def use_up(self, measured: MeasuredRequest, after: MeasuredRequest) -> None:
-        """A conversation was folded, by what was ready or without it. What came to nothing is remembered, so that it is
-        not tried again at once, and what is still in the making may take the place of a local fold."""
+        """Drop a fold after its conversation was folded.
+
+        Failed attempts stay, so that they are not repeated at once. A fold still in preparation stays if it may
+        replace the local one.
+        """
         found = self._pending.get(measured.identity)
         if found is None or not found.is_good or place_of(after) == place_of(measured):
             return
-        if not found.is_in_flight or not found.come_late(measured, place_of(after)):
+        if not found.is_in_flight or not found.mark_late(measured, place_of(after)):
             self.drop(measured)
 
     def drop(self, measured: MeasuredRequest) -> asyncio.Task[PreparedFold | None] | None:
-        """Forgets the fold of a conversation; one in the making ends, and is given back while it does."""
+        """Drop the fold of a conversation; if it is still running, cancel it and return its task."""
         found = self._pending.pop(measured.identity, None)
         if found is None or not found.is_in_flight:
             return None
         found.task.cancel()
         return found.task
 
-    def _has_room(self, owner: str, size: int) -> bool:
-        """Whether another one may be begun; what is ready and was not used for longest makes room for it."""
+    def _is_within_limits(self, owner: str, size: int) -> bool:
+        """Return whether the limits allow another fold; drop the oldest ready ones to free bytes."""
         own = [one for one in self._pending.values() if one.owner == owner]
-        if len(self._tasks) >= MOST_TASKS or sum(one.is_in_flight for one in own) >= MOST_TASKS_OF_OWNER:
+        if len(self._tasks) >= MAX_TASKS or sum(one.is_in_flight for one in own) >= MAX_TASKS_PER_OWNER:
             return False
-        self._forget_oldest(owner, MOST_BYTES_OF_OWNER - size)
-        self._forget_oldest(None, MOST_BYTES - size)
+        self._drop_oldest(owner, MAX_BYTES_PER_OWNER - size)
+        self._drop_oldest(None, MAX_BYTES - size)
         own_bytes = sum(one.size for one in self._pending.values() if one.owner == owner)
-        return own_bytes + size <= MOST_BYTES_OF_OWNER and self._bytes + size <= MOST_BYTES
+        return own_bytes + size <= MAX_BYTES_PER_OWNER and self._bytes + size <= MAX_BYTES
 
     @property
     def _bytes(self) -> int:
         return sum(one.size for one in self._pending.values())
 
-    def _forget_oldest(self, owner: str | None, most: int) -> None:
+    def _drop_oldest(self, owner: str | None, max_bytes: int) -> None:
         mine = [(key, one) for key, one in self._pending.items() if owner is None or one.owner == owner]
         total = sum(one.size for _, one in mine)
         for key, one in mine:
-            if total <= most:
+            if total <= max_bytes:
                 return
             if not one.is_in_flight:
                 del self._pending[key]
                 total -= one.size
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Cancel all preparations and wait for them."""
         tasks = set(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,14 +1,15 @@
-"""Which pages may use the gateway from inside a browser, and by which names it may be called.
+"""Rules for requests from web pages: allowed origins (CORS) and host names.
 
-Rules of this file (the Fetch standard):
-1. A browser says where a request comes from: `Origin` with everything that can change something, `Sec-Fetch-Site` with
-   every request. Programs send neither, and are not concerned.
-2. A page of another origin may not use the gateway unless `gateway.origins` lists it. Another port of this machine is
-   another origin. With keys the browser would add the one it was given as a password; without, no key is needed.
-3. Following a link to a page of ours is no use: it changes nothing, and the other page does not see the answer.
-4. Without keys the name a request is for must be ours: a foreign name that leads to this machine would make its pages
-   pages of ours.
-5. Who may come from elsewhere is answered here (CORS): what an upstream says about that concerns its own pages.
+These follow the Fetch standard:
+
+1. Browsers send `Origin` with every request that may change something, and `Sec-Fetch-Site` with every request.
+   Other clients send neither and are not affected.
+2. A page of another origin may use the gateway only if `gateway.origins` lists it; another port of this machine is
+   another origin. With keys, the browser would attach a saved password; without keys, none is needed.
+3. Navigation to a gateway page is allowed: it changes nothing, and the linking page cannot read the response.
+4. Without keys, the `Host` header must name this gateway. This prevents DNS rebinding, where a foreign name
+   resolves to this machine.
+5. The gateway sets the CORS headers; those of an upstream concern the upstream's own pages and are removed.
 """
 
 from __future__ import annotations
@@ -23,62 +24,62 @@ Header = tuple[bytes, bytes]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
-FOREIGN = (b"cross-site", b"same-site")
-"""The same site with another port is another page."""
-LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
-READING = ("GET", "HEAD")
-CORS = b"access-control-"
-LONGEST = 300
-REFUSED_ORIGIN = "pages of another origin (site or port) may not use this gateway; list them in gateway.origins"
-REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names to {}"
+FOREIGN_SITES = (b"cross-site", b"same-site")
+"""Values of `Sec-Fetch-Site` for other origins; the same site on another port is another origin."""
+CHECKED_HEADERS = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
+SAFE_METHODS = ("GET", "HEAD")
+CORS_PREFIX = b"access-control-"
+MAX_ORIGIN_CHARS = 300
+REFUSED_ORIGIN = "pages of another origin may not use this gateway; add the origin to gateway.origins to allow it"
+REFUSED_NAME = "unknown host name; this gateway serves {}. Add names to gateway.hosts"
 
 
 class AdmissionRefused(Exception):
-    """The request is answered at the door."""
+    """Request that the admission layer refuses."""
 
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
-def words_of(text: str | None) -> list[str]:
-    """The words of a setting that is a list."""
+def split_list(text: str | None) -> list[str]:
+    """Return the items of a comma-separated setting, in lower case."""
     return [word.strip().lower() for word in (text or "").split(",") if word.strip()]
 
 
 class Browsers:
-    """What is checked of every request before its key."""
+    """Checks of host and origin that precede the key check."""
 
     def __init__(self, *, keyed: bool = False, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self.hosts = LOOPBACK | frozenset(map(name_in, hosts))
+        self.hosts = LOOPBACK | frozenset(map(host_name, hosts))
         self._keyed, self._origins = keyed, tuple(origins)
 
     @classmethod
     def of(cls, config: Config) -> Browsers:
         settings = config.gateway
-        hosts = [settings.host.lower(), *words_of(settings.hosts)]
-        return cls(keyed=bool(config.keys), hosts=hosts, origins=words_of(settings.origins))
+        hosts = [settings.host.lower(), *split_list(settings.hosts)]
+        return cls(keyed=bool(config.keys), hosts=hosts, origins=split_list(settings.origins))
 
     def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
-        """The page elsewhere that may read the answer, if one asks. Raises Refused for others."""
-        found = [pair for pair in headers if pair[0] in LOOKED_AT]
+        """Return the foreign origin that may read the response, None if there is none. Raises AdmissionRefused."""
+        found = [pair for pair in headers if pair[0] in CHECKED_HEADERS]
         hosts = [value.decode("latin-1").lower() for name, value in found if name == b"host"]
-        if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
+        if not self._keyed and not (len(hosts) == 1 and host_name(hosts[0]) in self.hosts):
             raise AdmissionRefused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
         if len(found) == len(hosts):
             return None
         origins = [value for name, value in found if name == b"origin"]
         if origins:
             return self._allowed_origin(origins, hosts)
-        if any(name == b"sec-fetch-site" and value in FOREIGN for name, value in found):
+        if any(name == b"sec-fetch-site" and value in FOREIGN_SITES for name, value in found):
             modes = [value for name, value in found if name == b"sec-fetch-mode"]
-            if method not in READING or modes != [b"navigate"]:
+            if method not in SAFE_METHODS or modes != [b"navigate"]:
                 raise AdmissionRefused(403, REFUSED_ORIGIN)
         return None
 
     def _allowed_origin(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
         text = origins[0].decode("latin-1").lower()
-        if len(origins) == 1 and len(text) <= LONGEST:
+        if len(origins) == 1 and len(text) <= MAX_ORIGIN_CHARS:
             place = text.partition("://")[2]
             if place and [place] == hosts:
                 return None
@@ -87,8 +88,8 @@ class Browsers:
         raise AdmissionRefused(403, REFUSED_ORIGIN)
 
 
-def name_in(place: str) -> str:
-    """The name in `name:port`."""
+def host_name(place: str) -> str:
+    """Return the name of `name:port`."""
     name, colon, port = place.rpartition(":")
     return name if colon and port.isdigit() else place
 
@@ -98,25 +99,25 @@ def is_preflight(method: str, headers: Iterable[Header]) -> bool:
 
 
 async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send) -> None:
-    """Says that this page may ask what it wants to ask."""
-    asked = dict(headers)
-    told: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-    told.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
-    told.append((b"access-control-max-age", b"600"))
-    if wanted := asked.get(b"access-control-request-headers"):
-        told.append((b"access-control-allow-headers", wanted))
-    if asked.get(b"access-control-request-private-network") == b"true":
-        told.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": told})
+    """Answer a CORS preflight request: allow the origin and the headers it asks for."""
+    requested = dict(headers)
+    allowed: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+    allowed.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
+    allowed.append((b"access-control-max-age", b"600"))
+    if wanted := requested.get(b"access-control-request-headers"):
+        allowed.append((b"access-control-allow-headers", wanted))
+    if requested.get(b"access-control-request-private-network") == b"true":
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": allowed})
     await send({"type": "http.response.body", "body": b""})
 
 
-def readable_by(origin: bytes, send: Send) -> Send:
-    """Sends answers that a page of this origin may read."""
+def with_cors_headers(origin: bytes, send: Send) -> Send:
+    """Return a `send` that adds CORS headers for this origin to responses."""
 
     async def sending(event: MutableMapping[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            kept = [pair for pair in event["headers"] if not pair[0].lower().startswith(CORS)]
+            kept = [pair for pair in event["headers"] if not pair[0].lower().startswith(CORS_PREFIX)]
             ours = [
                 (b"access-control-allow-origin", origin),
                 (b"access-control-expose-headers", b"*"),

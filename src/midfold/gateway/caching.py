@@ -1,11 +1,10 @@
-"""The prompt-cache planner on every request where it applies.
+"""Apply the prompt-cache planner to requests.
 
-Rules of this file:
-1. A client's own markers stay where they are and use up slots. A request whose conversation the client marks is left
-   alone, unless a fold removed those markers; where it marks only tools and system prompt, the free slots are used.
-2. What is too small to be cached anywhere is not looked at.
-3. A client sends the same tools with every request: they are read once.
-4. Markers are no part of what is cached: a request that is marked anew every turn keeps its prefix.
+1. A client's own markers stay in place and use up slots. A request whose conversation the client marks is not
+   changed, unless a fold removed those markers. If it marks only tools and system prompt, the free slots are used.
+2. Requests too small for any provider's cache are skipped.
+3. Clients send the same tools with every request; they are parsed once.
+4. Markers are not part of the cached prefix, so moving them every turn keeps the cache valid.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from midfold.transcript.message import Tool
 from midfold.transcript.tokens import Meter
 
 SMALLEST = 2_048
-"""Bytes; the smallest prefix any provider caches has 512 tokens."""
+"""Minimum bytes of a request; the smallest prefix that any provider caches has 512 tokens."""
 MOST_MODELS = 1_000
 MOST_TOOL_LISTS = 1_000
 MOST_TOOL_BYTES = 4_000_000
 
 
 class CachingRules(NamedTuple):
-    """Provider whose rules apply, the layout of its markers, and how prefixes are measured."""
+    """Provider whose caching rules apply, the layout of its markers, and the measure of prefixes."""
 
     provider: str
     layout: Layout | None
     measure: Measure
     takes_markers: bool
-    """Whether the client's own markers show that this upstream caches the model."""
+    """True if the client's own markers show that this upstream caches the model."""
 
 
 class Caching:
-    """Marks requests as the settings say."""
+    """Cache markers of requests, set according to the settings."""
 
     def __init__(self, config: Config, meter: Callable[[Belief], Meter]) -> None:
         self.settings = config.prompt_caching
@@ -55,7 +54,7 @@ class Caching:
         self._tools = ToolMemory()
 
     def rules(self, exchange: Exchange, body: bytes) -> CachingRules | None:
-        """Return the rules for this request, or None where it gets neither marker nor key."""
+        """Return the caching rules for a request, or None if it gets neither markers nor a cache key."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
         if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
@@ -71,12 +70,12 @@ class Caching:
         return CachingRules(provider, layout, Measure(self._meter(belief), belief.model.cache_minimum or 0), is_marked)
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
-        """Return whether the request is worth reading."""
+        """Return whether the request is worth parsing."""
         is_candidate = len(body) >= SMALLEST and exchange.route.kind == "generate"
         return is_candidate and self.rules(exchange, body) is not None
 
     def mark(self, exchange: Exchange, body: bytes) -> bytes:
-        """Return the request with breakpoints where they save most; the same bytes if there are none to set."""
+        """Return the request with cache breakpoints where they save most; the same bytes if there are none to set."""
         rules = self.rules(exchange, body)
         own = sum(map(body.count, QUOTED_MARKERS))
         is_folded = exchange.account.receipt is not None
@@ -105,7 +104,7 @@ class Caching:
 
 
 def _marks_conversation(document: Document, layout: Layout | None) -> bool:
-    """Return whether the client marks more than its tools and its system prompt."""
+    """Return whether the client marks more than tools and system prompt."""
     if layout is None or document.setting(MARKERS[0]) is not None:
         return True
     places = client_markers(document, layout)
@@ -113,7 +112,7 @@ def _marks_conversation(document: Document, layout: Layout | None) -> bool:
 
 
 class ToolMemory:
-    """Lists of tools that were read, by their bytes; the ones used last are kept. Threads may share it."""
+    """Thread-safe LRU cache of parsed tool lists by their bytes."""
 
     def __init__(self) -> None:
         self._known: LRU[bytes, tuple[int, tuple[Tool, ...]]] = LRU(
@@ -121,7 +120,7 @@ class ToolMemory:
         )
 
     def put_into(self, document: Document) -> None:
-        """Spares a document the reading of tools that are known."""
+        """Set a document's tools from the cache, or parse and cache them."""
         raw = document.body.get("tools") if document.body is not None else None
         if not isinstance(raw, Raw):
             return

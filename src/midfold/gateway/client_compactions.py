@@ -1,14 +1,13 @@
 """Links from a conversation that its client has compacted to the stored sessions before it.
 
-Rules of this file:
-1. A client asks its model for a summary in the conversation that it will replace. The gateway sees the answer: it keeps
-   keyed digests of some of its lines, with the session they are about. A later conversation of the same owner that
-   opens with such a summary, in the shape of a known client, continues that session.
-2. A client that summarizes elsewhere (Cline 3) keeps the newest messages behind its summary. They are recognised by
-   their digests, in memory; the link that they lead to is written down.
-   Digests are keyed by the owner: no other owner arrives at them. Nothing of the summary itself is stored.
-3. A linked conversation keeps the recall tools it had, byte for byte, and they search its sessions together.
-4. A link is deleted with its session.
+1. Most clients ask their model for a summary within the conversation that it replaces. The gateway sees the
+   response and keeps keyed digests of some of its lines with the session. A later conversation of the same owner
+   that opens with that summary, in the format of a known client, continues the session.
+2. A client that summarizes elsewhere (Cline 3) keeps the newest messages after its summary. They are recognised by
+   their digests, which are held in memory only; the resulting link is stored.
+3. Digests are keyed by owner, so no other owner can match them. The summary itself is not stored.
+4. A linked conversation keeps its recall tools byte for byte, and they search all of its sessions.
+5. A link is deleted with its session.
 """
 
 from __future__ import annotations
@@ -37,35 +36,37 @@ SUMMARY_MARKS = (
     "Context summary:\n",  # Cline 3
     "Earlier context was compacted.",  # Cline 3 without a model
     "[COMPACTED HISTORY]",  # Continue, terminal, up to 1.4
-    "Previous conversation summary:",  # Continue, editor: in its system prompt
+    "Previous conversation summary:",  # Continue, editor, in its system prompt
     "What did we do so far?",  # opencode
     "<state_snapshot>",  # Gemini CLI, Qwen Code
 )
 """Texts with which clients introduce their own summaries."""
-_MARKS = tuple(mark.strip().encode() for mark in SUMMARY_MARKS)
+_MARK_BYTES = tuple(mark.strip().encode() for mark in SUMMARY_MARKS)
 _FIRST_ROLE = re.compile(rb'"role"\s*:\s*"(?:(assistant)|user)"')
-_ASKS = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
+_SUMMARY_REQUEST = re.compile(r"summar|compact|compress|condens|hand-?off|continuing our conversation", re.I)
 _SUMMARY_TOOLS = re.compile(r"summar|condens|compact", re.I)
 MAX_OPENING_MESSAGES = 60
-"""Messages of a conversation in which a client's summary is looked for; Codex keeps the user's before it."""
+"""Maximum messages at the start of a conversation that are searched for a client's summary; Codex puts the user's
+messages before it.
+"""
 MAX_OPENING_BYTES = 400_000
-MAX_ASK_CHARACTERS = 20_000
+MAX_REQUEST_CHARS = 20_000
 """Characters at either end of a message in which a request for a summary is looked for."""
-SHORTEST_LINE = 30
+MIN_LINE_CHARS = 30
 MAX_LINES_READ = 2_000
 LINES_PER_THIRD = 4
-"""Lines of each third of a summary that are kept: clients leave parts of the answer out."""
+"""Lines kept of each third of a summary: clients omit parts of the response."""
 DRAFT_ENDS = ("</analysis>", "</thinking>")
-LEAST_SHARE = 0.25
-"""Of the lines that were kept: so many must be found again."""
+MIN_MATCHING_SHARE = 0.25
+"""Minimum share of the kept lines that must match."""
 NEWEST_MESSAGES = 6
-"""Messages at the end of a folded request that are remembered by their digests."""
+"""Messages at the end of a folded request whose digests are remembered."""
 MAX_LINKED_SESSIONS = 8
-MAX_KNOWN = 20_000
+MAX_LINKS = 20_000
 
 
 class LinkedSession(msgspec.Struct, frozen=True):
-    """A stored session up to a compaction and a number of messages."""
+    """Stored session up to a compaction and a message count."""
 
     session: str
     seq: int
@@ -73,16 +74,16 @@ class LinkedSession(msgspec.Struct, frozen=True):
 
 
 class SummaryLink(msgspec.Struct, frozen=True):
-    """Sessions that a client's summary stands for, the oldest first, and the recall tools they were offered."""
+    """Sessions that a client's summary covers, oldest first, and the recall tools that were offered in them."""
 
     sessions: tuple[LinkedSession, ...]
     tools: str
     lines: int = 0
-    """How many lines of the summary lead to it."""
+    """Number of summary lines stored for this link."""
 
     @classmethod
     def after(cls, before: SummaryLink | None, own: LinkedSession, tools: str) -> SummaryLink:
-        """Return the link to a session and to those that it continues itself."""
+        """Return the link to a session and to the sessions that it continues."""
         others = () if before is None else before.sessions
         sessions = (*(one for one in others if one.session != own.session), own)
         return cls(sessions[-MAX_LINKED_SESSIONS:], tools)
@@ -90,7 +91,7 @@ class SummaryLink(msgspec.Struct, frozen=True):
 
 def may_continue(body: bytes) -> bool:
     """Return whether a request may open with a client's own summary."""
-    if any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARKS):
+    if any(body.find(mark, 0, MAX_OPENING_BYTES) >= 0 for mark in _MARK_BYTES):
         return True
     first = _FIRST_ROLE.search(body, 0, MAX_OPENING_BYTES)
     return first is not None and first[1] is not None
@@ -99,12 +100,12 @@ def may_continue(body: bytes) -> bool:
 def asks_for_summary(talk: Transcript) -> bool:
     """Return whether the newest message may ask the model for a summary."""
     text = talk[-1].text if talk else ""
-    ends = (text,) if len(text) <= 2 * MAX_ASK_CHARACTERS else (text[:MAX_ASK_CHARACTERS], text[-MAX_ASK_CHARACTERS:])
-    return any(_ASKS.search(end) is not None for end in ends)
+    ends = (text,) if len(text) <= 2 * MAX_REQUEST_CHARS else (text[:MAX_REQUEST_CHARS], text[-MAX_REQUEST_CHARS:])
+    return any(_SUMMARY_REQUEST.search(end) is not None for end in ends)
 
 
 def summary_in(turn: ModelAnswer) -> str:
-    """Return the text of an answer, and of calls with which a client lets its model hand in a summary."""
+    """Return the text of a response and the text arguments of its summary tool calls."""
     texts = [turn.text]
     for call in turn.calls:
         if _SUMMARY_TOOLS.search(call.name):
@@ -117,22 +118,24 @@ def summary_in(turn: ModelAnswer) -> str:
 
 
 def opening_summary(system: Message | None, talk: Transcript) -> str:
-    """Return the texts at the beginning of a conversation that may be a client's summary."""
+    """Return the text at the start of a conversation that may be a client's summary."""
     first = [*([system] if system is not None else []), *talk[:MAX_OPENING_MESSAGES]]
     marked = [place for place, one in enumerate(first) if any(mark in one.text for mark in SUMMARY_MARKS)]
     if not marked and talk and talk[0].role == "assistant":
         return talk[0].text  # Continue, terminal
-    # opencode's summary is the answer to its question.
+    # opencode's summary is the response to this question.
     return "\n".join(one.text for place in marked for one in first[place : place + 2])
 
 
 def _lines(text: str) -> list[str]:
     lines = (" ".join(line.split()).strip(" .") for line in text.splitlines()[:MAX_LINES_READ])
-    return list(dict.fromkeys(line for line in lines if len(line) >= SHORTEST_LINE))
+    return list(dict.fromkeys(line for line in lines if len(line) >= MIN_LINE_CHARS))
 
 
-def _telling_lines(text: str) -> list[str]:
-    """Return the longest lines of each third of a summary, without the draft that clients let a model write first."""
+def _characteristic_lines(text: str) -> list[str]:
+    """Return the longest lines of each third of a summary, without the draft that some clients have the model write
+    first.
+    """
     for end in DRAFT_ENDS:
         text = text.rpartition(end)[2] or text
     lines = _lines(text)
@@ -142,36 +145,36 @@ def _telling_lines(text: str) -> list[str]:
 
 
 class ClientSummaries:
-    """Links by owner and line, in memory and in the store. Threads may share it."""
+    """Thread-safe links by owner and summary line, in memory and in the store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._turns = store.hidden_turns
-        self._known: LRU[tuple[str, str], SummaryLink] = LRU(MAX_KNOWN)
-        self._found: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
-        self._newest: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_KNOWN)
+        self._known: LRU[tuple[str, str], SummaryLink] = LRU(MAX_LINKS)
+        self._found: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_LINKS)
+        self._newest: LRU[tuple[str, bytes], SummaryLink] = LRU(MAX_LINKS)
 
     def remember(self, owner: Owner, summary: str, link: SummaryLink) -> list[str]:
-        """Remember a link in memory; return the names under which it is stored."""
-        names = [self._name(owner, line) for line in _telling_lines(summary)]
+        """Remember a link in memory; return the names to store it under."""
+        names = [self._name(owner, line) for line in _characteristic_lines(summary)]
         known = msgspec.structs.replace(link, lines=len(names))
         for name in names:
             self._known.put((owner.id, name), known)
         return names
 
     def keep(self, owner: Owner, names: Sequence[str], link: SummaryLink) -> None:
-        """Write a link down under these names; it is deleted with its newest session."""
+        """Store a link under these names; it is deleted with its newest session."""
         data = jsonio.encode(msgspec.structs.replace(link, lines=len(names)))
         for name in names:
             self._turns.keep(self._place(owner), name, data, session=link.sessions[-1].session)
 
     def note_newest(self, owner: Owner, talk: Transcript, link: SummaryLink) -> None:
-        """Remember the newest messages of a folded conversation: its client may keep them behind a summary."""
+        """Remember the newest messages of a folded conversation, which its client may keep after a summary."""
         for message in talk[-NEWEST_MESSAGES:]:
             if message.kinds & (CALL | RESULT):
                 self._newest.put((owner.id, message.digest), link)
 
     def find(self, owner: Owner, system: Message | None, talk: Transcript) -> SummaryLink | None:
-        """Return the link of a conversation that opens with a client's summary; None for any other."""
+        """Return the link of a conversation that opens with a client's summary, else None."""
         text = opening_summary(system, talk)
         if not text:
             return None
@@ -179,20 +182,20 @@ class ClientSummaries:
         found = self._found.get(key)
         if found is None:
             found = self._look_up(owner, [self._name(owner, line) for line in _lines(text)])
-            if found is None and (found := self._with_newest(owner, talk)) is not None:
+            if found is None and (found := self._find_by_newest(owner, talk)) is not None:
                 with suppress(MidfoldError):
                     self.keep(owner, self.remember(owner, text, found), found)
             if found is not None:
                 self._found.put(key, found)
         return found
 
-    def _with_newest(self, owner: Owner, talk: Transcript) -> SummaryLink | None:
+    def _find_by_newest(self, owner: Owner, talk: Transcript) -> SummaryLink | None:
         kept = (self._newest.get((owner.id, one.digest)) for one in reversed(talk[:MAX_OPENING_MESSAGES]))
         return next(filter(None, kept), None)
 
     def _look_up(self, owner: Owner, names: Sequence[str]) -> SummaryLink | None:
         hits = Counter(self._all(owner, names))
-        fitting = [link for link, count in hits.most_common() if count >= LEAST_SHARE * link.lines]
+        fitting = [link for link, count in hits.most_common() if count >= MIN_MATCHING_SHARE * link.lines]
         return fitting[0] if fitting else None
 
     def _all(self, owner: Owner, names: Sequence[str]) -> Iterator[SummaryLink]:
@@ -216,7 +219,7 @@ class ClientSummaries:
 
 
 class LinkedPast:
-    """Several pasts searched as one, the oldest first; each is of one session."""
+    """Search source over several sessions, oldest first."""
 
     def __init__(self, pasts: Mapping[str, SearchSource]) -> None:
         self._pasts = dict(pasts)
@@ -252,7 +255,7 @@ class LinkedPast:
         return self._holder(handle).place_of(handle)
 
     def _holder(self, handle: str) -> SearchSource:
-        """Return the newest past that has a handle. Raises NotStored."""
+        """Return the newest source that has a handle. Raises NotStored."""
         for past in reversed(self._pasts.values()):
             with suppress(NotStored):
                 past.unfold(handle)

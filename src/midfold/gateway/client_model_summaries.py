@@ -1,13 +1,12 @@
 """Summaries by the conversation's own model, with the credential of one of its requests.
 
-Rules of this file:
-1. Nothing here happens unless `auxiliary.compression.provider` is `main`.
-2. A request goes where the client's went: to the same upstream and path, with the same headers.
-3. The headers are held by one object, for one summary. They leave it when the summary is there or its time is over, and
-   no text, record or error is made of them.
-4. A subscription is its owner's to spend: its tokens are used only if the settings say so.
-5. What the provider has cached is sent again as it was, less its end, where that is cheaper than sending the turns.
-   Only the upstream, model and credential that have had these bytes get them.
+1. This module is used only if `auxiliary.compression.provider` is `main`.
+2. A summary request goes to the same upstream and path as the client's request, with the same headers.
+3. One object holds the headers, for one summary. It drops them when the summary is done or timed out; they never
+   appear in texts, records or errors.
+4. Subscription tokens are used only if the settings allow it.
+5. The prefix that the provider has cached is sent again if that is cheaper than sending the messages as text. Only
+   the upstream, model and credential that have received these bytes get them.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from midfold.transcript.document import read, with_instruction
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.replies import ModelAnswer, read_answer
 
-LARGEST = 8_000_000
-"""Bytes of an answer."""
+MAX_RESPONSE_BYTES = 8_000_000
+"""Maximum bytes of a response."""
 WIRES: Mapping[str, Wire] = {"openai-chat": "openai", "openai-responses": "responses", "anthropic": "anthropic"}
-NOT_AGAIN = frozenset(
+SINGLE_USE_HEADERS = frozenset(
     (
         b"accept",
         b"accept-encoding",
@@ -52,16 +51,16 @@ NOT_AGAIN = frozenset(
         b"x-codex-turn-metadata",
     )
 )
-"""Headers of a request that are about that one alone."""
+"""Headers that apply to the original request only."""
 _SUBSCRIPTION = re.compile(rb"sk-ant-oat|eyJ[A-Za-z0-9_-]{8}|ya29\.|gh[ou]_")
-"""What tokens of accounts begin with: Claude's, ChatGPT's and other JSON web tokens, Google's, GitHub's."""
+"""Prefixes of account tokens: Claude, ChatGPT and other JSON web tokens, Google, GitHub."""
 OWN_HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"))
-MOSTLY = 0.5
-"""Of a prompt: where so much is cached, its beginning is."""
+MIN_CACHED_SHARE = 0.5
+"""Minimum cached share of a prompt to assume that its prefix is cached."""
 
 
 def is_subscription(headers: list[Raw]) -> bool:
-    """Whether a client shows the token of somebody's subscription, and no API key."""
+    """Return whether the client authenticates with a subscription token instead of an API key."""
     if any(name == b"chatgpt-account-id" for name, _ in headers) or any(
         beta.startswith("oauth-") for beta in betas(headers)
     ):
@@ -71,7 +70,7 @@ def is_subscription(headers: list[Raw]) -> bool:
 
 
 class ClientModels:
-    """Whoever a conversation is held with, as its summary model."""
+    """Factory of summarizers that use the conversation's own model."""
 
     def __init__(self, config: Config, client: Client, clock: Callable[[], float] = time.time) -> None:
         self.config, self._client, self._clock = config, client, clock
@@ -79,19 +78,19 @@ class ClientModels:
         self.is_on = self.task.provider == "main"
 
     def may_ask(self, exchange: Exchange) -> bool:
-        """Whether the credential of a request may be used for a summary."""
+        """Return whether the credential of a request may be used for a summary."""
         upstream = exchange.upstream
         if upstream is None or exchange.route.dialect is None:
             return False
         return upstream.key is not None or self.task.subscriptions or not is_subscription(exchange.headers)
 
     def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> ClientModelSummarizer:
-        """For one summary, with the credential of this request."""
+        """Return a summarizer for one summary with the credential of this request."""
         upstream, dialect = exchange.upstream, exchange.route.dialect
         assert upstream is not None
         model = measured.conversation.document.model or ""
         endpoint = self._endpoint(upstream, WIRES[dialect or ""], model, measured.limits.window)
-        sent = (pair for pair in exchange.headers if pair[0] not in NOT_AGAIN)
+        sent = (pair for pair in exchange.headers if pair[0] not in SINGLE_USE_HEADERS)
         headers = [*to_upstream(sent, upstream.credential(exchange.route.wire)), *OWN_HEADERS]
         path = exchange.raw_path.removesuffix("/compact") if exchange.route.kind == "compact" else exchange.raw_path
         target = upstream.target(path, exchange.scope.get("query_string", b""))
@@ -114,16 +113,16 @@ class ClientModels:
         )
 
     def price_of_cached(self, measured: MeasuredRequest, usage: Usage | None) -> float:
-        """What a token of a request that was just answered costs again, as a share of a new one's price."""
+        """Return the price of a token of the request just answered, if it is sent again, relative to a new token."""
         model = measured.conversation.document.model
         prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
         known = 0 if usage is None else usage.cache_read_tokens + usage.cache_write_tokens
-        is_cached = usage is not None and known >= MOSTLY * usage.prompt_tokens
+        is_cached = usage is not None and known >= MIN_CACHED_SHARE * usage.prompt_tokens
         return prices.read if is_cached else max(prices.write, 1.0)
 
 
 class ClientModelSummarizer(ModelSummarizer):
-    """The calls of one summary, on the gateway's event loop. `forget` ends what it can do."""
+    """Summarizer for one summary on the gateway's event loop. `forget` drops its credential."""
 
     def __init__(
         self,
@@ -137,8 +136,8 @@ class ClientModelSummarizer(ModelSummarizer):
         super().__init__(endpoint, clock=clock)
         self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
 
-    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
-        raise SummaryFailed("no_provider", "this model is asked on the event loop only")
+    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
+        raise SummaryFailed("no_provider", "this summarizer supports asynchronous calls only")
 
     def forget(self) -> None:
         self._headers = []
@@ -148,17 +147,17 @@ class ClientModelSummarizer(ModelSummarizer):
         try:
             async with asyncio.timeout(call.endpoint.timeout):
                 answer = await self._client.send("POST", self._upstream, self._target, self._headers, data)
-                data = await answer.read(LARGEST)
-            data = await asyncio.to_thread(decode_body, data, encoding_of(answer.headers), LARGEST)
+                data = await answer.read(MAX_RESPONSE_BYTES)
+            data = await asyncio.to_thread(decode_body, data, encoding_of(answer.headers), MAX_RESPONSE_BYTES)
         except TimeoutError:
             raise ModelFailed("timeout", f"{place} did not finish in time") from None
         except UpstreamError as error:
             raise ModelFailed("timeout" if error.timed_out else "network", f"{place} did not answer") from None
         except BodyTooLarge:
-            raise ModelFailed("malformed", "the answer is too large") from None
+            raise ModelFailed("malformed", f"the response is larger than {MAX_RESPONSE_BYTES:,} bytes") from None
         if answer.status != 200:
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-            raise failure_of(answer.status, told, data, place, self._clock())
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+            raise failure_of(answer.status, headers, data, place, self._clock())
         return await asyncio.to_thread(_read, call.endpoint.dialect, data)
 
 
@@ -172,7 +171,7 @@ def _read(dialect: str, data: bytes) -> ModelAnswer:
 
 
 class SentPrefix:
-    """The request that a provider has just had, less its end, with an instruction behind it."""
+    """Builder of a request from the prefix that the provider has just received, with an instruction appended."""
 
     def __init__(self, measured: MeasuredRequest, config: Config) -> None:
         self._measured, self._config = measured, config
@@ -192,7 +191,7 @@ class SentPrefix:
         return {**value, **_free_choice(value, wire)}
 
     def _mark(self, body: bytes) -> bytes:
-        """With markers where this request ends: the client's stood where its own did."""
+        """Return the body with cache markers at its end; the client's markers are at the end of the longer request."""
         document, caching = read(body, dialect="anthropic"), self._config.prompt_caching
         hints = plan_document(
             document, provider="anthropic", ttl=caching.cache_ttl, strategy="system_and_3", setting="on"
@@ -201,7 +200,7 @@ class SentPrefix:
 
 
 def _free_choice(body: Mapping[str, Any], wire: str) -> dict[str, Any]:
-    """A request that must call a tool would get no summary."""
+    """Return a `tool_choice` that allows a text response if the request forces a tool call."""
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
     if choice is None or kind in ("auto", "none"):

@@ -1,13 +1,12 @@
-"""Compaction on request, in OpenAI's two ways, for every provider.
+"""OpenAI's two compaction APIs, for every provider.
 
-Rules of this file:
-1. `/v1/responses/compact` gives readable items: the same messages, and a handoff that unfolds.
-2. A request to `/v1/responses` that ends in a `compaction_trigger` is answered with one `compaction` item. What that
-   holds is a client's to keep and to send again, and nobody's to read: here it is those readable items, packed. When it
-   comes back they are put in its place, the same bytes every time, so that any provider can go on with them.
-3. What the provider keeps itself (`previous_response_id`) is the provider's to compact.
-4. A packed item is a client's own words: it is unpacked within the size that a request may have, and believed no more
-   than the same messages would be.
+1. `/v1/responses/compact` returns readable items: the kept messages and a handoff with handles.
+2. A request to `/v1/responses` that ends in a `compaction_trigger` is answered with one `compaction` item. Its
+   content is opaque to clients, which keep it and send it again; here it is those readable items, packed. When it
+   comes back, it is replaced by the same bytes every time, so that any provider can continue.
+3. Histories that the provider stores (`previous_response_id`) are left to the provider to compact.
+4. A packed item is untrusted client input: it is unpacked within the size limit of a request, and its messages are
+   treated like any others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 from midfold.errors import TranscriptError
-from midfold.gateway.encodings import BodyTooLarge, Hold, decode_request, hold_nothing
+from midfold.gateway.encodings import BodyTooLarge, Hold, decode_request, ignore_size
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import ModelLimits
 from midfold.gateway.prepare import CROWDED, RequestPreparer
@@ -32,29 +31,29 @@ from midfold.transcript.message import Transcript
 from midfold.transcript.splice import message_value, replace_values
 from midfold.transcript.sse import event_bytes
 
-TRIGGER = b"compaction_trigger"
+TRIGGER_TYPE = b"compaction_trigger"
 PACKED = "midfold1."
-"""What the content of our compaction items begins with."""
-EVENTS: Header = (b"content-type", b"text/event-stream; charset=utf-8")
+"""Prefix of the content of our compaction items."""
+EVENT_STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def has_compactions(exchange: Exchange) -> bool:
-    """Whether a request may have compaction items of ours in it."""
+    """Return whether a request may contain compaction items of ours."""
     return exchange.route.dialect == "openai-responses" and PACKED.encode() in exchange.body
 
 
-def expand_compactions(body: bytes, most: int, hold: Hold = hold_nothing) -> bytes:
-    """Return the request with our compaction items unpacked in their places; run it in a thread.
+def expand_compactions(body: bytes, max_bytes: int, hold: Hold = ignore_size) -> bytes:
+    """Replace our compaction items in a request by their contents; run it in a thread.
 
-    An item that cannot be read, or is larger than a request may be, is left as it is. Raises what `hold` raises.
+    An item that is unreadable or larger than a request may be is not changed. Raises what `hold` raises.
     """
     try:
         items = elements(entries(body)["input"])
         parts: list[bytes] = []
         for item in items:
-            unpacked = _unpack(item, most, hold) if PACKED.encode() in bytes(item) else None
+            unpacked = _unpack(item, max_bytes, hold) if PACKED.encode() in bytes(item) else None
             parts.append(bytes(item) if unpacked is None else unpacked)
-            most -= len(unpacked or b"")
+            max_bytes -= len(unpacked or b"")
         return replace_values(body, {"input": b"[" + b",".join(filter(None, parts)) + b"]"})
     except (NotJSON, LookupError):
         return body
@@ -64,21 +63,21 @@ def _pack(items: list[Any]) -> str:
     return PACKED + urlsafe_b64encode(zlib.compress(jsonio.encode(items))).decode()
 
 
-def _unpack(item: Any, most: int, hold: Hold) -> bytes | None:
-    """The items that a compaction item stands for, without the brackets around them."""
+def _unpack(item: Any, max_bytes: int, hold: Hold) -> bytes | None:
+    """Return the items in a compaction item, without the enclosing brackets; None if it is not readable."""
     value = jsonio.decode(item)
     content = value.get("encrypted_content") if isinstance(value, dict) and value.get("type") == "compaction" else None
-    if not isinstance(content, str) or not content.startswith(PACKED) or most <= 0:
+    if not isinstance(content, str) or not content.startswith(PACKED) or max_bytes <= 0:
         return None
     try:
-        data = decode_request(urlsafe_b64decode(content.removeprefix(PACKED)), "deflate", most, hold)
+        data = decode_request(urlsafe_b64decode(content.removeprefix(PACKED)), "deflate", max_bytes, hold)
         return b",".join(bytes(one) for one in elements(data))
     except (TranscriptError, BodyTooLarge, binascii.Error, ValueError):
         return None
 
 
 def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
-    """Whether a request for a compaction is ours to answer."""
+    """Return whether the gateway answers this compaction request."""
     if exchange.route.kind != "compact" and not _is_triggered(exchange):
         return False
     if exchange.options.bypass or exchange.peek is None:
@@ -90,26 +89,26 @@ def _is_triggered(exchange: Exchange) -> bool:
     if (
         exchange.route.kind != "generate"
         or exchange.route.dialect != "openai-responses"
-        or TRIGGER not in exchange.body
+        or TRIGGER_TYPE not in exchange.body
     ):
         return False
     return bool(_items_before_trigger(exchange.body))
 
 
 def _items_before_trigger(body: bytes) -> list[bytes]:
-    """The input of a request that ends in a trigger; nothing where it does not."""
+    """Return the input items before the trigger; empty if the request does not end in one."""
     try:
         source = entries(body).get("input")
         items = elements(source) if source is not None and first_byte(source) == b"[" else []
-        last = jsonio.decode(items[-1]) if items and TRIGGER in bytes(items[-1]) else None
+        last = jsonio.decode(items[-1]) if items and TRIGGER_TYPE in bytes(items[-1]) else None
     except NotJSON:
         return []
-    is_trigger = isinstance(last, dict) and last.get("type") == TRIGGER.decode()
+    is_trigger = isinstance(last, dict) and last.get("type") == TRIGGER_TYPE.decode()
     return [bytes(item) for item in items[:-1]] if is_trigger else []
 
 
 async def answer_compaction(exchange: Exchange, preparer: RequestPreparer) -> None:
-    """Answers `/v1/responses/compact`, or a trigger."""
+    """Answer a request to `/v1/responses/compact` or one that ends in a trigger."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
@@ -127,7 +126,7 @@ async def answer_compaction(exchange: Exchange, preparer: RequestPreparer) -> No
     if not is_triggered:
         await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
     elif exchange.peek.is_streaming:
-        await exchange.answer(200, await preparer.in_thread(_events, again, before), [EVENTS])
+        await exchange.answer(200, await preparer.in_thread(_events, again, before), [EVENT_STREAM])
     else:
         whole = await preparer.in_thread(_response, again, before)
         await exchange.answer(200, jsonio.encode(whole))
@@ -146,9 +145,9 @@ def _measure(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits)
 
 
 def _compaction(measured: MeasuredRequest, before: int) -> bytes:
-    """The answer of `/v1/responses/compact`; in a thread."""
+    """Return the response to `/v1/responses/compact`; run it in a thread."""
     value = {
-        "id": f"cmp_{_digits(measured)}",
+        "id": f"cmp_{_short_id(measured)}",
         "object": "response.compaction",
         "created_at": int(time.time()),
         "output": _items(measured.view, measured.conversation),
@@ -158,7 +157,7 @@ def _compaction(measured: MeasuredRequest, before: int) -> bytes:
 
 
 def _events(measured: MeasuredRequest, before: int) -> bytes:
-    """The answer to a trigger as a stream; in a thread."""
+    """Return the response to a trigger as an event stream; run it in a thread."""
     whole = _response(measured, before)
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     place = {"output_index": 0, "item": whole["output"][0]}
@@ -174,15 +173,15 @@ def _events(measured: MeasuredRequest, before: int) -> bytes:
 
 
 def _response(measured: MeasuredRequest, before: int) -> dict[str, Any]:
-    """The answer to a trigger: one item."""
+    """Return the response to a trigger, with one item."""
     packed = _pack(_items(measured.view, measured.conversation))
     return {
-        "id": f"resp_{_digits(measured)}",
+        "id": f"resp_{_short_id(measured)}",
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
         "model": measured.conversation.document.model,
-        "output": [{"type": "compaction", "id": f"cmp_{_digits(measured)}", "encrypted_content": packed}],
+        "output": [{"type": "compaction", "id": f"cmp_{_short_id(measured)}", "encrypted_content": packed}],
         "error": None,
         "incomplete_details": None,
         "instructions": None,
@@ -194,12 +193,12 @@ def _response(measured: MeasuredRequest, before: int) -> dict[str, Any]:
     }
 
 
-def _digits(measured: MeasuredRequest) -> str:
+def _short_id(measured: MeasuredRequest) -> str:
     return measured.conversation.chains[-1].hex()[:24]
 
 
 def _items(view: Transcript, conversation: ClientHistory) -> list[Any]:
-    """Items that can be sent as input again."""
+    """Return the items of a view in a form that is valid as input."""
     values = [message_value(message, conversation.dialect) for message in view]
     return [
         {"type": "message", **value} if isinstance(value, dict) and "role" in value and "type" not in value else value

@@ -1,4 +1,4 @@
-"""One request and what becomes of it, from the client's side: its body read, its answer written, its end noticed."""
+"""One client request: read its body, write its response, notice a disconnect."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from midfold.gateway.upstream import Upstream
 
 
-# Whose a request is: the owner of everything that the gateway keeps because of it.
+# Owner of a request, and of everything that the gateway stores for it.
 #
-# Rules:
-# 1. The owner is the gateway's own key by its name; without keys it is whoever has the client's credential. `midfold
-#    run` has one user, whoever holds its key: one owner, whose credentials may rotate.
-# 2. A credential is written nowhere. In memory it is known by a hash under a secret of this process. In the store a
-#    thing of an owner has a name that only the same credential leads to (`bind`), which names the thing, not the
-#    owner.
-# 3. What a client says about itself (`x-midfold-session`, `metadata.user_id`, ...) is a label and never enters here.
+# 1. With gateway keys, the name of the key identifies the owner; without, the client's provider credential does. All
+#    requests through `midfold run` have one owner, so that credentials may rotate.
+# 2. Credentials are never stored. In memory they are hashed with a per-process secret. In the store, names are derived
+#    from the credential (`bind`): only the same credential leads to a record, and the name does not reveal the owner.
+# 3. Labels that a client sends (`x-midfold-session`, `metadata.user_id`, ...) do not affect ownership.
 
 
 _SECRET = token_bytes(32)
@@ -42,7 +40,7 @@ SPACE_DIGITS = 16
 
 
 class Owner:
-    """`name` is the gateway key's; it is empty where the gateway has no keys."""
+    """Owner of requests. `name` is that of the gateway key, or empty if the gateway has no keys."""
 
     def __init__(self, name: str = "", credential: bytes = b"") -> None:
         self.name = name
@@ -51,62 +49,62 @@ class Owner:
 
     @property
     def id(self) -> str:
-        """What tells owners apart in memory; another one in every process, and never to be written down."""
+        """Return the id of the owner in this process. Do not store it: it differs in every process."""
         if not self._id:
-            self._id = blake2b(self._whole, key=_SECRET, digest_size=16).hexdigest()
+            self._id = blake2b(self._identity, key=_SECRET, digest_size=16).hexdigest()
         return self._id
 
     def bind(self, *parts: bytes) -> str:
-        """A name for something of this owner, the same in every process, that no other owner arrives at."""
-        named = blake2b(key=sha256(self._whole).digest(), digest_size=20)
+        """Return a name for a record of this owner: the same in every process, and no other owner can derive it."""
+        named = blake2b(key=sha256(self._identity).digest(), digest_size=20)
         for part in parts:
             named.update(len(part).to_bytes(8, "big") + part)
         return named.hexdigest()
 
     @property
     def space(self) -> str:
-        """Return what the names of this owner's sessions begin with; empty for requests without a credential."""
+        """Return the prefix of this owner's session names; empty for requests without a credential."""
         return self.name or (f"client-{self.bind(b'sessions')[:SPACE_DIGITS]}" if self._credential else "")
 
     @property
-    def _whole(self) -> bytes:
+    def _identity(self) -> bytes:
         return b"key\0" + self.name.encode() if self.name else b"credential\0" + self._credential
 
 
-NOBODY = Owner()
-"""Of requests without a credential."""
+NO_OWNER = Owner()
+"""Owner of requests without a credential."""
 
 
 def owner_of(headers: Iterable[tuple[bytes, bytes]]) -> Owner:
-    """Whoever has the credential that a client shows to its provider."""
+    """Return the owner of the credential that a client sends to its provider."""
     shown = [name + b":" + value for name, value in headers if name in CREDENTIALS]
-    return Owner(credential=b"\0".join(sorted(shown))) if shown else NOBODY
+    return Owner(credential=b"\0".join(sorted(shown))) if shown else NO_OWNER
 
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-LARGEST_KEPT = 1_000_000
-FULL = "the gateway holds as many unfinished requests as it can; try again"
+MAX_BUFFERED_BYTES = 1_000_000
+GATEWAY_FULL = "the gateway has reached its memory limit for unfinished requests; try again"
 JSON: Raw = (b"content-type", b"application/json")
 
 
 class HeldBytes:
-    """Bytes of all request bodies in memory, as they came and as they were decoded. Threads may share it."""
+    """Thread-safe count of the bytes of all request bodies in memory, both received and decoded."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.total = limit, 0
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
-        """Add bytes; raise GatewayFull where they exceed the limit."""
+        """Add bytes; raise GatewayFull if they exceed the limit."""
         with self._lock:
             if self.total + size > self.limit:
-                raise GatewayFull(FULL)
+                raise GatewayFull(GATEWAY_FULL)
             self.total += size
 
     def add(self, size: int) -> None:
-        """Add bytes that have arrived already."""
+        """Add bytes that have already arrived."""
         with self._lock:
             self.total += size
 
@@ -115,21 +113,21 @@ class HeldBytes:
 
 
 class TooLarge(Exception):
-    """The body is larger than the gateway takes."""
+    """Body larger than the gateway accepts."""
 
 
 class ClientGone(Exception):
-    """The client has gone away."""
+    """Client that has disconnected."""
 
 
 class RequestAccount(msgspec.Struct):
-    """What is known about a request when it is over; no header, no body, no key."""
+    """Metrics of a finished request, without headers, body or keys."""
 
     method: str
     path: str
     owner: str = ""
     route: str = "other"
-    """One of a few names; a path is the client's."""
+    """Name from a small fixed set, unlike the path, which the client controls."""
     model: str | None = None
     upstream: str | None = None
     status: int = 0
@@ -145,19 +143,19 @@ class RequestAccount(msgspec.Struct):
     tokens_after: int | None = None
     receipt: str | None = None
     hidden: RecallCost = RecallCost()
-    """The rounds before the client's own in which the gateway ran its tools; they are not in `usage`."""
+    """Cost of the hidden rounds in which the gateway ran its tools; not included in `usage`."""
     readiness: str = ""
-    """Of a fold that was made now: whether its summary was prepared, waited for, or made without a model."""
+    """Readiness of the summary if this request was folded: prepared, waited for, or made without a model."""
     omitted: tuple[Omission, ...] = ()
-    """Derived texts that a fold made now had to do without."""
+    """Derived texts that a fold of this request had to omit."""
     fold_wait: float = 0.0
     """Seconds that the request waited for a summary model."""
     fault: str = ""
-    """The kind of error because of which the request was not looked at; one of ours, or of the store's."""
+    """Type of the internal or store error because of which the request was relayed without inspection."""
 
 
 class Exchange:
-    """A request of a client."""
+    """Client request and its response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         self.scope, self.receive, self._send = scope, receive, send
@@ -165,44 +163,44 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
-        """As the client wrote it."""
+        """Path as the client wrote it."""
         self.headers: list[Raw] = scope["headers"]
         self.options: RequestOptions = request_options(self.headers)
         self.body = b""
         self.decoded = 0
-        """Bytes that were made of what came compressed; they are counted in `HeldBytes`."""
+        """Bytes decoded from a compressed body; `HeldBytes` includes them."""
         self.peek: Peek | None = None
         self.is_crowded = False
-        """Whether the body has more in it than anybody looks at."""
+        """True if the body has too many messages or parts to be read."""
         self.document: Document | None = None
-        """The body as somebody has read it, until it is sent."""
+        """Parsed body, kept until it is sent."""
         self.upstream: Upstream | None = None
         self.conversation: ClientHistory | None = None
-        """The request as it was read, where it was."""
+        """Parsed history of the request, if it was read."""
         self.owner: Owner = scope.get("state", {}).get("owner") or owner_of(self.headers)
-        """As the door has found."""
+        """Owner determined by the admission layer."""
         self.own_tools: frozenset[str] = frozenset()
-        """Names of the tools that the gateway offered, and runs itself."""
+        """Names of the tools that the gateway offered and runs."""
         self.turn: ContinuedTurn | None = None
-        """Which turn it is of something that its provider keeps."""
+        """Position in a conversation that the provider stores."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = RequestAccount(self.method, self.path, owner=self.owner.name, route=route.name)
 
     @property
     def namespace(self) -> str:
-        """Return what the names of the owner's sessions begin with; no session outside of it is used."""
+        """Return the prefix of the owner's session names; the request cannot use sessions outside of it."""
         return self.owner.space
 
     @property
     def wire(self) -> str | None:
-        """Whose protocol the client speaks, as its path or its headers tell: for the shape of our errors alone."""
+        """Return the client's protocol by path or headers. It determines only the format of our errors."""
         if self.route.wire is not None:
             return self.route.wire
         return "anthropic" if any(name == b"anthropic-version" for name, _ in self.headers) else None
 
-    async def read(self, most: int) -> None:
-        """The whole body; most bodies come in one piece."""
+    async def read(self, max_bytes: int) -> None:
+        """Read the whole body."""
         message = await self.receive()
         pieces: list[bytes] = []
         size = 0
@@ -211,7 +209,7 @@ class Exchange:
                 raise ClientGone
             piece = message.get("body", b"")
             size += len(piece)
-            if size > most:
+            if size > max_bytes:
                 raise TooLarge
             if not message.get("more_body", False):
                 self.body = b"".join([*pieces, piece]) if pieces else piece
@@ -222,15 +220,15 @@ class Exchange:
 
     @property
     def is_upload(self) -> bool:
-        """Whether the body is too large, or of too unknown a size, to be kept: files, for the most part."""
+        """Return whether the body is large or of unknown size and must not be buffered; mostly files."""
         if self.route.kind != "other":
             return False
         lengths = [value for name, value in self.headers if name == b"content-length"]
         chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        return chunked or any(value.isdigit() and int(value) > LARGEST_KEPT for value in lengths)
+        return chunked or any(value.isdigit() and int(value) > MAX_BUFFERED_BYTES for value in lengths)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it arrives."""
+        """Yield the body as it arrives."""
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -243,12 +241,12 @@ class Exchange:
                 return
 
     async def begin(self, status: int, headers: list[Raw]) -> None:
-        """Status and headers, with those that tell what was done."""
+        """Send the status and the headers, including the `x-midfold-*` ones."""
         self.begun = True
         account = self.account
         account.status = status
         account.first_byte = time.perf_counter() - self.started
-        told = [*headers, (b"x-midfold-action", account.action.encode("latin-1", "replace"))]
+        sent = [*headers, (b"x-midfold-action", account.action.encode("latin-1", "replace"))]
         for name, value in (
             (b"x-midfold-reason", account.reason or None),
             (b"x-midfold-session", account.session),
@@ -259,27 +257,27 @@ class Exchange:
             (b"x-midfold-hidden-tokens", account.hidden.prompt_tokens + account.hidden.output_tokens or None),
         ):
             if value is not None:
-                told.append((name, str(value).encode("latin-1", "replace")))
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+                sent.append((name, str(value).encode("latin-1", "replace")))
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         self.account.sent += len(chunk)
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def answer(self, status: int, body: bytes, headers: list[Raw] | None = None) -> None:
-        """A whole answer."""
+        """Send a complete response."""
         length = (b"content-length", str(len(body)).encode())
         await self.begin(status, [*(headers if headers is not None else [JSON]), length])
         await self.write(body, more=False)
 
     async def refuse(self, status: int, message: str, code: str | None = None) -> None:
-        """Answer with an error of the gateway's own."""
+        """Answer with an error of the gateway."""
         self.account.action, self.account.reason = "refused", ""
         headers = [JSON, (b"retry-after", b"1")] if status == 503 else [JSON]
         await self.answer(status, error_body(self.wire, status, message, code), headers)
 
     def watch(self) -> Callable[[], None]:
-        """Cancels the current task when the client goes away; call the result to stop watching."""
+        """Cancel the current task when the client disconnects; return a function that stops watching."""
         task = asyncio.current_task()
         assert task is not None
 

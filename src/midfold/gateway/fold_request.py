@@ -1,12 +1,11 @@
-"""Folding a client's history: prepared ahead of time, brought into the store, compacted under a lease.
+"""Fold a client's history: prepare it in the background, store it, compact it under a lease.
 
-Rules of this file:
-1. All of it happens in a thread: the store is synchronous, and a fold takes its time.
-2. A client that has less than the store (it went back, and goes on differently) gets a session of its own: what is
-   stored stays as it is.
-3. Whoever finds the lease taken has nothing to do: the checkpoint of the other one will fit.
-4. What is only prepared is stored nowhere: a conversation is written down when it is folded. A lease of its own keeps
-   two gateways from preparing the same fold.
+1. All of this runs in threads: the store is synchronous, and a fold takes time.
+2. A client that has fewer messages than the store and continues differently gets a new session; stored messages do
+   not change.
+3. A gateway that finds the lease taken does nothing: the checkpoint of the other gateway will fit.
+4. A preparation stores nothing: a conversation is stored when it is folded. A separate lease keeps two gateways
+   from preparing the same fold.
 """
 
 from __future__ import annotations
@@ -46,28 +45,30 @@ from midfold.transcript.tokens import Count
 
 _log = logging.getLogger("midfold.gateway")
 
-MOST_SETUPS = 1_000
+MAX_SETUPS = 1_000
 NOTHING = Count(0, "estimated")
-PREPARING = "\npreparation"
-"""Behind a session's name: the lease of who prepares a fold of it. No session can be called so."""
+PREPARATION_SUFFIX = "\npreparation"
+"""Suffix of a session's name for the lease of its preparation. No session name can end with it."""
 
 
 class FoldOrder(NamedTuple):
-    """What is asked of a fold beside its request. `at_least` is what a provider let us know about the size."""
+    """Parameters of a fold. `at_least` is the request's size as the provider reported it."""
 
     at_least: Count = NOTHING
     force: bool = False
     overflowed: bool = False
-    """Whether the provider has refused the request."""
+    """True if the provider has refused the request as too long."""
     summarizer: Summarizer | None = None
-    """Who writes its summary; None: whoever the settings choose."""
+    """Summarizer to use; None for the configured one."""
     prefix: CachedPrefix | None = None
-    """Writes the request that the conversation's own model has cached, at this price of a new one's."""
+    """Builder of the request that the conversation's model has cached. `price` is the price of one of its tokens
+    relative to a new token.
+    """
     price: float | None = None
 
 
 class FoldResult(NamedTuple):
-    """What became of it."""
+    """Result of one attempt to fold a request's history."""
 
     receipt: Receipt
     checkpoint: Checkpoint | None
@@ -82,23 +83,23 @@ class FoldResult(NamedTuple):
 
     @property
     def was_not_worth_it(self) -> bool:
-        """Whether the engine declined; a summariser that has failed is no reason to ask again."""
+        """Return whether the engine declined, as opposed to a failed summarizer."""
         return self.receipt.status == "unchanged"
 
 
 class HistoryFolder:
-    """Decides about the conversations of requests, and compacts them."""
+    """Decisions about folding requests, and the compaction of their conversations."""
 
     def __init__(self, sessions: Sessions, policy: Policy) -> None:
         self.store, self.policy = sessions.store, policy
-        self._given = sessions
+        self._base_sessions = sessions
         self._sessions: dict[float, Sessions] = {}
-        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MOST_SETUPS)
-        self._logged: LRU[str, bool] = LRU(MOST_SETUPS)
+        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MAX_SETUPS)
+        self._logged: LRU[str, bool] = LRU(MAX_SETUPS)
 
     def _sessions_at(self, ratio: float) -> Sessions:
-        """The sessions under the settings of a mode, or of requests that are folded at a share of the window."""
-        given = self._given
+        """Return the sessions with the settings for a trigger ratio; 0 means the configured mode."""
+        given = self._base_sessions
         if ratio not in self._sessions:
             self._sessions[ratio] = Sessions(
                 given.store,
@@ -113,7 +114,7 @@ class HistoryFolder:
         return self._sessions[ratio]
 
     def decide(self, measured: MeasuredRequest, health: Health | None) -> Decision:
-        """Whether a request is folded, by what it tells. What its session remembers is asked when it comes to that."""
+        """Decide whether to fold a request from the request alone; `fold` also consults its session."""
         setup = self._setup(measured)
         size, manages = measured.size, self.policy.mode == "manage" and not measured.limits.ratio
         situation = Situation(
@@ -133,15 +134,15 @@ class HistoryFolder:
         self._log_faults(decision.fault)
         return decision
 
-    def _log_faults(self, *told: str) -> None:
-        """What an engine did wrong, each once."""
-        for text in told:
+    def _log_faults(self, *texts: str) -> None:
+        """Log faults of an engine, each text once."""
+        for text in texts:
             if text.startswith(ENGINE_FAILED) and self._logged.get(text) is None:
                 self._logged.put(text, True)
                 _log.error(text)
 
     def _recall_cost(self, measured: MeasuredRequest, setup: Setup) -> RecallCost:
-        """Tools that the fold would bring along are written, and everything behind them."""
+        """Return the recall cost, with the tokens of tools that the fold would introduce."""
         offer, conversation = measured.conversation.offer, measured.conversation
         if measured.tools or not offer.new:
             return conversation.recall
@@ -149,7 +150,7 @@ class HistoryFolder:
         return msgspec.structs.replace(conversation.recall, introduced_tokens=tokens)
 
     def _ask_engine(self, measured: MeasuredRequest, setup: Setup, situation: Situation) -> Situation:
-        """The situation with what the engine says about a request as it came."""
+        """Return the situation with the engine's judgement of the request."""
         state = CompactionState()
         if setup.engine.reads_messages:
             request = setup.request(of_messages(measured.view, measured.conversation.dialect), state)
@@ -176,11 +177,11 @@ class HistoryFolder:
         )
 
     def asks_model(self, measured: MeasuredRequest) -> bool:
-        """Whether the settings leave summaries to somebody who takes time."""
+        """Return whether the configured summarizer is slower than the built-in one."""
         return self._setup(measured).writer() is not local_summarizer
 
     def prepare(self, measured: MeasuredRequest, order: FoldOrder) -> Preparation[PreparedFold] | None:
-        """A fold of a request as it is now; nothing of it is stored. None where none would be made."""
+        """Prepare a fold of the current request without storing anything; return None if none would be made."""
         checkpoint = measured.checkpoint
         name = measured.name if checkpoint is None else checkpoint.session
         memory = self._memory(name, 0 if checkpoint is None else checkpoint.seq)
@@ -196,8 +197,11 @@ class HistoryFolder:
         return None if made is None else Preparation(self._under_lease(name, made))
 
     def _memory(self, name: str, seq: int) -> ConversationMemory:
-        """What is known of a session right after one of its compactions: where another one is in force, the request is
-        of a branch, which will begin with that, and with the pause."""
+        """Return the memory of a session right after compaction `seq`.
+
+        If another compaction is in force, the request belongs to a branch: it starts with the state recorded at
+        `seq` and the newest cooldown.
+        """
         info = self.store.info(name)
         if info is None:
             return ConversationMemory()
@@ -211,19 +215,19 @@ class HistoryFolder:
     def _under_lease(
         self, name: str, made: Preparation[PreparedFold]
     ) -> Generator[Question, SummaryAnswer, PreparedFold]:
-        with self._preparing(name):
+        with self._preparation_lease(name):
             ready = yield from made.steps
-        # What was needed to make it, and the client's bytes with it, is no longer.
+        # Drop the prefix builder: it holds the client's bytes and is no longer needed.
         return ready._replace(request=msgspec.structs.replace(ready.request, cached_prefix=None))
 
     @contextmanager
-    def _preparing(self, name: str) -> Iterator[None]:
-        """One at a time for each conversation, across gateways. The lease leaves nothing behind."""
-        leases, key = self.store.leases, name + PREPARING
+    def _preparation_lease(self, name: str) -> Iterator[None]:
+        """Hold the lease of a preparation across gateways, and delete it afterwards."""
+        leases, key = self.store.leases, name + PREPARATION_SUFFIX
         try:
             with hold_lease(leases, key, ttl=leases.ttl) as got:
                 if got is None:
-                    raise LeaseLost(f"session {name}: its next fold is being prepared elsewhere")
+                    raise LeaseLost(f"session {name}: another gateway is preparing its next fold")
                 yield
         finally:
             with suppress(StoreError):
@@ -238,7 +242,9 @@ class HistoryFolder:
         ahead: PreparedFold | None = None,
         local: bool = False,
     ) -> FoldResult:
-        """Compacts if the session decides so: with the fold made `ahead` if it fits, `local`: without a model."""
+        """Compact if the session decides so, using the fold prepared `ahead` if it fits; `local` means without a
+        model.
+        """
         conversation, size = measured.conversation, larger(measured.size, order.at_least)
         session = self.sync(conversation, measured.name, measured.limits)
         session.setup.summarizer = order.summarizer or session.setup.summarizer
@@ -264,13 +270,13 @@ class HistoryFolder:
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
     def keep_failure(self, measured: MeasuredRequest, failed: PreparedFold) -> None:
-        """A summary that nobody waited for has failed; of a conversation that is not stored only memory knows it."""
+        """Store the cooldown of a background summary that failed, if the conversation is stored."""
         name = measured.name if measured.checkpoint is None else measured.checkpoint.session
         for one in {name, measured.name}:
             keep_pause(self._session(measured.conversation, one, measured.limits), failed.outcome.state)
 
     def replace(self, measured: MeasuredRequest, ready: PreparedFold) -> FoldResult | None:
-        """Puts a fold that was ready too late in the place of a request's local one; None if it does not fit."""
+        """Replace a request's local fold by one that was ready too late; return None if it does not fit."""
         session = self.sync(measured.conversation, measured.name, measured.limits)
         done = replace_fold(session, ready)
         if done is None or not done.changed:
@@ -282,7 +288,7 @@ class HistoryFolder:
         return self._setup(measured).prices
 
     def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
-        """The session that holds exactly this history."""
+        """Return the session that holds exactly this history."""
         named = self._session(conversation, name, limits)
         done = named.sync(list(conversation.bare))
         if not done.ahead:
@@ -310,12 +316,12 @@ class HistoryFolder:
 
 
 def larger(one: Count, other: Count) -> Count:
-    """The larger size, with what it rests on."""
+    """Return the larger size with its basis."""
     return other if other.tokens > one.tokens else one
 
 
 def _system_of(conversation: ClientHistory) -> Any:
-    """The system prompt, as the bytes it came as."""
+    """Return the system prompt as received."""
     system = conversation.system
     if system is None or conversation.preamble is None or not isinstance(system.wire, Raw):
         return None if system is None else system.wire
@@ -323,7 +329,7 @@ def _system_of(conversation: ClientHistory) -> Any:
 
 
 def _tools_of(conversation: ClientHistory) -> list[Any]:
-    """Tools, each as the bytes it came as."""
+    """Return the tools, each as received."""
     body = conversation.document.body
     tools = None if body is None else body.get("tools")
     if isinstance(tools, Raw):
@@ -333,10 +339,10 @@ def _tools_of(conversation: ClientHistory) -> list[Any]:
 
 @lru_cache(1_000)
 def names_of(definitions: bytes) -> frozenset[str]:
-    """What tools are called."""
+    """Return the names of tool definitions."""
     return frozenset(tool_of(value).name for value in tool_values(definitions))
 
 
 def receipt_id(checkpoint: Checkpoint) -> str:
-    """How a receipt is named in a header: `midfold sessions` finds it."""
+    """Return the id of a receipt as used in headers and by `midfold sessions`."""
     return f"{checkpoint.session}#{checkpoint.seq}"

@@ -1,12 +1,13 @@
-"""Full garbage collections of a gateway's process, at moments when they are short.
+"""Schedule full garbage collections of a gateway process for moments when they are short.
 
-A full collection visits every container in memory and holds the interpreter lock meanwhile: with a request of 190,000
-messages in memory each takes up to 0.65 s, and Python starts a dozen of them while such a request is folded. Here:
+A full collection visits every container in memory while it holds the interpreter lock: with a request of 190,000
+messages in memory each takes up to 0.65 s, and Python starts a dozen of them while such a request is folded.
+Therefore:
 
-1. Python collects the young generations only. Reference counting frees nearly everything; cycles can wait.
-2. A thread collects the rest once there is something to collect and no large request is in memory, or when that has
-   not happened for `LONGEST_SECONDS`.
-3. What was loaded before the gateway started is never visited.
+1. Python collects only the young generations. Reference counting frees nearly everything; cycles can wait.
+2. A thread runs a full collection when there is something to collect and no large request is in memory, and at
+   least every `LONGEST_SECONDS`.
+3. Objects loaded before the gateway started are never visited.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from contextlib import contextmanager
 CHECK_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
 QUIET_BYTES = 1_000_000
-"""Bytes of unfinished requests up to which a full collection is short."""
+"""Maximum bytes of unfinished requests at which a full collection is short."""
 PENDING = 10
-"""Collections of the middle generation that make a full one worthwhile; Python's own default."""
+"""Collections of the middle generation that make a full one worthwhile; Python's default."""
 NEVER = 1_000_000_000
 
 
 @contextmanager
 def quiet_collections(held_bytes: Callable[[], int]) -> Iterator[None]:
-    """Run full collections only while few bytes of requests are in memory; restore Python's own rule at the end."""
+    """Run full collections only while few bytes of requests are in memory; restore Python's thresholds at the end."""
     young, middle, old = gc.get_threshold()
     over = threading.Event()
     thread = threading.Thread(target=_collect, args=(held_bytes, over), name="midfold-gc", daemon=True)

@@ -1,15 +1,13 @@
-"""Turns a client never saw, by the messages they came after; put back into every later request.
+"""Store hidden turns (calls of the gateway's own tools) and insert them into later requests.
 
-Rules of this file:
-1. A turn is found by whose it is, by the system prompt, and by the chain of all of the client's messages before it:
-   another owner, another prompt or another word before it is another conversation. It is not found by the answer after
-   it: clients write answers down in their own way.
-2. What a client was shown of such a turn while it streamed stands in the answer that the client wrote down, too. It is
-   taken out there: to the provider the conversation is what it was.
-3. They are kept in the store, one record each, so that another gateway, or this one after a restart, puts back the very
-   same bytes. What stands where is asked of the store each time, what it is only once. Nobody waits for another's
-   question.
-4. Where originals are stored redacted, so are these.
+1. A hidden turn is found by its owner, the system prompt and the hash chain of all preceding client messages: if
+   any of these differ, it is another conversation. It is not found by the response after it, because clients record
+   responses in their own way.
+2. Text of a hidden turn that was streamed to the client is also in the response that the client recorded. It is
+   removed there, so that the provider sees the original conversation.
+3. Each hidden turn is a record in the store, so that any gateway inserts the same bytes, also after a restart.
+   Positions are queried for each request, contents only once, and without locks.
+4. If originals are stored redacted, so are hidden turns.
 """
 
 from __future__ import annotations
@@ -37,13 +35,15 @@ from midfold.transcript.message import CALL, RESULT, Message, Transcript, plain
 from midfold.transcript.replies import ModelAnswer, result_messages
 from midfold.transcript.splice import replace_values
 
-MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
-"""Of records in memory."""
+MAX_RECORDS = 20_000
+"""Maximum records in memory."""
+MAX_RECORD_BYTES = 24_000_000
+"""Maximum bytes of the records in memory."""
 THINKING = ("thinking", "redacted_thinking")
 
 
 class BesideCalls(msgspec.Struct, frozen=True):
-    """Hidden calls of a turn that is the client's, and their results, as their dialect writes them."""
+    """Hidden calls in a turn that also has client calls, with their results, in the format of the dialect."""
 
     calls: tuple[Raw, ...] = ()
     results: tuple[Raw, ...] = ()
@@ -52,7 +52,7 @@ class BesideCalls(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, dialect: str, turn: ModelAnswer, answers: list[tuple[str, str]]) -> BesideCalls:
-        """Return the calls of a turn that these are the answers to, with their results."""
+        """Return the calls of a turn that were answered by the gateway, with their results."""
         ids, results = {call for call, _ in answers}, result_messages(dialect, answers)
         thoughts: list[Any] = []
         if dialect == "openai-responses":
@@ -67,21 +67,23 @@ class BesideCalls(msgspec.Struct, frozen=True):
         return cls(*(tuple(Raw(jsonio.encode(value)) for value in values) for values in (calls, results, thoughts)))
 
     def put_into(self, later: Sequence[Message], dialect: type[Dialect]) -> list[Message]:
-        """Return the client's messages after the turn's request with the calls and their results in them.
+        """Return the client's messages after the turn's request with the calls and their results inserted.
 
-        They become part of the client's record of the turn. A client that writes its calls down as text (smolagents)
-        has no such record: there they are a turn of their own before it.
+        They are merged into the client's record of the turn. A client that records calls as text (smolagents) has
+        no such record; for it they become a separate turn before.
         """
         if not later:
             return []
-        placed = {"input": self._among_items, "messages": self._in_turn}[dialect.list_key](later, dialect)
+        placed = {"input": self._insert_into_items, "messages": self._insert_into_turn}[dialect.list_key](
+            later, dialect
+        )
         if placed is None:
-            placed = (self._own_turn(dialect), 0)
+            placed = (self._as_separate_turn(dialect), 0)
         raws, taken = placed
         return [*(Message.over(raw, dialect.read) for raw in raws), *later[taken:]]
 
-    def _among_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
-        """Return items up to the first result of the client's calls, and how many of its own they stand for."""
+    def _insert_into_items(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+        """Return items up to the first result of the client's calls, and the number of client items they replace."""
         for place, message in enumerate(later):
             if message.role == "user":
                 return None
@@ -89,8 +91,8 @@ class BesideCalls(msgspec.Struct, frozen=True):
                 return [*map(_raw, later[:place]), *self.calls, *self.results], place
         return None
 
-    def _in_turn(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
-        """Return the turn with the calls in it and the results after it; None if the client has no record of calls."""
+    def _insert_into_turn(self, later: Sequence[Message], dialect: type[Dialect]) -> tuple[list[Raw], int] | None:
+        """Return the turn with the calls and the results after it; None if the client did not record any calls."""
         turn = later[0]
         if turn.role != "assistant" or not turn.kinds & CALL:
             return None
@@ -101,10 +103,10 @@ class BesideCalls(msgspec.Struct, frozen=True):
         called = _append_to(_raw(turn), "content", self.calls)
         return [called, _append_to(_raw(later[1]), "content", self.results, first=True)], 2
 
-    def _own_turn(self, dialect: type[Dialect]) -> list[Raw]:
-        """Return the calls as a turn of their own, and their results."""
+    def _as_separate_turn(self, dialect: type[Dialect]) -> list[Raw]:
+        """Return the calls as a separate turn, and their results."""
         if dialect.list_key == "input":
-            # An item with an id must follow the reasoning that belongs to it, which the client did not keep.
+            # An item with an id must follow its reasoning item, which the client did not keep.
             return [*(Raw(replace_values(bytes(call), {"id": None})) for call in self.calls), *self.results]
         if dialect.name == "openai-chat":
             calls = b",".join(map(bytes, self.calls))
@@ -121,14 +123,14 @@ def _raw(message: Message) -> Raw:
 
 
 def _append_to(raw: Raw, key: str, more: Sequence[Raw], *, first: bool = False) -> Raw:
-    """A message with more in one of its lists."""
+    """Return a message with values added to one of its lists."""
     own = elements(entries(bytes(raw))[key])
     whole = (*more, *own) if first else (*own, *more)
     return Raw(replace_values(bytes(raw), {key: b"[" + b",".join(bytes(one) for one in whole) + b"]"}))
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One hidden run as it is stored."""
+    """Stored form of a hidden run."""
 
     messages: tuple[Raw, ...]
     seen: tuple[ShownPart, ...] = ()
@@ -137,8 +139,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class HiddenRun(NamedTuple):
-    """Hidden turns after one request: their messages, what the client saw of them, what they cost, and hidden calls of
-    the turn after them, which is the client's."""
+    """Hidden turns after one request.
+
+    `seen` is the part that the client was shown; `beside` are hidden calls in the client's turn that follows.
+    """
 
     messages: Transcript
     seen: tuple[ShownPart, ...]
@@ -147,14 +151,14 @@ class HiddenRun(NamedTuple):
 
 
 class OfferMemory:
-    """Which tools a conversation was offered, as bytes, by the messages that were folded first."""
+    """Tool definitions that conversations were offered, as bytes, by the chain of the messages folded first."""
 
     def __init__(self, store: SqlStore) -> None:
         self._turns = store.hidden_turns
-        self._known: LRU[tuple[str, str], bytes] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=len)
+        self._known: LRU[tuple[str, str], bytes] = LRU(MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=len)
 
     def find(self, owner: Owner, conversation: ClientHistory) -> bytes:
-        """What it was offered first; nothing if it never was."""
+        """Return the definitions that a conversation was offered first; empty if there are none."""
         place, chains = self._place(owner, conversation), [chain.hex() for chain in conversation.chains]
         known = next((one for chain in chains if (one := self._known.peek((place, chain)))), b"")
         if known:
@@ -167,7 +171,9 @@ class OfferMemory:
         return b""
 
     def keep(self, owner: Owner, conversation: ClientHistory, definitions: bytes, checkpoint: Checkpoint) -> None:
-        """Writes down what a conversation is offered from this checkpoint on; it is deleted with its session."""
+        """Store the definitions that a conversation is offered from this checkpoint on; they are deleted with its
+        session.
+        """
         place = self._place(owner, conversation)
         chain = conversation.chains[min(checkpoint.count, len(conversation.chains)) - 1].hex()
         self._turns.keep(place, chain, definitions, session=checkpoint.session)
@@ -178,15 +184,17 @@ class OfferMemory:
 
 
 class HiddenTurnMemory:
-    """All hidden turns of all conversations."""
+    """Hidden turns of all conversations."""
 
     def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
         self._turns = store.hidden_turns
         self._redactor = redactor
-        self._known: LRU[bytes, tuple[Record, int]] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: one[1])
+        self._known: LRU[bytes, tuple[Record, int]] = LRU(
+            MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=lambda one: one[1]
+        )
 
     def put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
-        """The conversation with its hidden turns; the very same if it has none."""
+        """Return the conversation with its hidden turns inserted; the same object if it has none."""
         runs = self._runs(owner, conversation)
         if not runs:
             return conversation
@@ -210,9 +218,9 @@ class HiddenTurnMemory:
         return whole
 
     def keep(self, owner: Owner, conversation: ClientHistory, run: HiddenRun, session: str = "") -> None:
-        """Writes a run down; `conversation` is the request as the client sent it.
+        """Store a run after `conversation`, the request as the client sent it.
 
-        `session` is whose originals the run may quote: the run is deleted with it.
+        `session` is the session that the run may quote; the run is deleted with it.
         """
         record = Record(tuple(Raw(bytes(one.wire)) for one in run.messages), run.seen, run.cost, run.beside)
         data = jsonio.encode(record)
@@ -233,9 +241,9 @@ class HiddenTurnMemory:
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """What a request needs that continues from a response which the provider keeps.
+    """Data for requests that continue a response stored by the provider.
 
-    `last` is the response that the provider has last, under an id its client does not know; `owed` are results of calls
+    `last` is the id of the provider's newest response, which the client does not know; `owed` are results of calls
     that were removed from the response.
     """
 
@@ -250,15 +258,15 @@ class ContinuationMemory:
         self._turns = store.hidden_turns
         self._redactor = redactor
         self._known: LRU[tuple[str, str], Continuation] = LRU(
-            MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: sum(memoryview(raw).nbytes for raw in one.owed)
+            MAX_RECORDS, most_bytes=MAX_RECORD_BYTES, size=lambda one: sum(memoryview(raw).nbytes for raw in one.owed)
         )
 
     def find_in_memory(self, owner: Owner, response: str) -> Continuation | None:
-        """Return what this process knows; None if it knows nothing."""
+        """Return the continuation known to this process, if any."""
         return self._known.get((owner.id, response))
 
     def find_in_store(self, owner: Owner, response: str) -> Continuation | None:
-        """Return what a gateway has written down; None if there is nothing, or the store does not answer."""
+        """Return the stored continuation; None if there is none or the store is unavailable."""
         place, chain = self._names(owner, response)
         try:
             for data in self._turns.read(place, [chain]).values() if self._turns.find(place, [chain]) else ():
@@ -277,7 +285,7 @@ class ContinuationMemory:
         return merged
 
     def keep(self, owner: Owner, response: str, found: Continuation, session: str) -> None:
-        """Write a continuation down; it is deleted with its session."""
+        """Store a continuation; it is deleted with its session."""
         data = jsonio.encode(found)
         if self._redactor is not None:
             data = redact_json(data, self._redactor)
@@ -289,7 +297,7 @@ class ContinuationMemory:
 
 
 def total_cost(costs: Iterable[RecallCost]) -> RecallCost:
-    """What several runs have cost together."""
+    """Return the total cost of several runs."""
     several = tuple(costs)
     return RecallCost(
         rounds=sum(one.rounds for one in several),
@@ -300,22 +308,23 @@ def total_cost(costs: Iterable[RecallCost]) -> RecallCost:
 
 
 def place_of(owner: Owner, conversation: ClientHistory) -> str:
-    """Where the runs of a conversation are kept: nobody else, and no other system prompt, leads there."""
+    """Return the key of a conversation's runs; it depends on the owner and the system prompt."""
     prompt = conversation.prompt_digest
     return owner.bind(b"hidden turns", conversation.dialect.name.encode(), prompt)
 
 
 def raw_messages(values: list[Any], dialect: type[Dialect]) -> Transcript:
-    """Messages over the bytes of these values."""
+    """Return messages over the encoded values."""
     return tuple(Message.over(Raw(jsonio.encode(value)), dialect.read) for value in values)
 
 
 def without_hidden(
     message: Message, seen: Sequence[ShownPart], dialect: type[Dialect]
 ) -> tuple[Message | None, Sequence[ShownPart]]:
-    """A client's record of an answer without what it saw of hidden turns, and what of that is still to be found.
+    """Return the client's record of a response without the shown parts of hidden turns, and the parts still to be
+    found.
 
-    What does not begin with it is left as it is: clients write answers down in their own way.
+    A record that does not begin with them is not changed, because clients record responses in their own way.
     """
     value = plain(message.wire) if isinstance(message.wire, Raw) else None
     if not isinstance(value, Mapping):
@@ -332,16 +341,16 @@ def without_hidden(
 
 
 def _content_without(content: Any, raw: Raw | None, seen: Sequence[ShownPart]) -> bytes | None:
-    """The content that is left, as JSON; None if it does not begin with what was seen, or is nothing else."""
-    said = [one for one in seen if one.kind == "text"]
-    prefix = "".join(one.text for one in said)
+    """Return the remaining content as JSON; None if it does not begin with the shown parts or has nothing else."""
+    texts = [one for one in seen if one.kind == "text"]
+    prefix = "".join(one.text for one in texts)
     if isinstance(content, str):
         begins = prefix and content.startswith(prefix) and len(content) > len(prefix)
         return jsonio.encode(content[len(prefix) :]) if begins else None
     if not isinstance(content, list) or raw is None:
         return None
     blocks = elements(raw)
-    for expected in (seen, said):
+    for expected in (seen, texts):
         if expected and len(content) > len(expected) and all(map(_is_same, content, expected)):
             return b"[" + b",".join(bytes(block) for block in blocks[len(expected) :]) + b"]"
     first = content[0].get("text") if content and isinstance(content[0], Mapping) else None

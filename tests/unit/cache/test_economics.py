@@ -269,7 +269,7 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
     folded = session.compact()
     assert folded.changed, folded.receipt.reason
     assert folded.receipt.timing is not None and folded.receipt.timing.reason == "cold"
-    assert folded.receipt.reason.startswith("cold: nothing is cached any more")
+    assert folded.receipt.reason.startswith("cold: nothing is cached")
     assert folded.receipt.new_tokens <= 0.85 * 20_000 * 0.25
     assert session.receipts()[0].receipt.timing == folded.receipt.timing
 

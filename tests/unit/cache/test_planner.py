@@ -52,7 +52,9 @@ def test_the_handoff_of_a_compaction_is_a_boundary() -> None:
     folded = midfold.compact(request(1, messages=talk), context_length=32_000)
     assert folded.receipt.status == "compacted"
     hints = plan_document(read(folded.messages), provider="anthropic")
-    assert [hint.reason for hint in hints if 0 <= hint.message_index < 4] == ["the handoff stays until the next fold"]
+    assert [hint.reason for hint in hints if 0 <= hint.message_index < 4] == [
+        "the handoff stays until the next compaction"
+    ]
 
 
 def _said(role: str, text: str) -> dict[str, Any]:
@@ -152,13 +154,13 @@ def test_the_status_line_is_the_documented_one() -> None:
 @pytest.mark.parametrize(
     ("provider", "model", "setting", "told"),
     [
-        ("openai", "gpt-4o", "auto", "AUTOMATIC (OpenAI caches gpt-4o by itself)"),
-        ("openai", None, "auto", "AUTOMATIC (OpenAI caches its models by itself)"),
+        ("openai", "gpt-4o", "auto", "AUTOMATIC (OpenAI caches gpt-4o automatically)"),
+        ("openai", None, "auto", "AUTOMATIC (OpenAI caches its models automatically)"),
         ("anthropic", CLAUDE, "off", "DISABLED (prompt_caching.enabled is off)"),
-        ("anthropic", "gpt-4o", "auto", "NOT MARKED (gpt-4o via Anthropic is no Claude model)"),
-        ("openrouter", "openai/gpt-4o", "auto", "NOT MARKED (openai/gpt-4o via OpenRouter is no Claude model)"),
-        ("somewhere", CLAUDE, "auto", "NOT MARKED (somewhere is not known to take cache markers)"),
-        ("anthropic", None, "auto", "NOT MARKED (no model is named, and only Claude is marked)"),
+        ("anthropic", "gpt-4o", "auto", "NOT MARKED (gpt-4o via Anthropic is not a Claude model)"),
+        ("openrouter", "openai/gpt-4o", "auto", "NOT MARKED (openai/gpt-4o via OpenRouter is not a Claude model)"),
+        ("somewhere", CLAUDE, "auto", "NOT MARKED (somewhere is not known to accept cache markers)"),
+        ("anthropic", None, "auto", "NOT MARKED (no model given; only Claude is marked)"),
         ("anthropic", "gpt-4o", "on", "ENABLED (gpt-4o via Anthropic, 5m TTL)"),
     ],
 )

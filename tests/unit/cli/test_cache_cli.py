@@ -67,7 +67,7 @@ def test_plan_shows_the_status_line_and_the_reasons(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", request("Go.", "Yes.", "More."))
     shown = run("plan", file)
     assert "Prompt caching: ENABLED (Claude via Anthropic, 5m TTL)" in shown.output
-    assert "system: the system prompt outlives every compaction" in shown.output
+    assert "system: the system prompt survives every compaction" in shown.output
     facts = json.loads(run("plan", file, "--provider", "openrouter", "--json").output)
     assert [hint["placement"] for hint in facts["hints"]] == ["system", "message", "message"]
 

@@ -243,7 +243,7 @@ def test_a_plan_refuses_a_provider_that_nobody_knows() -> None:
 
 def test_a_request_in_another_shape_is_not_said_to_be_cached_by_itself(many: str) -> None:
     shown = run("cache", "plan", many, "--conversation", "1", "--model", "claude-opus-4-6").output
-    assert "NOT MARKED (Anthropic takes markers in requests of Anthropic's shape, and this is openai-chat)" in shown
+    assert "NOT MARKED (Anthropic accepts markers only in Anthropic-style requests; this one is openai-chat)" in shown
 
 
 # Sessions

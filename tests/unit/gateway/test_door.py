@@ -109,7 +109,7 @@ def test_every_wrong_key_gets_the_same_answer(keyed: tuple[int, dict[str, str]],
     port, _ = keyed
     answer = spoken(port, post(b"{}", *([given] if given else [])))
     assert b" 401 " in answer.splitlines()[0]
-    told = b"this gateway asks for a key of its own: send it as x-midfold-key, or as the API key"
+    told = b"this gateway requires a key: send it as x-midfold-key or as the API key"
     assert answer.endswith(
         b'{"error":{"message":"' + told + b'","type":"authentication_error","param":null,"code":null}}'
     )
@@ -256,4 +256,4 @@ def test_a_hash_that_is_none_names_its_place() -> None:
 def test_keys_do_not_repeat_and_no_keys_are_false() -> None:
     assert len({new_key() for _ in range(50)}) == 50
     assert not GatewayKeys({})
-    assert GatewayKeys({}).who("anything") is None
+    assert GatewayKeys({}).find_name("anything") is None

@@ -16,7 +16,7 @@ from midfold.config.schema import Compression, GatewaySettings, PromptCaching, U
 from midfold.errors import ConfigError
 from midfold.gateway import create_app
 from midfold.gateway.encodings import decode_body
-from midfold.gateway.exchange import NOBODY
+from midfold.gateway.exchange import NO_OWNER
 from midfold.gateway.limits import Policy
 from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
@@ -141,7 +141,7 @@ def test_bodies_without_their_encoding() -> None:
     assert decode_body(zlib.compress(b"abc"), "deflate") == b"abc"
     assert decode_body(b"abc", "") == decode_body(b"abc", "identity") == b"abc"
     assert decode_body(b"abc", "br") == decode_body(b"not gzip", "gzip") == b""
-    assert len(decode_body(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
+    assert len(decode_body(gzip.compress(b"x" * 1_000_000), "gzip", max_bytes=1_000)) == 1_000
 
 
 def test_headers() -> None:
@@ -202,7 +202,7 @@ def test_tools_that_cannot_be_added_are_not(tools: bytes) -> None:
         recall = create_app(config, sessions=sessions, environment={}).gateway.recall
         assert recall is not None
         history = ClientHistory(read(b'{"tools":' + tools + b"," + TALK + b"}", dialect="openai-chat"))
-        assert recall._offer(NOBODY, history) == ToolOffer(problem=TAKEN)
+        assert recall._offer(NO_OWNER, history) == ToolOffer(problem=TAKEN)
 
 
 def test_peeking_reads_a_few_fields_and_never_fails() -> None:
