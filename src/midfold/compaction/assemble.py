@@ -1,12 +1,15 @@
-"""Head, what is pinned, handoff, tail: put together so that every law holds.
+"""Assemble head, pinned messages, handoff and tail into a legal transcript.
 
-Rules of this file:
-1. The handoff's role and place avoid neighbours of the same role; its role is `user` where no turn precedes it. Where
-   nothing fits, a short generated message separates the two. It is never merged into a message of the tail.
-2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
-   the view would not fall below the threshold otherwise, and repairs; each is in the receipt.
-3. A result that is not smaller is thrown away: the transcript stays as it was. So is one that is hardly smaller, unless
-   it was asked for or brings the view below the threshold.
+- The handoff's role and position avoid neighbours of the same role; its role is `user` if no turn precedes it. If
+  no
+  position fits, a short generated message separates the neighbours. The handoff is never merged into a tail
+  message.
+- Kept messages are unchanged except for media older than the newest picture, tool results spilled to a handle to
+  get
+  the view below the threshold, and repairs. The receipt lists each of these.
+- A result that is not smaller is discarded. So is one that is only slightly smaller, unless the caller requested
+  the
+  compaction or the view falls below the threshold.
 """
 
 from __future__ import annotations
@@ -41,15 +44,15 @@ from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult
 from midfold.transcript.repairs import Repair
 from midfold.transcript.tokens import estimate_text
 
-# Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
+# Spilling: tool results that must stay in the view are reduced to their beginning and end; the rest is behind a handle.
 
 
 UNSEEN_OF_WINDOW = 0.85
-"""How full a window may be once, for results that the model has not seen."""
+"""Maximum share of the window that one view may use to show the model tool results it has not seen yet."""
 
 
 class Spill:
-    """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
+    """A view being shrunk. A message spilled with a long preview may be spilled again with a short one."""
 
     def __init__(self, job: CompactionContext, messages: Transcript, view: Transcript) -> None:
         self.job = job
@@ -74,8 +77,10 @@ class Spill:
                 self.spill(index, size, preview)
 
     def shrink(self, goal: int, preview: int) -> None:
-        """Spills until the view is small enough, the newest batch last: one that the model has not seen yet only where
-        the view is too large to be sent."""
+        """Spill results until the view has at most `goal` tokens, the newest batch last.
+
+        Results that the model has not seen yet are spilled only if the view is too large to be sent.
+        """
         for newest, end in ((False, goal), (True, max(goal, self._sendable))):
             self.until(end, LONG, newest=newest)
             self.until(end, preview, newest=newest)
@@ -83,7 +88,7 @@ class Spill:
 
     @property
     def _sendable(self) -> int:
-        """The largest view that may be sent so that the model sees what it asked for once."""
+        """Maximum tokens of a view that may be sent so that the model sees its newest tool results once."""
         request, below = self.job.request, self.job.request.trigger_tokens - 1
         is_seen = any(message.role == "assistant" for message in self.messages[self.newest + 1 :])
         if request.target_tokens is not None or request.overflowed or is_seen:
@@ -91,7 +96,7 @@ class Spill:
         return max(below, int(request.budget.effective_input_window * UNSEEN_OF_WINDOW))
 
     def restore(self, goal: int) -> None:
-        """Results that fit after all, because a larger one had to go: the smallest first."""
+        """Restore the spilled results that fit after all, smallest first."""
         for _, index in reversed(self.sizes):
             grown = self.total + self.job.size(self.messages[index]) - self.job.size(self.out[index])
             if index in self.digests and grown <= goal:
@@ -107,7 +112,7 @@ class Spill:
         return handle_of(self.original(index))
 
     def place(self, index: int) -> int:
-        """Where the message stands in the old transcript; -1 if it is one of ours."""
+        """Return the index of the message in the old transcript; -1 for a generated message."""
         return self.places.get(id(self.messages[index]), -1)
 
     def replace(self, index: int, short: Message, entry: Digest) -> None:
@@ -117,7 +122,7 @@ class Spill:
 
 
 def _sizes(messages: Transcript) -> list[tuple[int, int]]:
-    """The longest result of each message that has any, and the message."""
+    """Return the length of the longest tool result and the index of each message that has tool results."""
     found: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         size = max((len(part.text) for part in message.parts if isinstance(part, ToolResult)), default=0)
@@ -139,17 +144,17 @@ def _entry(position: int, message: Message, size: int, short: Message, handle: s
     )
 
 
-# The last resort for a size that was asked for: long texts and arguments that must stay are shown by their ends.
+# Last resort for an explicit target size: shorten long texts and arguments that must stay.
 #
-# Only with `target_tokens`, only when everything else was done and the view is still too large, only for long texts,
-# the largest first. Each is behind its handle, and the receipt lists it.
+# Applies only with `target_tokens` when the view is still too large after everything else; largest messages first. Each
+# original is behind its handle and listed in the receipt.
 
 
 NOTICE = "the size asked for is smaller than what must stay: some messages are shown by their beginning and end"
 
 
 def squeeze(work: Spill, goal: int, ends: Ends) -> None:
-    """Shortens what must stay until the view is as small as was asked for, or nothing more can be done."""
+    """Shorten messages that must stay until the view has at most `goal` tokens or nothing more can be shortened."""
     order = sorted(range(len(work.out)), key=lambda index: (-work.job.size(work.out[index]), index))
     for index in order:
         if work.total <= goal:
@@ -182,11 +187,10 @@ def _length(message: Message) -> int:
     return sum(texts) + sum(len(part.arguments) for part in message.parts if isinstance(part, ToolCall))
 
 
-# Makes a view as small as it must be: large results are spilled, in the order in which that hurts least.
+# Shrink a view that is too large to clearly below the threshold, so that the next turn does not trigger it again.
 #
-# Only if the view is too large, and then until it is clearly below the threshold, or the next turn would do it again:
-# the largest old ones go, with a long preview, then with a short one, and last the newest batch. What
-# fits then comes back.
+# Order: the largest old results with a long preview, then with a short one, then the newest batch. Results that fit
+# afterwards are restored.
 
 
 def shrink_results(
@@ -196,7 +200,7 @@ def shrink_results(
     view: Transcript,
     originals: dict[str, tuple[Message, ...]],
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
-    """A view that is small enough, what was shortened for it, and what made that impossible."""
+    """Return a view that fits, its digests, and the reasons if it cannot be made to fit."""
     work = _shrink(job, plan, messages, view)
     originals |= {digest.handle: (work.original(index),) for index, digest in work.digests.items()}
     return tuple(work.out), list(work.digests.values()), _impossible(job, tuple(work.out), work.total)
@@ -219,9 +223,9 @@ def _shrink(job: CompactionContext, plan: Plan, messages: Transcript, view: Tran
 
 
 def without_fold(job: CompactionContext, plan: Plan) -> Outcome:
-    """The outcome where nothing stands between what must stay, and that is too large: long parts by their ends.
+    """Return the outcome for a transcript that is too large but has nothing to fold: long parts are truncated.
 
-    Results alone, unless a size was asked for.
+    Without an explicit target size only tool results are truncated.
     """
     reason = "there is nothing between head and tail to fold"
     messages, repairs = make_legal(job, job.view, job.view)
@@ -259,15 +263,15 @@ def _impossible(job: CompactionContext, messages: Transcript, total: int) -> tup
 
 
 LEAST_ROOM = 0.1
-"""Of the threshold: a fold that leaves less until the next one hardly helps."""
+"""Minimum share of the threshold that an effective compaction leaves free."""
 MAX_OMITTED = 200
-"""Messages that a receipt lists as omitted."""
+"""Maximum number of messages that a receipt lists as omitted."""
 HIGH = 0.75
-"""Of the threshold: from here on the receipt says how soon the next fold comes."""
+"""Share of the threshold above which the receipt says how many tokens are left until the next compaction."""
 
 
 def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: SummaryAnswer) -> Outcome:
-    """The outcome of a fold."""
+    """Return the outcome of a compaction."""
     answer = msgspec.structs.replace(answer, text=without_record(answer.text))
     audit = _audit(job, ask, answer)
     summary = without_record(_own(job, ask, clip_tokens(audit.text, ask.room_tokens)))
@@ -315,7 +319,7 @@ def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: Su
 
 
 def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[OmittedWords, ...]:
-    """Return the user's words that did not fit, and add a notice; carried ones are behind the fold's handle."""
+    """Return the user's words that did not fit, and add a notice. Words carried over are behind the fold's handle."""
     omitted = ask.words.omitted
     if omitted:
         tokens = sum(words.tokens for words in omitted)
@@ -329,7 +333,7 @@ def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[Omitted
 
 
 def _repair(job: CompactionContext, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
-    """Legal messages and the repairs; no result behind the handoff answers a call before it."""
+    """Return legal messages and the repairs; no result after the handoff answers a call before it."""
     known = {id(message) for message in view}
     end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
     item_ids: set[str] = set()
@@ -339,7 +343,7 @@ def _repair(job: CompactionContext, messages: Transcript, view: Transcript) -> t
 
 
 def _audit(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
-    """Return the checked summary; where the check fails, the summary as written, redacted, or nothing of it."""
+    """Return the checked summary; if the check fails, the redacted summary, or a placeholder if redaction fails too."""
     attempt = job.omissions.attempt
     checked = attempt("summary check", _check_of(job, ask, answer), None)
     return checked or attempt("redaction", lambda: trust_summary(ask, answer.text), Audit(REDACTION_FAILED))
@@ -354,12 +358,15 @@ def _check_of(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer
 
 
 def _own(job: CompactionContext, ask: SummaryRequest, body: str) -> str:
-    """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
+    """Return the summary without made-up handles and lone surrogates."""
     return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
 
 
 def _with_handles(job: CompactionContext, plan: Plan, ask: SummaryRequest, body: str) -> str:
-    """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
+    """Add step handles to the summary.
+
+    A handle is valid if the keeper knows it; without a keeper, if this fold archives its message.
+    """
     folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
     earlier = job.words.previous_summary
@@ -421,7 +428,7 @@ def _next_state(
 
 
 def _with_note(job: CompactionContext) -> tuple[Message | None, Transcript]:
-    """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
+    """Add the compaction note to the separate system prompt, or else to the first system message."""
     view = job.view
     if job.request.system is not None:
         return with_note(job.request.system), view
@@ -440,9 +447,10 @@ def with_note(system: Message) -> Message:
 
 
 def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, ask: SummaryRequest) -> Transcript:
-    """Join head, pinned messages, client instructions, handoff and tail, with as few generated messages as possible.
+    """Join head, pinned messages, client instructions, handoff and tail with as few generated messages as possible.
 
-    The handoff may stand before pinned messages: they come from the fold, too. Of equal places the last one is used.
+    The handoff may precede pinned messages, which are also part of the folded span. Of equal positions the last is
+    used.
     """
     kept = {group.start: view[group.start : group.stop] for group in plan.pinned}
     kept |= {place: (job.standing.stays[place],) for place in plan.partial}
@@ -471,8 +479,7 @@ def _is_handoff(message: Message) -> bool:
 
 
 def _append(out: list[Message], segment: Transcript, ask: SummaryRequest) -> None:
-    """Adds messages, behind a short one of ours where two neighbours would have the same role, or the assistant would
-    come first."""
+    """Append messages, preceded by a filler if neighbours would share a role or the assistant would speak first."""
     first = segment[0].role if segment else None
     last = next((message.role for message in reversed(out) if message.role != "other"), None)
     if first == last == "user":
@@ -483,7 +490,7 @@ def _append(out: list[Message], segment: Transcript, ask: SummaryRequest) -> Non
 
 
 def _seamless(messages: Transcript, ask: SummaryRequest) -> Transcript:
-    """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
+    """Insert or remove fillers so that no generated message has a neighbour of the same role, even after repairs."""
     out: list[Message] = []
     for message in messages:
         ours = recognise(message)
@@ -503,10 +510,11 @@ def _seamless(messages: Transcript, ask: SummaryRequest) -> Transcript:
 def _seat_system(
     job: CompactionContext, messages: Transcript, ask: SummaryRequest
 ) -> tuple[Transcript, tuple[Repair, ...]]:
-    """What the system says in the middle, where its neighbours are gone.
+    """Place system messages in the middle legally after their neighbours were folded.
 
-    Anthropic takes it only directly behind a message of the user's, at the end or before one of the assistant's, and
-    never twice in a row. Several become one, unless one has settings of its own.
+    Anthropic accepts them only directly after a user message, at the end or before an assistant message, and never
+    two in
+    a row. Adjacent ones are merged unless one has settings of its own.
     """
     begins_so = bool(job.messages) and job.messages[0].role == "system"
     if job.request.options.result_role != "user" or begins_so:
@@ -532,13 +540,13 @@ def _seat_system(
 
 
 def _has_settings(message: Message) -> bool:
-    """Whether a message says more than its words: how long they are shown, or how the next answer is made."""
+    """Return whether a message has keys beside role and content, such as cache settings."""
     origin = plain(message.origin)
     return isinstance(origin, Mapping) and not origin.keys() <= {"role", "content"}
 
 
 def handoff_role(before: Role | None, after: Role | None) -> Role:
-    """The role that differs from both neighbours where there is one; the user's where nobody spoke before."""
+    """Return a role that differs from both neighbours if possible; `user` if no turn precedes it."""
     if before is None:
         return "user"
     if before == "user":
@@ -547,7 +555,7 @@ def handoff_role(before: Role | None, after: Role | None) -> Role:
 
 
 def clip_tokens(text: str, budget: int) -> str:
-    """A text cut so that it keeps its budget, with the end saying so."""
+    """Return a text truncated to its token budget, ending with a line that says so."""
     if estimate_text(text) <= budget * LONGEST_SUMMARY:
         return text
     kept: list[str] = []

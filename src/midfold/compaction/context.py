@@ -1,4 +1,4 @@
-"""One compaction at work: what was measured, what a plan costs, and what is asked of a summarizer."""
+"""State of one compaction: measurements, the cost of a plan, and the summary request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from midfold.transcript.tokens import Basis, FixedSize, media_units
 
 
 def characters(parts: tuple[Part, ...]) -> int:
-    """The length of what is counted in a message, pictures by their price."""
+    """Return the counted length of message parts; media count by their token price."""
     total = 0
     part: Any
     for part in parts:
@@ -68,40 +68,43 @@ def characters(parts: tuple[Part, ...]) -> int:
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.04
-"""Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
+"""Share of an explicit target size for the first exchange, and likewise for client instructions."""
 REDUCED_SHARE = 0.1
-"""Of the size of a view: what reduced pictures may take of it together, the newest first."""
+"""Maximum share of a view for reduced pictures, newest first."""
 LEAST_OF_SUMMARY = 4
-"""Share of its usual minimum, as a divisor, that a summary keeps beside many words of the user."""
+"""Divisor of the usual minimum that gives the minimum of a summary beside many words of the user."""
 MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
-"""Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
-more hardly helps. Tokens of the smallest one."""
+"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in tokens.
+"""
 WITH_ADDED = 1.15
-"""Times its budget: what is reckoned with for a summary, as what is added to a model's answer comes on top."""
+"""Factor on the summary budget that covers text added to a model's response."""
 FRAME_TOKENS = 140
-"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
+"""Tokens for the frame of a handoff, a filler after it, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
-"""Of the conversation's window: what a summary model may be shown, where its own window is not known."""
+"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the limits
+of
+characters per token.
+"""
 TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
-"""The same where a size was asked for: the frame, the note, and a message between two of the same role."""
+"""Tokens of the frame, the note and a filler if a target size was requested."""
 
 
 class CompactionContext:
-    """Measurements are made once and kept; the request is never changed."""
+    """Measurements and decisions of one compaction, computed once; the request is never changed."""
 
     def __init__(self, request: CompactionRequest) -> None:
         self.omissions = Omissions()
         self.request = request = msgspec.structs.replace(request, redact=self.omissions.redactor(request.redact))
         self.messages = request.messages
         self.new_system = request.system
-        """The separate system prompt of the view: with the note of the first compaction once that is added."""
+        """Separate system prompt of the view, with the compaction note once that is added."""
         self.notices: list[str] = list(request.budget.notices)
         self._short_sizes: dict[tuple[int, Ends], int] = {}
         target = request.target_tokens
         self.limit = request.budget.threshold_tokens - 1 if target is None else target
-        """The largest size the view should have: the one that was asked for, else just below the threshold."""
+        """Maximum tokens of the view: the requested target size, else just below the threshold."""
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
-        """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
+        """Size that leaves space for some turns; a limit lowered for that purpose already is one."""
         self.words = WordsOfUser(self, lambda: self._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
@@ -119,12 +122,12 @@ class CompactionContext:
 
     @cached_property
     def fixed_tokens(self) -> int:
-        """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
+        """Tokens of the separate system prompt and the tool definitions, which a compaction cannot reduce."""
         return self.request.meter.tokens(*self._fixed_size)
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the host or the provider said of this very prompt, else the estimate."""
+        """Prompt tokens reported by the host or the provider for this prompt, else the estimate."""
         return reported_tokens(self.request) or self.estimated_tokens
 
     @cached_property
@@ -138,7 +141,7 @@ class CompactionContext:
 
     @cached_property
     def scale(self) -> float:
-        """Reported tokens against estimated ones: sizes are corrected by it."""
+        """Ratio of reported to estimated tokens, used to correct sizes."""
         if self.basis == "estimated":
             return 1.0
         ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
@@ -146,7 +149,7 @@ class CompactionContext:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Tokens of each message as it would stay: without older pictures."""
+        """Tokens of each message as kept, that is without older pictures."""
         factor, overhead, scale = self.request.meter.factor, self.request.meter.message_overhead, self.scale
         sizes = [round((round(units * factor) + overhead) * scale) for units in self._units]
         for index in self.media:
@@ -155,12 +158,12 @@ class CompactionContext:
 
     @cached_property
     def media(self) -> dict[int, str]:
-        """The messages whose pictures are older than the newest, and their handles."""
+        """Handles of the messages whose pictures are older than the newest, by index."""
         return self._without_media[1]
 
     @property
     def view(self) -> Transcript:
-        """The messages with placeholders for those pictures, or what a reducer made of them."""
+        """Messages with older pictures replaced by placeholders or reduced."""
         return self._without_media[0]
 
     @cached_property
@@ -179,7 +182,7 @@ class CompactionContext:
 
     @cached_property
     def _generated_messages(self) -> tuple[dict[int, Generated], dict[int, Generated]]:
-        """The messages we wrote in earlier compactions, and summaries of clients beside the user's words."""
+        """Generated messages of earlier compactions, and client summaries that share a message with the user's words."""
         protection = self.request.options.protection
         head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
         found, beside = find_generated(self.messages, head, known, protection.protect_last_n)
@@ -189,17 +192,17 @@ class CompactionContext:
 
     @property
     def ours(self) -> dict[int, Generated]:
-        """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
+        """Generated messages of earlier compactions and messages that only hold a client summary, by index."""
         return self._generated_messages[0]
 
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
-        """The summary so far, and its place."""
+        """Index and content of the newest summary."""
         ours, beside = map(newest_handoff, self._generated_messages)
         return max(filter(None, (ours, beside)), default=None)
 
     def _is_known(self, ours: Generated) -> bool:
-        """Whether this is of a fold of this conversation, and says what was written then."""
+        """Return whether a message belongs to a fold of this conversation and its body is unchanged."""
         state = self.request.state
         if ours.fold not in state.folds:
             return False
@@ -208,12 +211,12 @@ class CompactionContext:
         return self._is_believed(ours)
 
     def _is_believed(self, handoff: Generated) -> bool:
-        """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
+        """Return whether the keeper has this handoff; without a keeper the valid check is enough."""
         keeper = self.request.keeper
         return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
-        """Whether a handle leads to originals."""
+        """Return whether a handle resolves to originals."""
         if handle.removeprefix(PREFIX) in self.state.folds:
             return True
         keeper = self.request.keeper
@@ -221,14 +224,14 @@ class CompactionContext:
 
     @cached_property
     def _framed_handles(self) -> set[str]:
-        """Handles that the messages name as we do, and those of the summary so far."""
+        """Handles in frames written by midfold and in the previous summary."""
         parts = (part for message in self.messages for part in message.parts)
         texts = (part.text for part in parts if isinstance(part, (Text, ToolResult)) and "unfold" in part.text)
         return framed_handles(texts) | handles_in(self.state.summary)
 
     @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        """State of these messages: from the handoff in them, or from the lineage the caller names."""
         given, found, lineage = self.request.state, self._previous, self.request.lineage
         fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
@@ -255,7 +258,7 @@ class CompactionContext:
         return self.omissions.attempt("file tracking", lambda: parse(parse_record(handoff)[1]), Trail())
 
     def _follow(self, trail: Trail, messages: Transcript) -> Trail:
-        """Return the trail with what these messages did; without it where that fails."""
+        """Return the trail extended by these messages; if that fails, with only its counters advanced."""
         passed = msgspec.structs.replace(
             trail, messages=trail.messages + len(messages), ahead=max(trail.ahead - len(messages), 0)
         )
@@ -264,9 +267,9 @@ class CompactionContext:
 
     @cached_property
     def standing(self) -> ClientInstructions:
-        """The instructions of the client, as far as they may stay."""
+        """Client instructions that fit into their limit."""
         share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
-        # A compaction that lands lower than it must, to be followed by another one later, keeps the same instructions.
+        # A compaction with a lower target, to be followed by another one, keeps the same instructions.
         limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
         bound = min(int(limit * share), MOST_TOKENS)
         found = self.omissions.attempt(
@@ -281,14 +284,14 @@ class CompactionContext:
 
     @cached_property
     def layout(self) -> Layout:
-        """The plans that these messages allow."""
+        """Plans that these messages allow."""
         protection, target = self.request.options.protection, self.request.target_tokens
         if target is not None and not self._head_is_small:
             protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
         previous = newest_handoff({index: ours for index, ours in self.ours.items() if not ours.is_foreign})
         earliest = 0
         if previous is not None:
-            # There is only ever one live summary: no handoff of ours stays in the tail.
+            # Keep one live summary: no earlier handoff stays in the tail.
             earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.ours)
         return Layout(
             self.messages,
@@ -305,14 +308,14 @@ class CompactionContext:
 
     @property
     def _head_is_small(self) -> bool:
-        """Whether the first exchange takes no more than its share of a size that was asked for."""
+        """Whether the first exchange fits into its share of the requested target size."""
         fixed = self.standing.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
         return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
 
     def new_turns(self, plan: Plan) -> Transcript:
-        """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
+        """Return the messages to summarize: the folded ones without generated messages and kept instructions."""
         turns = self._turns(plan)
         return tuple(
             [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
@@ -360,7 +363,9 @@ class CompactionContext:
         )
 
     def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
-        """The place of the answer that the newest ask takes up in a `SummaryRequest`; -1 where it does not stay."""
+        """Return the index, within a `SummaryRequest`, of the answer the newest user message assents to; -1 if not
+        kept.
+        """
         if self._answer < 0:
             return -1
         answer = self.messages[self._answer]
@@ -369,15 +374,21 @@ class CompactionContext:
         return places[0] if places else -1
 
     def _prompt_characters(self, plan: Plan) -> int:
-        """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
+        """Return the maximum characters of one summary prompt: what fits the window beside the response, at this
+        fold's rate.
+        """
         read = sum(characters(self.messages[index].parts) for index in plan.fold())
         size = self._folded_tokens(plan)
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan, *, spare: bool = False) -> int:
-        """Tokens for the summary: by the size of the fold, with what the view has to spare or without; or what is left
-        of the size that was asked for."""
+        """Return the tokens for the summary.
+
+        Without a target size: by the size of the fold, with `spare` also from the free tokens of the view. With a
+        target size:
+        what the rest of the view leaves.
+        """
         if self.request.target_tokens is None:
             gone = self._folded_tokens(plan)
             earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
@@ -407,7 +418,7 @@ class CompactionContext:
         return sum(self.size(self.standing.stays[place]) for place in plan.partial)
 
     def _frame_tokens(self, plan: Plan) -> int:
-        """What a handoff costs beside its body where a size was asked for."""
+        """Return the tokens of a handoff beside its body if a target size was requested."""
         has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
         segments = (
             len(plan.pinned)
@@ -417,7 +428,7 @@ class CompactionContext:
         return TERSE_FRAME_TOKENS + NOTE_TOKENS * has_system + FILLER_TOKENS * segments
 
     def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
-        """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
+        """Return the tokens of a request with what a plan keeps, truncated to `ends`, without a summary."""
         fixed = round(self.fixed_tokens * self.scale)
         if ends is EXACT:
             return fixed + self._all_tokens - self._folded_tokens(plan)
@@ -426,7 +437,9 @@ class CompactionContext:
         return fixed + self._partial_tokens(plan) + sum(self._short_size(index, ends) for index in stays)
 
     def ends(self, plan: Plan) -> Ends:
-        """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
+        """Return how far long messages are truncated: not at all if everything fits, else to the first level that
+        fits.
+        """
         target = self.request.target_tokens
         if target is None:
             room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
@@ -449,12 +462,12 @@ class CompactionContext:
         return answer_taken_up(self.messages, self.ours)
 
     def _behind(self, plan: Plan) -> list[int]:
-        """The places of what stays after the handoff."""
+        """Return the indices of the kept messages after the handoff."""
         pinned = [index for group in plan.pinned for index in group if index not in self.standing.whole]
         return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
 
     def _before(self, plan: Plan) -> Transcript:
-        """The head, and instructions of the client that stay on their own."""
+        """Return the head and the client instructions that stay on their own."""
         pinned = (index for group in plan.pinned for index in group if index in self.standing.whole)
         stays = (self.standing.stays[place] for place in sorted((*pinned, *plan.partial)))
         return (*self.messages[: plan.head_end], *stays)
@@ -467,7 +480,7 @@ class CompactionContext:
         return lambda instruction, wire: write(shown, instruction, wire)
 
     def _prefix_price(self, plan: Plan) -> float:
-        """What a summary with the cached prefix costs to read, in new tokens."""
+        """Return the cost of reading a summary prompt that reuses the cached prefix, in uncached tokens."""
         return self.request.cached_price * (self.fixed_tokens * self.scale + sum(self.sizes[: plan.tail_start]))
 
     def total(self, messages: Transcript) -> int:
@@ -477,6 +490,6 @@ class CompactionContext:
 
 
 def with_size(request: CompactionRequest) -> CompactionRequest:
-    """The request with its size in it: what was reported for it, else the estimate."""
+    """Return the request with its size filled in: the reported one, else the estimate."""
     job = CompactionContext(request)
     return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)

@@ -1,18 +1,20 @@
-"""How much stays: the plan of a compaction, and what gives way where not everything fits.
+"""Plan a compaction, relaxing protections in order until it fits.
 
-Rules of this file:
-1. What the settings keep is kept: the tail budget, at least `protect_last_n` messages, and the anchors. Nothing gives
-   way to reach a nicer size.
-2. Where the view would not fall below the threshold, or would hardly be smaller, the messages of the tail beyond
-   `protect_last_n` are folded, too. Where it would not fall below the threshold even so, `protect_last_n` is at most
-   half of all messages: a summary of the others tells more than their ends. Then long results are shown by their ends,
-   and only then does the rest of `protect_last_n` give way, one group after the other. A notice says so. What gives
-   way leaves room for some turns: a fold that ends just below the threshold is soon followed by another.
-3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
-   messages stay, at most half of all.
-4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
-   is newest is shown by its ends. Where even the ends are too much, the newest answer gives way if it only announces
-   calls: the ask and the newest messages stay, and the summary has the room.
+1. The tail budget, at least `protect_last_n` messages, and the anchors stay; they are not reduced for a nicer size.
+2. If the view would not fall below the threshold, or would hardly be smaller, tail messages beyond `protect_last_n`
+   are
+   folded. If it still would not, `protect_last_n` is capped at half of all messages, because a summary of the
+   others
+   says more than their ends; then long results are truncated; and only then is the rest of `protect_last_n` folded
+   group by group, with a notice. Each step leaves space for some turns: a compaction that ends just below the
+   threshold
+   is soon followed by another.
+3. A requested compaction of a conversation that fits its tail keeps `protect_last_n` messages, at most half of all.
+4. A requested target size overrides `protect_last_n` but not the anchors. Older tail messages are folded before
+   newer
+   ones are truncated. If even the truncated ones are too large, the newest answer is folded if it only announces
+   calls:
+   the user message and the newest messages stay, and the summary gets the tokens.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from midfold.compaction.context import FRAME_TOKENS, WITH_ADDED, CompactionConte
 from midfold.compaction.previews import EXACT, WHOLE_TEXTS, Ends
 
 SMALLEST_GAIN = 0.9
-"""What stays of a view: with more of it a fold hardly helps."""
+"""Maximum share of its old size that an effective compaction leaves."""
 LONGEST_SUMMARY = 1.1
-"""Times its budget: what is longer is cut."""
+"""Factor on the summary budget above which a summary is truncated."""
 ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
 
 
 def plan_whole(job: CompactionContext) -> Plan:
-    """Head, fold and tail with everything that the settings keep."""
+    """Return the plan that keeps everything the settings protect."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
     return _whole(job)
 
 
 def plan_fold(job: CompactionContext) -> Plan:
-    """The plan with as much of that as fits; what gave way is in the job's notices."""
+    """Return the plan that keeps as much of that as fits; notices name the relaxed protections."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
     layout, whole = job.layout, _whole(job)
@@ -60,12 +62,12 @@ def plan_fold(job: CompactionContext) -> Plan:
 
 
 def _can_fit(job: CompactionContext, plan: Plan, goal: int) -> bool:
-    """Whether a plan has that size with its long results shown by their ends, if it must be."""
+    """Return whether a plan fits `goal` tokens, with long results truncated if necessary."""
     return size_of(job, plan) <= goal or size_of(job, plan, WHOLE_TEXTS) <= goal
 
 
 def size_of(job: CompactionContext, plan: Plan, ends: Ends = EXACT) -> int:
-    """The size of the view that a plan makes, with a full summary."""
+    """Return the tokens of the view that a plan makes, with a full summary."""
     if not plan.fold():
         return job.staying(plan, ends)
     longest = WITH_ADDED if job.request.target_tokens is None else LONGEST_SUMMARY
@@ -82,7 +84,7 @@ def _whole(job: CompactionContext) -> Plan:
 
 
 def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
-    """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
+    """Return the plan with the longest tail from `first` to `last` that fits; the one from `last` if none does."""
     layout = job.layout
     cuts = layout.cuts_between(first, last)
     goal = min(limit, job.prompt_tokens * SMALLEST_GAIN)
@@ -91,7 +93,7 @@ def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
 
 
 def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
-    """The plan with as many of the last messages as fit, their long results by their ends."""
+    """Return the plan with as many of the last messages as fit, their long results truncated."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
 
@@ -106,7 +108,7 @@ def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
 
 
 def _tell(job: CompactionContext, plan: Plan) -> Plan:
-    """The plan; where it keeps less than `protect_last_n`, a notice says why."""
+    """Return the plan, adding a notice if it keeps fewer than `protect_last_n` messages."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - job.layout.first):
         why = "with" if _can_fit(job, plan, job.limit) else "even without"
@@ -120,7 +122,7 @@ def _tell(job: CompactionContext, plan: Plan) -> Plan:
 
 
 def _for_target(job: CompactionContext, whole: Plan) -> Plan:
-    """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
+    """Return the plan with the longest tail that fits its share of the target size; the shortest if none does."""
     layout, room = job.layout, job.words.staying_tokens
     if job.staying(whole) <= room:
         return whole
@@ -138,7 +140,7 @@ def _for_target(job: CompactionContext, whole: Plan) -> Plan:
 
 
 def _partial(job: CompactionContext) -> Plan:
-    """Everything before the last exchanges that were asked for."""
+    """Return the plan that folds everything before the requested last exchanges."""
     layout = job.layout
     head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)
     start = max(cut for cut in layout.cuts if cut <= len(head))

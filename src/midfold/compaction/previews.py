@@ -1,6 +1,6 @@
-"""How messages look when they are shown by their beginning and end, and which results nobody has read yet.
+"""Truncate messages to their beginning and end, with the rest behind a handle.
 
-Whatever is shortened is behind a handle. Who shortens, and when, is decided by the planner and by `assemble`.
+The planner and `assemble` decide when to do this.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 LONGEST_ENDING = 160
 TARGET_PER_END, LEAST_END = 12, 600
-"""Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
-to three times that stay whole."""
+"""Target tokens per character that always stays at each end of a result, and the maximum of those characters. Results
+up
+to three times as long stay whole.
+"""
 TELLING_END = 180
-"""Characters; a shorter end of what a client puts behind the user's words says nothing."""
+"""Minimum characters for which the end of the text after the user's words is kept; less would say nothing."""
 ANSWER_OF_TARGET = 0.2
-"""Of a size that was asked for: what the answer has that the newest ask takes up in a few words ("yes, do that")."""
+"""Share of a target size for the answer that the newest user message assents to ("yes, do that")."""
 
 
 class Ends(NamedTuple):
-    """Characters that stay at each end of what must be shortened."""
+    """Characters kept at each end of a truncated part."""
 
     results: int
     texts: int
     asks: int = 0
-    """Characters that stay at the beginning of what the user said, where that is more."""
+    """Characters kept at the beginning of the user's words, if that is more."""
     answers: int = 0
-    """Characters that stay at each end of an answer that the newest ask takes up, where that is more."""
+    """Characters kept at each end of an answer that the newest user message assents to, if that is more."""
 
     @property
     def of_answer(self) -> Ends:
@@ -44,9 +46,9 @@ class Ends(NamedTuple):
 
 ALL = 1_000_000
 EXACT = Ends(ALL, ALL)
-"""Nothing is shortened."""
+"""No truncation."""
 WHOLE_TEXTS = Ends(SHORT, ALL)
-"""Only results are shown by their ends."""
+"""Truncation of tool results only."""
 LADDER = (
     EXACT,
     WHOLE_TEXTS,
@@ -58,9 +60,9 @@ LADDER = (
 
 
 def ladder_for(target_tokens: int, asks: int) -> tuple[Ends, ...]:
-    """How much of what is long can stay where a size was asked for, from all of it down to the least.
+    """Return the levels of truncation for a target size, from none to the strongest.
 
-    Of what the user said so many characters stay, however short the rest is.
+    At least `asks` characters of the user's words stay at every level.
     """
     answers = int(target_tokens * ANSWER_OF_TARGET * CHARACTERS_PER_TOKEN)
     least = min(target_tokens // TARGET_PER_END, LEAST_END)
@@ -69,7 +71,7 @@ def ladder_for(target_tokens: int, asks: int) -> tuple[Ends, ...]:
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
-    """The beginning and the end of a result, by whole lines or words, and how a run ended where neither shows it."""
+    """Return the beginning and end of a result in whole lines or words, and `ending` if neither contains it."""
     printed = without_reminders(text)
     head, tail = ends_of_result(printed, preview) if len(printed) > 2 * preview else (printed, "")
     told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
@@ -86,7 +88,7 @@ def _is_long(text: str, ends: Ends) -> bool:
 
 
 def shorten(message: Message, handle: str, ends: Ends) -> Message:
-    """A message that must stay, its long texts and arguments by their ends; the same one where nothing is long."""
+    """Return a message with its long texts and arguments truncated; the same object if nothing is long."""
     if message.role not in ("user", "assistant"):
         return message
     calls = any(isinstance(part, ToolCall) for part in message.parts)
@@ -106,7 +108,7 @@ def _shorten_part(part: Part, handle: str, ends: Ends, role: Role) -> Part:
 
 
 def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
-    """What somebody said, shortened: of a user's message the beginning of their words, and how the message ends."""
+    """Return a truncated text: of a user message, the beginning of the user's words and the end of the message."""
     words = read_user_text(text).words if role == "user" and ends.asks else ""
     head, tail = shown_words(words or text, ends.texts, ends.asks if words else 0)
     if words and not ends_with(text, words):
@@ -116,7 +118,7 @@ def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
 
 
 def spill_results(message: Message, handle: str, preview: int) -> Message:
-    """A message whose long results are shown by their ends."""
+    """Return a message with its long results truncated."""
     return message.with_parts(tuple(_spill(part, handle, preview) for part in message.parts))
 
 
@@ -129,13 +131,13 @@ def _spill(part: Part, handle: str, preview: int) -> Part:
 
 
 def _ending(result: ToolResult) -> str:
-    """The line that says how a run ended, or what went wrong in it."""
+    """Return the line that says how a run ended or what went wrong."""
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
     return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
 
 
 def newest_batch(messages: Transcript) -> int:
-    """Where the newest calls stand, which the newest results follow."""
+    """Return the index of the newest message with tool calls, or the number of messages."""
     places = range(len(messages) - 1, -1, -1)
     return next((index for index in places if messages[index].kinds & CALL), len(messages))

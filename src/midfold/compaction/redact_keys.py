@@ -1,12 +1,13 @@
-"""Credentials that only their name gives away: `password=…`, `"api_key": "…"`, `--token …`, headers and cookies.
+"""Find credentials by their name: `password=…`, `"api_key": "…"`, `--token …`.
 
-Rules of this file:
-1. A name is looked up as bytes in the lower-cased text (one byte per character, so positions agree), and a pattern is
-   only ever matched at a place so found.
-2. A value in quotes is read to its quote, a bare value over at most `LONGEST_BARE` characters: no place costs more than
-   a constant, or than what lies before the next quote.
-3. Code is not a credential: calls, look-ups, attributes, annotations, placeholders and names of variables stay.
-4. A line break and a NUL end a text, so that many texts can be searched as one.
+- Names are searched as bytes in the lower-cased text (one byte per character, so positions agree); patterns are
+  only
+  matched at positions found that way.
+- A quoted value is read to its closing quote, a bare value for at most `LONGEST_BARE` characters, so each position
+  costs
+  a constant, or the distance to the next quote.
+- Code is not a credential: calls, look-ups, attributes, annotations, placeholders and variable names stay.
+- A line break followed by NUL ends a text, so that many texts can be searched as one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-# Lines of a text, where only the line tells a credential from code: `password: word` in YAML.
+# Line context: in YAML only the whole line distinguishes `password: word` from code.
 #
-# Whatever is looked at around a place is bounded, so no place costs more than a constant.
+# The context examined around a position is bounded, so each position costs a constant.
 
 
 _LINE_START = re.compile(r"""(?:\A|\n)(?>(?:[ \t]|[0-9]{1,6}[→|:]|- ){0,40})["']?\Z""")
@@ -39,7 +40,7 @@ def ends_a_line(text: str, at: int) -> bool:
 
 
 def is_alone_in_yaml(text: str, start: int, value: str, end: int) -> bool:
-    """Whether `name: word` is a whole line among lines that are not code: `start` of the name, `end` of the word."""
+    """Return whether `name: word` is a whole line outside code; `start` is that of the name, `end` that of the word."""
     if not _IN_YAML.fullmatch(value) or value in _KINDS_IN_YAML or not ends_a_line(text, end):
         return False
     if _LINE_START.search(text, max(0, start - 48), start) is None:
@@ -53,7 +54,7 @@ LONGEST_BARE = 96
 LONGEST_NAME = 64
 MARK = "[REDACTED:"
 END = r"\Z|(?=\n\0)"
-"""The end of a text, or of one among many."""
+"""End of a text, or of one of several joined texts."""
 
 
 class KeySpan(NamedTuple):
@@ -63,7 +64,7 @@ class KeySpan(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word that ends the name of a credential; only a `strong` one makes a credential of mere letters."""
+    """Word that ends the name of a credential; only after a `strong` one is a value of mere letters a credential."""
 
     endings: tuple[bytes, ...]
     strong: bool
@@ -96,14 +97,16 @@ _TOKEN_NOT_OF = _words(
     " old this that sync resume cursor pagination lex lexer parser syntax"
 )
 FOREIGN = ("密码", "密碼", "口令", "パスワード", "비밀번호", "пароль", "contraseña", "mot de passe")
-"""A password in other languages; those that are letters of names of ours are found as these."""
+"""Words for "password" in other languages."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
 
 
 @lru_cache(maxsize=4096)
 def kind_of_name(name: str) -> str | None:
-    """What a value under this name is (`password`, `secret`, `token`, ...), or None where the name is harmless."""
+    """Return the kind of a value under this name (`password`, `secret`, `token`, ...), or None if the name is
+    harmless.
+    """
     if name.lower().endswith(FOREIGN):
         return "password"
     words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-LONGEST_NAME:]).lower()) if word]
@@ -179,7 +182,7 @@ _FILE_STEMS = frozenset({b"test", b"tests", b"example", b"sample", b"dummy", b"f
 _NAME_OF_ENTRY = re.compile(
     r"@?[A-Za-z]{1,15}+[0-9]{0,3}+(?>(?:[._:/@-]{1,2}(?:[A-Za-z]{1,15}+[0-9]{0,3}+|[0-9]{1,3}+)){0,12})"
 )
-"""Words that are joined by marks: `gatomia.hooks.execution-logs`, `@app/settings:v2`."""
+"""Words joined by punctuation: `gatomia.hooks.execution-logs`, `@app/settings:v2`."""
 _FLAG_FIELD = re.compile(r"(?:id|src|source|type|env|name|file)=")
 _WORDS_OF_CODE = _words(
     "none null nil undefined true false self this str string text number boolean bool object any bytes float"
@@ -192,7 +195,7 @@ _WORDS_OF_CODE = _words(
 
 
 def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
-    """The values of names that end in a telling word."""
+    """Yield the values of names that end in a credential word."""
     word = WORDS[needle]
     while at >= 0:
         span = _named_span(text, low, at, word)
@@ -242,19 +245,19 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
 
 
 def _is_file_name(low: bytes, start: int, at: int) -> bool:
-    """Return whether the name at `start` is a file's, as in `./db.secret: 12 bytes`, and what follows is about it."""
+    """Return whether the name at `start` is a file name, as in `./db.secret: 12 bytes`."""
     stem = low[start:at]
     return stem.endswith(b".") and (stem[:-1] in _FILE_STEMS or low.endswith(b"./", 0, start))
 
 
 def _names_a_place(low: bytes, at: int, value: str) -> bool:
-    """Return whether the value of a `..._storage_key` is the name of an entry (of a browser's storage) and no key."""
+    """Return whether the value of a `..._storage_key` names an entry, such as one of a browser's storage."""
     of = low[max(0, at - 14) : at].rstrip(b"_- ")
     return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
 
 
 def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
-    """The value in `%22api_key%22%3A%22value%22` or `password%3Dvalue`: JSON and queries as addresses carry them."""
+    """Return the value in percent-encoded JSON or queries: `%22api_key%22%3A%22value%22`, `password%3Dvalue`."""
     separator = _ENCODED_SEPARATOR.match(text, end)
     if separator is None:
         return None
@@ -273,7 +276,7 @@ def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> 
 
 
 def _is_hopeless(text: str, at: int) -> bool:
-    """Whether what follows a separator is seen to be no credential before its name is looked at."""
+    """Return whether the text after a separator cannot be a credential, whatever its name."""
     first = text[at : at + 1]
     if first in _NEVER_FIRST:
         return True
@@ -284,7 +287,7 @@ def _is_hopeless(text: str, at: int) -> bool:
 
 
 def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
-    """The value in `<password>value</password>` or `--password value`."""
+    """Return the value in `<password>value</password>` or `--password value`."""
     if low[end] == 0x3E:
         element = _ELEMENT.match(text, end)
         return element.span(1) if element is not None and _in_quotes(element[1], strong=strong) else None
@@ -292,7 +295,7 @@ def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: b
 
 
 def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
-    """Where the value of the name at `start:end` stands, if it is a credential."""
+    """Return the span of the value of the name at `start:end` if it is a credential."""
     opening = _OPENING.match(text, separator.end())
     if opening is not None:
         if text.startswith(MARK, opening.end()):
@@ -324,7 +327,7 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
 
 
 def _end_of_bare(text: str, stop: int) -> int:
-    """Where a bare value that is to go ends, however long it is; a full stop behind it stays."""
+    """Return the end of a bare value of any length, without a full stop after it."""
     rest = _BARE_REST.match(text, stop)
     return stop if rest is None or not rest[0].strip(".:") else rest.end()
 
@@ -350,7 +353,7 @@ def _after_flag(text: str, end: int) -> tuple[int, int] | None:
 
 
 class _Place(NamedTuple):
-    """What stands around a bare value."""
+    """Context of a bare value."""
 
     name: str
     separator: str
@@ -367,7 +370,7 @@ class _Place(NamedTuple):
 
 
 def _is_no_credential(value: str) -> bool:
-    """Placeholders, variables, words of code, names of credentials, paths, dates and addresses."""
+    """Return whether a value is a placeholder, variable, code word, name of a credential, path, date or address."""
     if value.lower() in _WORDS_OF_CODE or len(set(value)) == 1 or _PLACEHOLDER.match(value):
         return True
     if MARK in value or "${" in value or "{{" in value or "://" in value:
@@ -385,7 +388,7 @@ def _has_random_part(value: str) -> bool:
 
 
 def _names_a_credential(value: str) -> bool:
-    """`access_token` and `userPassword` are names; `supersecret` may be somebody's password."""
+    """Return whether a value is the name of a credential: `access_token` is one, `supersecret` may be a password."""
     compound = "_" in value or "-" in value or _CAMEL.search(value) is not None
     return compound and kind_of_name(value) is not None
 
@@ -399,7 +402,7 @@ def _in_quotes(value: str, *, strong: bool) -> bool:
 
 
 def _is_jumbled(value: str) -> bool:
-    """Twenty letters or more whose case changes more often than in the name of anything."""
+    """Return whether a value is at least twenty letters whose case changes more often than in a name."""
     return _LETTERS_ONLY.fullmatch(value) is not None and len(_CAMEL.findall(value)) * 5 > len(value)
 
 
@@ -430,12 +433,14 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
 
 
 def is_value(value: str) -> bool:
-    """Whether a value may be a credential at all: no placeholder, word of code, name of a variable or path."""
+    """Return whether a value may be a credential, that is no placeholder, code word, variable name or path."""
     return len(value) >= 3 and not _is_no_credential(value[:LONGEST_BARE])
 
 
 def _is_word_credential(value: str, place: _Place, *, strong: bool, query: bool) -> bool:
-    """A bare value without digits is a credential in an environment, a query or a connection string, not in code."""
+    """Return whether a bare value without digits is a credential: in an environment, query or connection string, not
+    in code.
+    """
     if place.is_tight and _is_jumbled(value):
         return True
     if place.is_shouted and (place.is_tight or place.separator.endswith(": ")):
