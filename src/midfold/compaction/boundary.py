@@ -295,7 +295,7 @@ def speaks(message: Message) -> bool:
 
 
 def answer_taken_up(messages: Transcript, ours: Container[int]) -> int:
-    """Return the index of the answer to which the newest user message only assents, else -1: "yes" alone says nothing."""
+    """Return the index of the answer to which the newest user message only assents ("yes"), else -1."""
     ask = latest_human(messages, ours) or 0
     answer = messages[ask - 1] if ask > 0 and ask - 1 not in ours else None
     if answer is None or answer.role != "assistant" or not answer.text or answer.kinds & CALL:

@@ -182,7 +182,7 @@ class CompactionContext:
 
     @cached_property
     def _generated_messages(self) -> tuple[dict[int, Generated], dict[int, Generated]]:
-        """Generated messages of earlier compactions, and client summaries that share a message with the user's words."""
+        """Generated messages of earlier compactions, and client summaries in messages with words of the user."""
         protection = self.request.options.protection
         head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
         found, beside = find_generated(self.messages, head, known, protection.protect_last_n)

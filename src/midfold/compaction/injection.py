@@ -415,7 +415,7 @@ def _is_alone(text: str, tag: re.Match[str]) -> bool:
 
 
 def is_suspicious(text: str) -> bool:
-    """Return whether a piece of data has tags or markers, or may contain an instruction, so that it is better omitted."""
+    """Return whether data has tags or markers, or may contain an instruction, so that it is better omitted."""
     plain = _plain(text).replace("\\n", "\n")
     return harmless(plain) != plain or _may_order(plain.lower())
 

@@ -1,4 +1,4 @@
-"""Receipt of a compaction, or of the decision not to compact: every decision and its reason, without message content."""
+"""Receipt of a compaction, or of the decision not to compact: decisions and reasons, without message content."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Bounded, fenced rendering of structured values for models and people.
+"""Render structured values for models and people, bounded and fenced.
 
-Rules of this file:
-1. Every text that leaves is at most `max_chars` long, whatever the value, and costs about what it shows: a list of a
-   million items is asked for its length and its first few.
+1. Output is at most `max_chars` long for any value, and costs about as much as it shows: of a list of a million
+   items
+   only the length and the first few items are read.
 2. Text inside a fence cannot end it; text outside a fence is one line.
-3. What is shown is redacted: first a window around it, then it is cut, so that no half of a credential is left.
+3. Output is redacted: a window larger than the shown text first, then it is cut, so that no partial credential is
+   left.
 4. Status and error come first, so that no limit cuts them off.
 """
 
@@ -42,7 +43,7 @@ _NESTED = ("metadata", "extras", "result", "data", "structuredContent")
 
 
 def fence(text: str, language: str = "") -> str:
-    """The text as a Markdown code block whose fence is longer than any run of backticks inside."""
+    """Return the text as a Markdown code block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     ticks = "`" * max(3, longest + 1)
     end = "" if text.endswith("\n") or not text else "\n"
@@ -50,7 +51,7 @@ def fence(text: str, language: str = "") -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """The text, redacted; if it is longer than `limit`, its head and tail and how many characters are left out."""
+    """Redact the text; if it exceeds `limit`, keep its head and tail and the number of omitted characters."""
     if len(text) <= max(limit, 4 * WINDOW):
         shown = redact(text)
         if len(shown) <= limit:
@@ -68,13 +69,13 @@ def clip(text: str, limit: int) -> str:
 
 
 def _whole_words(tail: str) -> str:
-    """Without the piece of a word, and perhaps of a credential, that the window began with."""
+    """Drop the partial word, perhaps part of a credential, at the start of the window."""
     space = re.search(r"\s", tail)
     return tail[space.end() :] if space else ""
 
 
 def inline(text: str, limit: int) -> str:
-    """One line of Markdown: breaks become ⏎, and text that Markdown would read as markup becomes a code span."""
+    """Return one line of Markdown: line breaks become ⏎, and text that Markdown would parse becomes a code span."""
     line = _BREAKS.sub(" ⏎ ", clip(text, limit).strip())
     if _PLAIN.fullmatch(line):
         return line
@@ -87,7 +88,7 @@ def inline(text: str, limit: int) -> str:
 
 
 def block(text: str, limit: int, language: str = "") -> str:
-    """A fenced text of at most `limit` characters, fence and all."""
+    """Return the text in a fence, at most `limit` characters in total."""
     whole = fence(clip(text, limit - 10 - LONGEST_LANGUAGE), language)
     return whole if len(whole) <= limit else fence(clip(text, max(0, limit // 3 - 20)), language)
 
@@ -101,7 +102,7 @@ def render_value(
     priority: Sequence[str] = PRIORITY,
     max_chars: int = MAX_CHARS,
 ) -> str:
-    """A structured value as nested bullets, bounded in depth, entries per level, string length and total length."""
+    """Render a value as nested bullets, bounded in depth, entries per level, string length and total length."""
     writer = _Bullets(
         min(depth, DEEPEST), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
     )
@@ -109,7 +110,7 @@ def render_value(
 
 
 def fit_lines(lines: Iterable[str], max_chars: int) -> str:
-    """The lines as far as they fit whole; the last one says that there was more. Of the first, at least a part."""
+    """Join the lines that fit whole; the last one says that there is more. At least a part of the first is kept."""
     more = "- […more left out]"
     kept: list[str] = []
     size = 0
@@ -123,7 +124,7 @@ def fit_lines(lines: Iterable[str], max_chars: int) -> str:
 
 
 class _Bullets:
-    """The limits of one rendering, and the containers it is inside of."""
+    """Limits of one rendering, and the containers it is inside of."""
 
     def __init__(self, depth: int, items: int, string: int, ranks: Mapping[str, int]) -> None:
         self._depth = depth
@@ -148,7 +149,7 @@ class _Bullets:
         self._open.discard(id(value))
 
     def _fields(self, value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-        """Priority keys first, found by asking for them; then the others in their own order."""
+        """Yield priority keys first, then the others in their own order."""
         first = [key for key in self._ranks if key in value]
         known = set(first)
         for key in (*first, *(key for key in islice(value, self._items + len(first)) if not _in(key, known))):
@@ -188,7 +189,7 @@ def _label(key: Any) -> str:
 
 
 def scalar(value: Any, limit: int) -> str:
-    """A value that holds no others, in at most about `limit` characters; an object of an unknown kind by its type."""
+    """Render a value that is not a container in about `limit` characters; an unknown object by its type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -203,7 +204,7 @@ def scalar(value: Any, limit: int) -> str:
 
 
 def parse_json(value: Any) -> Any:
-    """The JSON value in a text that is JSON of moderate size; anything else as it is."""
+    """Parse a text that is JSON of moderate size; return anything else unchanged."""
     if not isinstance(value, str) or len(value) > LONGEST_JSON or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
@@ -213,7 +214,7 @@ def parse_json(value: Any) -> Any:
 
 
 def failure(value: Any) -> str | None:
-    """Why a structured result is a failure, in a line; None if nothing in it says that it is one."""
+    """Return in one line why a structured result is a failure; None if it is not."""
     value = parse_json(value)
     if not isinstance(value, Mapping):
         return None
@@ -262,7 +263,7 @@ def _failed_state(value: Mapping[Any, Any]) -> str | None:
 
 
 def _one_line(error: Any) -> str:
-    """The message of an error in any of its usual shapes."""
+    """Return the message of an error in any of its usual forms."""
     for _ in range(4):
         if isinstance(error, Mapping):
             error = next(
@@ -274,13 +275,12 @@ def _one_line(error: Any) -> str:
     return scalar(error, 300) if not isinstance(error, Mapping | list | tuple) else "error"
 
 
-# Tool results of the usual kinds as bounded Markdown: searches, file reads, processes and delegated tasks.
+# Tool results of common kinds as bounded Markdown: searches, file reads, processes and delegated tasks.
 #
-# Rules:
-# 1. A result comes in the shape its agent chose: an object, a JSON text, a list of content blocks or plain text. Names
-#    are looked up at the top and then one level down (`metadata`, `extras`, `file`, ...).
+# 1. A result is an object, a JSON text, a list of content blocks or plain text. Names are looked up at the top level,
+#    then one level down (`metadata`, `extras`, `file`, ...).
 # 2. No value raises, and no text is longer than `max_chars`.
-# 3. Status and error stand at the top and are never cut away.
+# 3. Status and error come first and are never cut off.
 
 MOST_FILES = 20
 MOST_MATCHES = 20
@@ -304,14 +304,14 @@ _LANGUAGES = {
 
 
 class _Result(NamedTuple):
-    """A tool result, whatever shape it came in: its fields, and its main text or list."""
+    """Tool result of any form: its fields, and its main text or list."""
 
     fields: Mapping[Any, Any]
     text: str
     items: list[Any]
 
     def get(self, *names: str) -> Any:
-        """The first of these fields that is there, at the top or one level down."""
+        """Return the first of these fields that is present, at the top level or one level down."""
         for fields in (self.fields, *(self.fields.get(key) for key in _BELOW)):
             if isinstance(fields, Mapping):
                 for name in names:
@@ -328,7 +328,7 @@ class _Result(NamedTuple):
 
 
 def _open_result(value: Any) -> _Result:
-    """The result inside JSON text, content blocks and wrappers around them."""
+    """Unwrap a result from JSON text, content blocks and their wrappers."""
     fields: Mapping[Any, Any] = {}
     for _ in range(4):
         value = parse_json(value)
@@ -363,7 +363,7 @@ def _join_texts(blocks: Any) -> str:
 
 
 def _outcome(result: _Result, value: Any, *fields: tuple[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield the named fields that are there, then the reason of a failure unless a field before it states it."""
+    """Yield the fields that are present, then the reason of a failure unless a field already states it."""
     stated: set[str] = set()
     for label, names in fields:
         found = result.get(*names)
@@ -389,7 +389,7 @@ def _path_of(item: Any) -> str:
 
 
 def render_file_search(value: Any, *, limit: int = MOST_FILES, max_chars: int = MAX_CHARS) -> str:
-    """How many files were found, the first few, and how to see fewer."""
+    """Render the number of files found, the first few, and how to narrow the search."""
     result = _open_result(value)
     found = result.get_list("files", "filenames", "paths", "matches", "results")
     paths = [path for path in map(_path_of, found) if path] or _non_empty_lines(result.text)
@@ -419,7 +419,7 @@ class _Match(NamedTuple):
 
 
 def render_content_search(value: Any, *, limit: int = MOST_MATCHES, max_chars: int = MAX_CHARS) -> str:
-    """How many matches there are, and the first few with path, line and a short snippet."""
+    """Render the number of matches, and the first few with path, line and a short snippet."""
     result = _open_result(value)
     found = result.get_list("matches", "results", "hits", "files", "filenames")
     rows: list[Any] = found or _non_empty_lines(result.text)
@@ -449,7 +449,7 @@ def _match_of(row: Any) -> _Match:
 
 
 def render_file_read(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """The path, which lines of how many, and the text in a fence."""
+    """Render the path, the line range and total, and the text in a fence."""
     result = _open_result(value)
     path = result.get_text(*_PATHS)
     lines = [*_outcome(result, value, ("path", ("path", "file_path", "filePath", "filename")), _STATUS)]
@@ -471,7 +471,7 @@ def _range_lines(result: _Result) -> Iterator[str]:
 
 
 def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars: int) -> str:
-    """The lines, then each text that is not empty in a fence of its own, sharing the room that is left."""
+    """Return the lines followed by each non-empty text in its own fence; the texts share the remaining characters."""
     blocks = [item for item in blocks if item[1].strip()]
     head = fit_lines(lines, max_chars if not blocks else max(max_chars // 2, max_chars - 2_000))
     pieces = [head] if head else []
@@ -487,7 +487,7 @@ def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars
 
 
 def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """Status, process id, exit code and error, then what it wrote."""
+    """Render status, process id, exit code and error, then the output."""
     result = _open_result(value)
     lines = [
         *_outcome(
@@ -506,7 +506,7 @@ def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
 
 
 def render_delegated_task(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """For each task: status, duration, error, the tools it used and its summary."""
+    """Render each task's status, duration, error, tools and summary."""
     result = _open_result(value)
     tasks = [item for item in result.get_list("results", "tasks") if isinstance(item, Mapping)]
     if not tasks:
@@ -542,7 +542,7 @@ def _task(result: _Result, value: Any, max_chars: int) -> str:
 
 
 def _tool_names(result: _Result) -> list[str]:
-    """The names of the tools a task used, each once, in the order of first use."""
+    """Return the names of the tools a task used, without duplicates, in order of first use."""
     trace = result.get("tool_trace", "tools", "tool_calls", "tools_used", "toolNames")
     if not isinstance(trace, list | tuple):
         return []

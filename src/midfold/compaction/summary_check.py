@@ -1,18 +1,20 @@
-"""A summary is checked against its source before it is trusted.
+"""Check a summary against its source before it is trusted.
 
-    rejection(text, ask)    why a text is no summary at all, or ""
-    lacking(text, ask)      what a summary must have and this one has not, or ""
-    accept(answer, ask)     whether to use an answer: strict for models we call, any text of a caller's summarizer
-    audit_summary(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
+    rejection(text, ask)      why a text is not a summary, or ""
+    lacking(text, ask)        what a summary must have and this one lacks, or ""
+    accept(answer, ask)       whether to use an answer: strict for models midfold calls, any text of a caller's
+    summarizer
+    audit_summary(ask, text)  the summary with its claims grounded, instructions quoted and omitted names added
 
-Rules of this file:
-1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries. So is one
-   that names no task, nothing done or no state, or is far shorter than its fold deserves.
-2. The room is the model's. What is added below its text is what models forget and we know word for word: names from
-   the last steps, the trail. Nothing is added to fill room. The user's words are quoted before it (`user_record`).
-3. What the source is not certain of is not told as a fact: the line says so.
-4. A model's text that is too long loses lines of its longest sections, not its end.
-5. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
+- Refusals, error pages, empty texts and summaries longer than their source are failures. So is a summary that names
+  no
+  task, no work or no state, or is far too short for its fold.
+- The budget is the model's. Only what models omit and midfold knows verbatim is added below: names from the last
+  steps
+  and the trail, never filler. The user's words are quoted before the summary (`user_record`).
+- Claims that are uncertain in the source are marked.
+- A model's text that is too long loses lines of its longest sections, not its end.
+- The result is redacted, within its budget, and cannot be taken for an instruction.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
 
 SCANNED_FOR_MODEL = 150_000
-"""Characters read for the receipt's account of what a model's summary has."""
+"""Characters read to count the facts that a model's summary has, for the receipt."""
 SHORTEST_SOURCE = 400
-"""Tokens; a shorter fold may well have a summary as long as itself."""
+"""Tokens up to which a fold may have a summary as long as itself."""
 WARRANTING = 2_000
-"""Tokens; of a shorter fold little need be said."""
+"""Minimum tokens of a fold whose summary is checked for content."""
 DESERVED, LEAST = 0.2, 0.15
-"""Of a fold: what its summary deserves, at most its budget; and of that, what it must have."""
+"""Share of a fold that its summary should have, at most its budget, and the share of that it must have."""
 TASK = ("task_snapshot", "goal", "constraints", "pending")
 WORK = ("done", "progress", "in_progress", "decisions", "resolved", "files")
 STATE = ("active_state", "in_progress", "blocked", "pending", "next_steps", "task_snapshot")
@@ -80,7 +82,7 @@ _TOOL_CALL = re.compile(r"\s*(?:<(?:tool_call|function_calls?|invoke)\b|\{\s*\"(
 
 
 class Audit(NamedTuple):
-    """A summary that was checked, and what the check found."""
+    """Checked summary and the findings of the check."""
 
     text: str
     unverified: int = 0
@@ -90,7 +92,7 @@ class Audit(NamedTuple):
 
 
 def rejection(text: str, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
-    """Why this is no summary; empty if it may be one. A part of one (not `is_whole`) need not say everything."""
+    """Return why this is not a summary; empty if it may be one. A part of one (not `is_whole`) may be incomplete."""
     body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
         return "malformed"
@@ -106,7 +108,7 @@ def rejection(text: str, ask: SummaryRequest, *, is_whole: bool = True) -> Failu
 
 
 def lacking(text: str, ask: SummaryRequest) -> str:
-    """What a summary of this fold must have and a text has not, as its author is told it; empty if nothing."""
+    """Return what a summary of this fold must have and the text lacks, worded for its author; empty if nothing."""
     warranted = int(min(ask.asked_tokens, source_tokens(ask, int(ask.asked_tokens / DESERVED)) * DESERVED))
     if warranted < WARRANTING * DESERVED:
         return ""
@@ -123,7 +125,7 @@ def lacking(text: str, ask: SummaryRequest) -> str:
 
 
 class Acceptance(NamedTuple):
-    """The failure of an unusable answer, or the notice about a doubtful one that is used."""
+    """Failure of an unusable answer, or the notice about a doubtful one that is used."""
 
     failure: FailureKind
     notice: str = ""
@@ -147,7 +149,7 @@ _DOUBTS: dict[FailureKind, str] = {
 
 
 def source_tokens(ask: SummaryRequest, enough: int) -> int:
-    """About how many tokens the summary stands for; counted up to what is enough to know."""
+    """Return about how many tokens the summary covers; counting stops at `enough`."""
     length = len(ask.previous) + _middles(ask)
     for message in ask.messages:
         if length // 4 >= enough:
@@ -161,14 +163,14 @@ def source_tokens(ask: SummaryRequest, enough: int) -> int:
 
 
 def _middles(ask: SummaryRequest) -> int:
-    """Characters of results that stay by their ends and are told by the summary alone."""
+    """Return the characters of truncated results that only the summary covers."""
     ends = 3 * ask.shown_results
     results = (part for message in ask.after for part in message.parts if isinstance(part, ToolResult)) if ends else ()
     return sum(max(len(part.text) - ends, 0) for part in results)
 
 
 def audit_summary(ask: SummaryRequest, text: str, *, strict: bool = True) -> Audit:
-    """Return the checked summary; where it is not strict, unknown names and doubts are counted and stay unmarked."""
+    """Return the checked summary; if not strict, unknown names and doubts are counted but not marked."""
     known = (*ask.before, *ask.messages, *ask.after)
     written = ask.redact(_without_added(without_stale_states(without_trail(bare_summary(text)), ask.trail)))
     checked = ground(written, Source(known, ask.previous, ask.focus or ""))
@@ -187,40 +189,40 @@ def audit_summary(ask: SummaryRequest, text: str, *, strict: bool = True) -> Aud
     return Audit(ask.redact(harmless(body)), unverified, removed, quiet.lines, book)
 
 
-# What the assistant only supposed is not told as a fact: by rule, so that few true lines are marked.
+# Doubts: mark claims that the assistant only supposed, by a rule that marks few true lines.
 #
-# A line is marked that has a name and most of the words of the last sentence about that name, where that sentence says
-# that it is not certain, and the line does not.
+# A line is marked if it has a name and most of the words of the last sentence about that name, and that sentence is
+# hedged while the line is not.
 
 
 UNCERTAIN = " [not certain in the source]"
 SAME_CLAIM = 0.75
-"""Of the longer words of a sentence: a line that has so many of them makes the same claim."""
+"""Minimum share of a sentence's longer words for a line to make the same claim."""
 MOST_TURNS = 600
-"""Newest messages whose doubts are looked for."""
+"""Maximum newest messages that are searched for doubts."""
 HEDGE = re.compile(
     r"\b(?:probabl[ey]|likely|perhaps|maybe|might|may be|could be|seems?|appears? to|presumably|i think|not sure|"
     r"unsure|unverified|untested|unclear|unconfirmed|not (?:yet )?(?:been )?(?:verified|confirmed|tested|checked)|"
     r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?"
 )
-"""For text in small letters: to look for both is several times as slow."""
+"""Pattern for lower-case text; ignoring case would be several times as slow."""
 _HINTS = (
     "probabl", "likely", "perhaps", "maybe", "might", "may be", "could be", "seem", "appear", "presumabl", "i think",
     "not ", "unsure", "unverif", "untest", "unclear", "unconfirm", "assum", "suspect", "guess", "possibl", "apparent",
     "should be", "?",
 )  # fmt: skip
-"""What a text has in which the pattern finds something: to look for these costs a tenth of it."""
+"""Substrings of which every match of the pattern has one; searching for them costs a tenth of it."""
 _SPAN = re.compile(r"`([^`\n]{3,80})`")
 
 
 def is_hedged(text: str) -> bool:
-    """Whether a text says that it is not certain."""
+    """Return whether a text says that it is not certain."""
     low = text.lower()
     return any(map(low.__contains__, _HINTS)) and HEDGE.search(low) is not None
 
 
 def mark_doubts(text: str, ask: SummaryRequest) -> tuple[str, int]:
-    """A summary whose lines say where the source is not certain, and how many were marked."""
+    """Return a summary with a mark on each line about which the source is uncertain, and the number of marks."""
     lines = text.split("\n")
     certain = {
         place: names
@@ -238,7 +240,7 @@ def mark_doubts(text: str, ask: SummaryRequest) -> tuple[str, int]:
 
 
 def _doubts(ask: SummaryRequest, names: set[str]) -> dict[str, frozenset[str]]:
-    """By name: the words of the last sentence the assistant said of it, where that was not certain."""
+    """Return, by name, the words of the assistant's last sentence about it if that was hedged."""
     found: dict[str, frozenset[str]] = {}
     for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
         for part in message.parts if message.role == "assistant" else ():
@@ -257,20 +259,20 @@ def _names(line: str) -> set[str]:
     return {*_SPAN.findall(line), *(item.text for item in identifiers(line))}
 
 
-# What a model forgets, added word for word below its text.
+# Additions: what a model omitted, added verbatim below its text.
 
 
 ADDED = "## Word for Word"
 CONSTANTS, MOST_CONSTANTS = "- Constants that were read: ", 12
 MOST_ADDED = 0.15
-"""Of the budget, where the text leaves room."""
+"""Maximum share of the budget for additions if the text leaves it free."""
 TOLERANCE = 1.05
-"""Times its room: a text that is only so much longer is left as it is."""
+"""Factor on its limit up to which a text is not cut."""
 FEWEST_WORDS = 4
 LEAST_SPOKEN = 0.1
-"""Share of a task's longer words that users must have said, in any message."""
+"""Minimum share of a task's longer words that users must have said, in any message."""
 LAST_STEPS, MOST_NAMES = 8, 8
-"""Messages at the end of the fold whose names belong to open work, and how many names are added at most."""
+"""Number of last messages of the fold whose names belong to open work, and maximum names added."""
 _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 
@@ -278,7 +280,7 @@ _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 def _omissions(ask: SummaryRequest, told: str) -> str:
     """Return names of the last steps and constants that a text lacks, in a section of their own.
 
-    Tokens that the text leaves may be used, more than its share is never taken.
+    The section uses tokens that the text leaves free, and at least its fixed share.
     """
     left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
@@ -292,13 +294,13 @@ def _omissions(ask: SummaryRequest, told: str) -> str:
 
 
 def _without_added(text: str) -> str:
-    """A text without the section of ours that a model copied from the summary before: it is written anew."""
+    """Drop the added section that a model copied from the previous summary; it is written anew."""
     before, there, rest = text.partition(f"{ADDED}\n")
     return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if there else text
 
 
 def _with_task(summary: StructuredSummary, ask: SummaryRequest) -> StructuredSummary:
-    """Drop a task that no user ever spoke of: the user's own words are quoted before the summary."""
+    """Drop a task that no user mentioned; the user's own words are quoted before the summary."""
     said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
     newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
@@ -313,7 +315,7 @@ def _with_task(summary: StructuredSummary, ask: SummaryRequest) -> StructuredSum
 
 
 def _open_names(ask: SummaryRequest, told: str) -> list[str]:
-    """Addresses, paths and ids that the assistant used more than once in its last steps, and a text lacks."""
+    """Return the addresses, paths and ids that the assistant used repeatedly in its last steps and a text lacks."""
     counts: dict[str, int] = {}
     for message in ask.messages[-LAST_STEPS:]:
         for part in message.parts if message.role == "assistant" else ():
@@ -331,7 +333,7 @@ def _open_names(ask: SummaryRequest, told: str) -> list[str]:
 
 
 def _own_name(name: str) -> str:
-    """What a file is called without its folders; a name of anything else as it is."""
+    """Return the name of a file without its folders; any other name unchanged."""
     last = name.rpartition("/")[2]
     return last if "." in last and "://" not in name else name
 
@@ -341,9 +343,9 @@ def _stands_in(name: str, text: str) -> bool:
 
 
 def _constants_line(ask: SummaryRequest, told: str, room: int) -> list[str]:
-    """Values of constants in what was read or told before that a text lacks: the newest that fit.
+    """Return a line with the newest constants, read or from the previous summary, that a text lacks and that fit.
 
-    Nobody can guess them, and they take a few words each.
+    Their values cannot be guessed, and each takes only a few words.
     """
     found = constants(ask.previous)
     for message in ask.messages:
@@ -359,7 +361,7 @@ def _constants_line(ask: SummaryRequest, told: str, room: int) -> list[str]:
 
 
 def _is_telling(item: Identifier) -> bool:
-    """Whether a name says something of the work: not a device, a folder of everybody's, or a file without a folder."""
+    """Return whether a name is specific to the work: no device, system folder or file without a folder."""
     if item.kind != "path":
         return item.kind in ("url", "hash", "id")
     return item.text.count("/") > 1 and not item.text.startswith(("/dev/", "/bin/", "/usr/", "/etc/", "/proc/"))
@@ -377,7 +379,7 @@ def _text_of(message: Message) -> str:
 
 
 def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) -> StructuredSummary:
-    """A summary with lines at the end of its sections."""
+    """Return a summary with lines appended to its sections."""
     return msgspec.structs.replace(
         summary,
         **{key: "\n".join([*filter(None, [getattr(summary, key).strip()]), *more]) for key, more in lines.items()},
@@ -386,11 +388,11 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 
 LEFT_OUT = "- […]"
 GAP, LEAST_WORDS = " […]", 12
-"""Tokens; the beginning of a line that has no more room is left out with the rest of it."""
+"""Mark of a truncated line, and minimum tokens for its beginning to be kept."""
 
 
 def _fit_into(summary: StructuredSummary, room: int, *, terse: bool) -> StructuredSummary:
-    """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
+    """Return a summary cut to its limit: the longest sections lose lines, those of finished work their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
     over = estimate_text(summary.render(terse=terse)) - int(room * TOLERANCE)
     if over <= 0:
@@ -409,7 +411,7 @@ def _fit_into(summary: StructuredSummary, room: int, *, terse: bool) -> Structur
 
 
 def _shorter(text: str, room: int, oldest: bool) -> str:
-    """The lines of a section that fit, without the last ones, or without the `oldest`."""
+    """Return the lines of a section that fit, dropping the last ones, or the `oldest`."""
     lines = text.strip().split("\n")
     kept: list[str] = []
     left = room - estimate_text(LEFT_OUT) - 1
@@ -429,7 +431,7 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
 
 
 def first_words(line: str, room: int) -> str:
-    """The first words of a line that fit; nothing where they would hardly say anything."""
+    """Return the first words of a line that fit; empty if they would hardly say anything."""
     room -= estimate_text(GAP)
     words = line[: int(room * CHARACTERS_PER_TOKEN)].rpartition(" ")[0] if room >= LEAST_WORDS else ""
     while words and (size := estimate_text(words)) > room:
@@ -438,12 +440,12 @@ def first_words(line: str, room: int) -> str:
 
 
 def trust_summary(ask: SummaryRequest, text: str) -> Audit:
-    """A summary as its author wrote it, for callers who check their summaries themselves."""
+    """Return a summary as its author wrote it, for callers who check their summaries themselves."""
     return Audit(ask.redact(harmless(bare_summary(text))))
 
 
 def local_audit(ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
-    """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
+    """Check a summary made by rules: it makes no claims of its own, but what it quotes is defused."""
     quiet = quote_instructions(bare_summary(answer.text), (*ask.before, *ask.messages, *ask.after), ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)

@@ -1,4 +1,4 @@
-"""What is shown of a long text: its beginning and its end, by whole lines, sentences or words."""
+"""Truncate long texts to their beginning and end, at whole lines, sentences or words."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable
 
 SHORTEST_ENDS = 60
-"""Characters; shorter ends of a text say nothing, only whole lines do."""
+"""Minimum characters of an end that is cut within a line; shorter ones are only whole lines."""
 LONGEST_FRAME = 60
 LISTED = 600
-"""Characters; shorter ends of a listing with line numbers say nothing: its first line tells what it is."""
+"""Minimum characters of the ends of a listing with line numbers; below it only the first line is kept."""
 _OPENING = re.compile(r"\s{0,4}(?:<(\w{1,20})>(?:[^<>\n]{0,20}</\1>)?\n){1,4}")
 _CLOSING = re.compile(r"(?:\n</\w{1,20}>){1,2}\s{0,4}\Z")
-"""What a client puts around what was printed, on lines of its own."""
+"""Tags that a client puts around printed output, on lines of their own."""
 _NUMBERED = re.compile(r"\s{0,7}\d{1,7}(?:→|\t|[:-](?=\s))")
-"""A line of a file as tools show it, by its number."""
+"""Line of a file with its number, as tools show it."""
 
 
 def ends_of(text: str, length: int) -> tuple[str, str]:
-    """The beginning and the end of a text, without the line, or at least the word, in which it was cut.
+    """Return the beginning and the end of a text, without the partial line or word at the cut.
 
-    Of short ones only the beginning, and only whole lines.
+    Short ends consist of the beginning only, in whole lines.
     """
     if length < SHORTEST_ENDS:
         return text[:length].rpartition("\n")[0], ""
@@ -28,7 +28,7 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
 
 
 def ends_of_result(text: str, length: int) -> tuple[str, str]:
-    """The same of what a tool printed, and however short that is the last line, which often says how it ended."""
+    """Return the beginning and end of tool output; always the last line if short, which often says how it ended."""
     opening, closing = _OPENING.match(text), _CLOSING.search(text, max(len(text) - LONGEST_FRAME, 0))
     before, behind = opening[0] if opening else "", closing[0] if closing else ""
     inside = text[len(before) : len(text) - len(behind)]
@@ -41,13 +41,17 @@ def ends_of_result(text: str, length: int) -> tuple[str, str]:
 
 
 def ends_with(text: str, piece: str) -> bool:
-    """Whether a piece of a user's text is the last thing in it."""
+    """Return whether a text ends with a piece, ignoring trailing whitespace."""
     return text.rstrip().endswith(piece.rstrip())
 
 
 def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
-    """What stays of a long text that somebody said: its ends, its beginning up to `opening` where that is more; its
-    first sentences alone where the ends would say nothing."""
+    """Return the beginning and end kept of a long text that a person or model wrote.
+
+    The beginning has up to `opening` characters if that is more than `ends`; if the ends are too short to be
+    useful, only
+    the first sentences are kept.
+    """
     has_end = ends >= SHORTEST_ENDS
     opening = max(opening, 0 if has_end else 2 * SHORTEST_ENDS)
     if len(text) <= opening + ends:
@@ -57,7 +61,7 @@ def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
 
 
 def opening_of(text: str, length: int) -> str:
-    """The beginning of a text, up to where a line or a sentence ends."""
+    """Return the beginning of a text, up to the end of a line or sentence."""
     if len(text) <= length:
         return text
     cut = text[:length]
@@ -70,20 +74,20 @@ def _whole(cut: str) -> str:
     return cut[: next((place for place in places if place > len(cut) // 2), len(cut))]
 
 
-# What a summary model is shown of a text that does not fit.
+# Truncation of texts for a summary model.
 
 
 Redact = Callable[[str], str]
 SMALLEST_WITH_TROUBLE = 240
 TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
-"""Words of trouble; looked for literally, because tool results are long."""
+"""Error words, searched literally because tool results are long."""
 LONGEST_WORD = max(map(len, TROUBLE))
 SMALLEST_MARGIN, MARGIN = 160, 256
-"""Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
+"""Characters redacted beyond what is shown, because part of a credential is not recognised."""
 
 
 def clip(text: str, room: int, redact: Redact) -> str:
-    """The beginning and the end of a text, redacted; the beginning gets three quarters."""
+    """Return the beginning (three quarters) and the end of a text, redacted."""
     head, tail = room * 3 // 4, room // 4
     margin = min(max(room, SMALLEST_MARGIN), MARGIN)
     if len(text) <= head + tail + 2 * margin:
@@ -97,7 +101,7 @@ def clip(text: str, room: int, redact: Redact) -> str:
 
 
 def clip_result(text: str, room: int, redact: Redact) -> str:
-    """A result by its beginning, its end, and the first trouble between them."""
+    """Return the beginning and end of a result, and the first error between them."""
     if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
         return clip(text, room, redact)
     head, tail = room * 3 // 8, room // 4
@@ -115,7 +119,7 @@ def clip_result(text: str, room: int, redact: Redact) -> str:
 
 
 def trouble(text: str, start: int, end: int) -> int:
-    """Where a text first speaks of an error, between two places; -1 if it does not."""
+    """Return the position of the first error word between two positions; -1 if there is none."""
     first = -1
     for word in TROUBLE:
         place = text.find(word, start, end)
@@ -126,11 +130,11 @@ def trouble(text: str, start: int, end: int) -> int:
 
 
 MAX_QUOTED_CODE_LINES = 2
-"""Lines of a code block in what the agent said that are quoted: a command, not a listing."""
+"""Maximum lines of a quoted code block: a command, not a listing."""
 
 
 def without_long_code(text: str) -> str:
-    """Drop fenced code of more than a few lines: lines of it say nothing without the rest."""
+    """Drop fenced code of more than a few lines: parts of it say nothing without the rest."""
     kept: list[str] = []
     code: list[str] = []
     for line in text.split("\n"):
@@ -146,7 +150,7 @@ def without_long_code(text: str) -> str:
 
 
 def from_a_boundary(text: str) -> str:
-    """Return the end of a text that was cut anywhere, from the first whole line or sentence on."""
+    """Return the end of an arbitrarily cut text, from the first whole line or sentence on."""
     for mark in ("\n", ". "):
         place = text.find(mark)
         if place >= 0:
