@@ -168,7 +168,7 @@ def test_instructions_beyond_their_bound_are_folded_and_the_receipt_says_so() ->
     state: Any = midfold.CompactionState(count=1)
     made = midfold.compact(messages, context_length=WINDOW, config=FEW, state=state, lineage="x")
     assert " and more of that" * 100 not in texts(made.messages, CODEX)
-    assert any("of the client's instructions" in notice for notice in made.receipt.notices)
+    assert any("Client instructions exceed" in notice for notice in made.receipt.notices)
 
 
 def test_opencodes_question_and_answer_are_the_previous_summary() -> None:

@@ -150,7 +150,10 @@ def _entry(position: int, message: Message, size: int, short: Message, handle: s
 # original is behind its handle and listed in the receipt.
 
 
-NOTICE = "the size asked for is smaller than what must stay: some messages are shown by their beginning and end"
+TRUNCATED_NOTICE = (
+    "The requested size is smaller than the messages that must stay. Truncated some of them; the originals are behind "
+    "their handles."
+)
 
 
 def squeeze(work: Spill, goal: int, ends: Ends) -> None:
@@ -167,7 +170,7 @@ def squeeze(work: Spill, goal: int, ends: Ends) -> None:
         saved = work.job.size(message) - work.job.size(short)
         if saved > 0:
             work.replace(index, short, _short_entry(work, index, message, short, handle))
-            work.job.notices.append(NOTICE)
+            work.job.notices.append(TRUNCATED_NOTICE)
 
 
 def _short_entry(work: Spill, index: int, message: Message, short: Message, handle: str) -> Digest:
@@ -239,7 +242,7 @@ def without_fold(job: CompactionContext, plan: Plan) -> Outcome:
     receipt = make_receipt(
         job,
         "pruned",
-        f"{reason}: what is long is shown by its ends",
+        f"{reason}: truncated long parts",
         plan,
         new=messages,
         digests=(*media, *spills),
@@ -255,10 +258,10 @@ def _impossible(job: CompactionContext, messages: Transcript, total: int) -> tup
     if total <= job.limit:
         return ()
     largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
-    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > job.limit else []
+    reasons = [f"system prompt and tools take {job.fixed_tokens:,} tokens"] if job.fixed_tokens * 2 > job.limit else []
     if largest is not None:
         message = messages[largest]
-        reasons.append(f"messages[{largest}] ({message.role}) alone has {job.size(message):,} tokens and must stay")
+        reasons.append(f"messages[{largest}] ({message.role}) has {job.size(message):,} tokens and must stay")
     return tuple(reasons)
 
 
@@ -288,10 +291,10 @@ def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: Su
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
     helps = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= job.prompt_tokens or not (helps or new_tokens < threshold):
-        reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
+        reason = f"compacting would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
         return leave(job, reason, plan, strike=not job.request.is_explicit)
     if job.request.target_tokens is None and threshold * HIGH < new_tokens < threshold:
-        job.notices.append(f"what stays leaves {threshold - new_tokens:,} tokens until the next fold")
+        job.notices.append(f"Only {threshold - new_tokens:,} tokens are left until the next compaction.")
     places = plan.fold()
     fold = tuple(job.messages[index] for index in places)
     originals |= missing_originals(job, messages, fold)
@@ -324,8 +327,8 @@ def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[Omitted
     if omitted:
         tokens = sum(words.tokens for words in omitted)
         job.notices.append(
-            f"{tokens:,} tokens of rules, decisions or tasks in {len(omitted):,} message(s) of the user did not fit; "
-            "see omitted_words for their handles. Ask for a larger size to keep them."
+            f"{tokens:,} tokens of the user's rules, decisions or tasks in {len(omitted):,} message(s) did not fit. "
+            "omitted_words has their handles; request a larger size to keep them."
         )
     return tuple(
         msgspec.structs.replace(words, handle=words.handle or PREFIX + ask.fold) for words in omitted[:MAX_OMITTED]
@@ -381,17 +384,17 @@ def _why(job: CompactionContext) -> str:
     if job.request.keep_last_exchanges is not None:
         kept = job.request.keep_last_exchanges
         last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
-        return f"everything before {last} was folded, as asked"
+        return f"everything before {last} was folded, as requested"
     if job.request.is_explicit:
-        return "the provider refused the request as too large" if job.request.overflowed else "folded, as asked"
+        return "the provider refused the request as too large" if job.request.overflowed else "folded, as requested"
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
 
 def _facts(job: CompactionContext, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
     kind, asked = answer.failure, answer.retry_after
-    told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
+    report = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
     return SummaryFacts(
-        **told,
+        **report,
         model=answer.model,
         calls=answer.calls,
         retry_after=answer.retry_after,
@@ -536,7 +539,7 @@ def _seat_system(
             out.append(filler(ask.fold, "assistant", terse=ask.dense))
         out.append(message)
     found = (places[id(message)] for message in joined if id(message) in places)
-    return tuple(out), tuple(Repair(place, "joined what the system says in the middle") for place in found)
+    return tuple(out), tuple(Repair(place, "merged adjacent system messages") for place in found)
 
 
 def _has_settings(message: Message) -> bool:

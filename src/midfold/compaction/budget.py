@@ -118,9 +118,9 @@ def _reservation(context_length: int, asked: Any) -> tuple[int, str]:
     if asked is None or asked == 0:
         return 0, ""
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < float("inf"):
-        return 0, "the output reservation is not a positive number and was ignored"
+        return 0, "Ignored the output reservation: it is not a positive number."
     if asked >= context_length:
-        return 0, f"an output reservation of {int(asked):,} tokens leaves nothing of {context_length:,} and was ignored"
+        return 0, f"Ignored the output reservation of {int(asked):,} tokens: the window has only {context_length:,}."
     return int(asked), ""
 
 

@@ -21,7 +21,7 @@ from midfold.transcript.wrappers import Block, prompt_blocks
 
 MOST_TOKENS = 20_000
 SHARE = 0.2
-"""Maximum share of the compaction threshold that client instructions may use, in addition to MOST_TOKENS."""
+"""Maximum share of the compaction threshold for client instructions, which also have at most MOST_TOKENS."""
 
 
 class ClientInstructions(NamedTuple):

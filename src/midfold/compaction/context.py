@@ -237,20 +237,20 @@ class CompactionContext:
         if found is None:
             if not given.summary or (lineage and lineage == given.lineage):
                 return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
-            self.notices.append("the state of another conversation was not used")
+            self.notices.append("Ignored the compaction state: it belongs to another conversation.")
             return fresh
         _, handoff = found
         if self._is_known(handoff):
             trail = self._parse_trail(handoff.body) if given.trail.is_empty else given.trail
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
-            self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
+            self.notices.append("Found a compaction summary written by another tool; kept it as context.")
             alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
             text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
             brought = self.omissions.attempt("redaction", lambda: redact(text), REDACTION_FAILED)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
-            self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
+            self.notices.append("The handoff in the messages does not match the state; continued from the messages.")
         trail = self._parse_trail(handoff.body)
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
@@ -277,8 +277,8 @@ class CompactionContext:
         )
         if found.left_out:
             self.notices.append(
-                f"{found.left_out:,} tokens of the client's instructions do not stay for good: with them it would be "
-                f"more than {bound:,}"
+                f"Client instructions exceed their {bound:,}-token budget; {found.left_out:,} tokens of them were "
+                "summarized."
             )
         return found
 

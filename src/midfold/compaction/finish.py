@@ -107,9 +107,9 @@ def leave(job: CompactionContext, reason: str, plan: Plan | None = None, *, stri
 
 def abort(job: CompactionContext, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
     """Return the outcome of a failed summary for which no fallback is allowed."""
-    reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
-    told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
-    summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **told._asdict())
+    reason = f"summary failed ({failure}): {FAILURES[failure].description}; the conversation was not changed"
+    report = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
+    summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **report._asdict())
     receipt = make_receipt(job, "aborted", reason, plan, summary=summary)
     return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
 
@@ -151,7 +151,7 @@ def let_user_open(
     if first == len(messages) or may_open(messages[first]):
         return messages, repairs
     opened = (*messages[:first], filler(fold, "user"), *messages[first:])
-    return opened, (*repairs, Repair(-1, "let a user message come first"))
+    return opened, (*repairs, Repair(-1, "inserted a user message before the first turn"))
 
 
 def missing_originals(job: CompactionContext, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:

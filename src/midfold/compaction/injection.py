@@ -181,7 +181,7 @@ class Source:
         return any(self._text.startswith(piece, at) for at in places)
 
     def _stands_alone(self, tail: bytes, head: bytes, reach: int) -> bool:
-        """Return whether a path occurs without another folder before it; with `reach`, within that distance of `head`."""
+        """Return whether a path occurs without another folder before it, within `reach` of `head` if given."""
         at = len(self._text)
         for _ in range(MOST_OCCURRENCES):
             at = self._text.rfind(tail, 0, at)

@@ -23,17 +23,17 @@ ADDRESSES = ("http://", "https://")
 class MediaReduction:
     """Calls to a caller's reducer for one conversation: checks, limits and counts its output."""
 
-    def __init__(self, reducer: MediaReducer, redact: Callable[[str], str], room: int) -> None:
-        self._reducer, self._redact, self._room = reducer, redact, room
-        self._asked = self._without_room = 0
+    def __init__(self, reducer: MediaReducer, redact: Callable[[str], str], max_tokens: int) -> None:
+        self._reducer, self._redact, self._left = reducer, redact, max_tokens
+        self._calls = self._over_budget = 0
         self._failures: list[str] = []
 
     def reduce(self, media: Media) -> Media | str | None:
         """Return the replacement of a picture; None for the placeholder."""
-        if self._room <= 0:
-            self._without_room += 1
+        if self._left <= 0:
+            self._over_budget += 1
             return None
-        self._asked += 1
+        self._calls += 1
         try:
             made = self._reducer(media)
         except Exception as error:  # noqa: BLE001 - whatever a caller's reducer raises must not lose the fold
@@ -48,25 +48,27 @@ class MediaReduction:
             self._failures.append(wrong)
             return None
         price = media_units(made) if isinstance(made, Media) else estimate_text(made)
-        self._room -= price
-        if self._room < 0:
-            self._without_room += 1
+        self._left -= price
+        if self._left < 0:
+            self._over_budget += 1
             return None
         return made
 
     @property
     def notices(self) -> list[str]:
         """Notices for the caller about failures and the budget."""
-        told = []
+        notices = []
         if self._failures:
             why = ", ".join(dict.fromkeys(self._failures))
-            told.append(
-                f"the media reducer failed for {len(self._failures):,} of {self._asked:,} old pictures ({why}); "
-                "a placeholder stands for each"
+            notices.append(
+                f"Media reducer failed for {len(self._failures):,} of {self._calls:,} old pictures ({why}); "
+                "used placeholders."
             )
-        if self._without_room:
-            told.append(f"{self._without_room:,} old pictures are placeholders: reduced ones had no more room")
-        return told
+        if self._over_budget:
+            notices.append(
+                f"Replaced {self._over_budget:,} old pictures with placeholders: no budget left for reduced ones."
+            )
+        return notices
 
 
 def _fault(made: object, media: Media) -> str:

@@ -40,7 +40,7 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     def notice(self) -> str:
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return (
-            f"Omitted from the summary: {self.what}{times}, {self.error} at {self.where}. The compaction went on; "
+            f"Omitted from the summary: {self.what}{times}, {self.error} at {self.where}. The compaction continued; "
             "originals are kept. Report this line as a bug."
         )
 

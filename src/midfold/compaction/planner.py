@@ -29,7 +29,7 @@ SMALLEST_GAIN = 0.9
 """Maximum share of its old size that an effective compaction leaves."""
 LONGEST_SUMMARY = 1.1
 """Factor on the summary budget above which a summary is truncated."""
-ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
+ANSWER_FOLDED = "Folded the newest answer too: it only announces tool calls, and the requested size is small."
 
 
 def plan_whole(job: CompactionContext) -> Plan:
@@ -57,8 +57,8 @@ def plan_fold(job: CompactionContext) -> Plan:
     goal = job.roomy_limit
     half = _shorten(job, protected.tail_start, layout.cut_before(count - min(floor, count // 2)), goal)
     if not _can_fit(job, half, goal):
-        half = _give_way(job, half, goal)
-    return _tell(job, half)
+        half = _relax_tail(job, half, goal)
+    return _with_notice(job, half)
 
 
 def _can_fit(job: CompactionContext, plan: Plan, goal: int) -> bool:
@@ -92,7 +92,7 @@ def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
     return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
 
 
-def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
+def _relax_tail(job: CompactionContext, protected: Plan, goal: int) -> Plan:
     """Return the plan with as many of the last messages as fit, their long results truncated."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
     cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
@@ -107,16 +107,16 @@ def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
     return layout.plan_from(cuts[-1]) if cuts else protected
 
 
-def _tell(job: CompactionContext, plan: Plan) -> Plan:
+def _with_notice(job: CompactionContext, plan: Plan) -> Plan:
     """Return the plan, adding a notice if it keeps fewer than `protect_last_n` messages."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - job.layout.first):
         why = "with" if _can_fit(job, plan, job.limit) else "even without"
-        name = "the size to land at" if job.request.trigger_tokens else "the threshold"
+        name = "the target size" if job.request.trigger_tokens else "the threshold"
         limit = f"the view would not be below {name} of {job.limit + 1:,} tokens"
         job.notices.append(
-            f"the last {kept} messages stay, not the {floor} of protect_last_n: "
-            f"{why} the ones before them and with a summary of full length {limit}"
+            f"Kept the last {kept} messages instead of the {floor} of protect_last_n: {why} the ones before them "
+            f"and with a full-length summary {limit}."
         )
     return plan
 

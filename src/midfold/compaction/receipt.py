@@ -208,7 +208,7 @@ class Treatment(NamedTuple):
     main_model: bool
     cooldown: float
     then: Literal["keep", "local"]
-    told: str
+    description: str
     remedy: str
 
 
@@ -216,11 +216,11 @@ _SETTING = "auxiliary.compression"
 FAILURES: dict[FailureKind, Treatment] = {
     "no_provider": Treatment(
         "permanent", 0, 0, False, 600, "local", "no summary model is configured",
-        f"configure one under {_SETTING}, or let summaries be local",
+        f"configure one under {_SETTING}, or use local summaries",
     ),
     "auth": Treatment(
-        "permanent", 0, 0, False, 300, "keep", "the key, a permission or the account's quota was refused",
-        f"give a key that is accepted ({_SETTING}.api_key_env), or settle the account",
+        "permanent", 0, 0, False, 300, "keep", "the provider refused the key, a permission or the account's quota",
+        f"set a valid key ({_SETTING}.api_key_env), or check the account",
     ),
     "network": Treatment(
         "transient", 2, 1, False, 30, "keep", "the provider could not be reached",
@@ -228,15 +228,15 @@ FAILURES: dict[FailureKind, Treatment] = {
     ),
     "timeout": Treatment(
         "transient", 0, 0, True, 60, "local", "the provider did not finish in time",
-        f"give it more time ({_SETTING}.timeout), or choose a faster model",
+        f"increase {_SETTING}.timeout, or choose a faster model",
     ),
     "rate_limit": Treatment(
-        "transient", 1, 5, False, 60, "local", "the provider asked for fewer requests",
+        "transient", 1, 5, False, 60, "local", "the provider limited the request rate",
         "wait, or use another key or model",
     ),
     "unavailable": Treatment(
         "transient", 2, 1, True, 60, "local", "the provider answered with a server error",
-        "wait until the provider has mended it",
+        "wait until the provider recovers",
     ),
     "model_not_found": Treatment(
         "permanent", 0, 0, True, 600, "local", "the provider does not know the summary model",
@@ -247,20 +247,20 @@ FAILURES: dict[FailureKind, Treatment] = {
         f"correct {_SETTING}.context_length, or choose a model with a larger window",
     ),
     "malformed": Treatment(
-        "transient", 1, 0, True, 30, "local", "the answer was not a summary",
-        "choose another model if it goes on",
+        "transient", 1, 0, True, 30, "local", "the response was not a summary",
+        "choose another model if this persists",
     ),
     "filtered": Treatment(
         "permanent", 0, 0, True, 60, "local", "the provider or the model declined to answer",
         "choose another model for this conversation",
     ),
     "ineffective": Treatment(
-        "transient", 1, 0, True, 30, "local", "the summary was longer than what it stands for",
-        "choose another model if it goes on",
+        "transient", 1, 0, True, 30, "local", "the summary was longer than its source",
+        "choose another model if this persists",
     ),
     "other": Treatment(
         "none", 0, 0, False, 30, "local", "the summarizer failed",
-        "see what your summarizer raises",
+        "check the exception that your summarizer raises",
     ),
 }  # fmt: skip
 
@@ -301,15 +301,15 @@ def account(kind: FailureKind, *, kept: bool, asked: float = 0.0, left: float = 
     row = FAILURES[kind]
     pause = left or cooldown(kind, asked)
     done = (
-        "nothing was folded, every message is as it was"
+        "nothing was folded and no message changed"
         if kept
-        else "a local summary stands for the fold, every original is behind its handle"
+        else "used a local summary; every original is behind its handle"
     )
-    again = "the same is expected again" if row.retry_class == "permanent" else "it may have passed by then"
+    again = "the failure persists until fixed" if row.retry_class == "permanent" else "it may have passed by then"
     seconds = f"{math.ceil(pause):,} s"
     return Account(
         row.retry_class,
         pause,
-        f"{row.told}: {done}",
-        f"no automatic compaction asks the model for {seconds}, a forced one does at once; {again}: {row.remedy}",
+        f"{row.description}: {done}",
+        f"automatic compactions do not call the model for {seconds}, a forced one does; {again}: {row.remedy}",
     )

@@ -381,7 +381,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, receipt=msgspec.structs.replace(self.receipt, summary=summary))
 
     def with_recovery(self, messages: Transcript) -> Outcome:
-        """Return the outcome with a receipt that says whether all these originals are in the view or behind a handle."""
+        """Return the outcome, its receipt saying whether all these originals are still accessible."""
         there = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
         known = set(map(id, there))
         left = [message for message in messages if id(message) not in known] if self.changed else []

@@ -166,7 +166,7 @@ class StructuredSummary(msgspec.Struct, frozen=True, kw_only=True):
     critical: str = ""
 
     def render(self, *, terse: bool = False) -> str:
-        """Return the sections that have text; `terse` uses short headings, no blank lines and no bare parent heading."""
+        """Return the sections that have text; `terse` uses short headings and no blank lines."""
         return ("\n" if terse else "\n\n").join(
             _heading(section, terse=terse) + (f"\n{text}" if text else "")
             for section in SECTIONS
