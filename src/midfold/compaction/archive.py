@@ -97,7 +97,7 @@ class Archive(Mapping[str, tuple[Message, ...]]):
 _HANDLE = re.compile(rf"(?<![0-9A-Za-z]){PREFIX}([0-9a-f]{{4,64}})(?![0-9A-Za-z])")
 _FRAMED = re.compile(rf"\| unfold ({PREFIX}[0-9a-f]{{4,64}})(?: …\]|\]|$)")
 """Format in which digests, previews and placeholders written by midfold name their handle."""
-STRANGE = "mf:"
+FOREIGN_PREFIX = "mf:"
 """Prefix that replaces `mf-` in a handle that midfold did not issue."""
 
 
@@ -113,9 +113,9 @@ def framed_handles(texts: Iterable[str]) -> set[str]:
 
 def with_own_handles(text: str, is_own: Callable[[str], bool]) -> str:
     """Return the text with every handle for which `is_own` is false rewritten to the prefix `mf:`."""
-    strange = {handle for handle in handles_in(text) if not is_own(handle)}
+    foreign = {handle for handle in handles_in(text) if not is_own(handle)}
 
     def rewrite(match: re.Match[str]) -> str:
-        return STRANGE + match.group(1) if match.group() in strange else match.group()
+        return FOREIGN_PREFIX + match.group(1) if match.group() in foreign else match.group()
 
-    return _HANDLE.sub(rewrite, text) if strange else text
+    return _HANDLE.sub(rewrite, text) if foreign else text

@@ -1,15 +1,12 @@
 """Assemble head, pinned messages, handoff and tail into a legal transcript.
 
 - The handoff's role and position avoid neighbours of the same role; its role is `user` if no turn precedes it. If
-  no
-  position fits, a short generated message separates the neighbours. The handoff is never merged into a tail
+  no position fits, a short generated message separates the neighbours. The handoff is never merged into a tail
   message.
 - Kept messages are unchanged except for media older than the newest picture, tool results spilled to a handle to
-  get
-  the view below the threshold, and repairs. The receipt lists each of these.
+  get the view below the threshold, and repairs. The receipt lists each of these.
 - A result that is not smaller is discarded. So is one that is only slightly smaller, unless the caller requested
-  the
-  compaction or the view falls below the threshold.
+  the compaction or the view falls below the threshold.
 """
 
 from __future__ import annotations
@@ -33,10 +30,10 @@ from midfold.compaction.finish import (
 from midfold.compaction.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.compaction.local.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.compaction.omissions import REDACTION_FAILED
-from midfold.compaction.planner import LONGEST_SUMMARY, SMALLEST_GAIN
+from midfold.compaction.planner import SMALLEST_GAIN, SUMMARY_TOLERANCE
 from midfold.compaction.previews import LONG, SHORT, Ends, newest_batch, shorten, spill_results
 from midfold.compaction.receipt import Digest, OmittedWords, SummaryFacts, account
-from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryRequest, longest_whole
+from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryRequest, max_whole_characters
 from midfold.compaction.summary_check import Audit, audit_summary, first_words, local_audit, trust_summary
 from midfold.compaction.user_record import without_record
 from midfold.transcript.jsonio import whole
@@ -47,7 +44,7 @@ from midfold.transcript.tokens import estimate_text
 # Spilling: tool results that must stay in the view are reduced to their beginning and end; the rest is behind a handle.
 
 
-UNSEEN_OF_WINDOW = 0.85
+MAX_UNSEEN_WINDOW_SHARE = 0.85
 """Maximum share of the window that one view may use to show the model tool results it has not seen yet."""
 
 
@@ -71,7 +68,7 @@ class Spill:
 
     def until(self, goal: int, preview: int, *, newest: bool) -> None:
         for size, index in self.sizes:
-            if self.total <= goal or size <= longest_whole(preview):
+            if self.total <= goal or size <= max_whole_characters(preview):
                 return
             if newest == (index >= self.newest):
                 self.spill(index, size, preview)
@@ -93,7 +90,7 @@ class Spill:
         is_seen = any(message.role == "assistant" for message in self.messages[self.newest + 1 :])
         if request.target_tokens is not None or request.overflowed or is_seen:
             return below
-        return max(below, int(request.budget.effective_input_window * UNSEEN_OF_WINDOW))
+        return max(below, int(request.budget.effective_input_window * MAX_UNSEEN_WINDOW_SHARE))
 
     def restore(self, goal: int) -> None:
         """Restore the spilled results that fit after all, smallest first."""
@@ -265,40 +262,40 @@ def _impossible(job: CompactionContext, messages: Transcript, total: int) -> tup
     return tuple(reasons)
 
 
-LEAST_ROOM = 0.1
+MIN_FREE_SHARE = 0.1
 """Minimum share of the threshold that an effective compaction leaves free."""
 MAX_OMITTED = 200
 """Maximum number of messages that a receipt lists as omitted."""
-HIGH = 0.75
+NOTICE_SHARE = 0.75
 """Share of the threshold above which the receipt says how many tokens are left until the next compaction."""
 
 
-def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: SummaryAnswer) -> Outcome:
+def assemble(job: CompactionContext, plan: Plan, request: SummaryRequest, answer: SummaryAnswer) -> Outcome:
     """Return the outcome of a compaction."""
     answer = msgspec.structs.replace(answer, text=without_record(answer.text))
-    audit = _audit(job, ask, answer)
-    summary = without_record(_own(job, ask, clip_tokens(audit.text, ask.room_tokens)))
-    if ask.handle_tokens:
-        summary = _with_handles(job, plan, ask, summary)
-    body = ("\n" if ask.dense else "\n\n").join(filter(None, [whole(ask.words.text), summary]))
+    audit = _audit(job, request, answer)
+    summary = without_record(_own(job, request, clip_tokens(audit.text, request.max_answer_tokens)))
+    if request.handle_tokens:
+        summary = _with_handles(job, plan, request, summary)
+    body = ("\n" if request.dense else "\n\n").join(filter(None, [whole(request.words.text), summary]))
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
     job.new_system, view = _with_note(job)
-    messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
-    messages, joined = _seat_system(job, _seamless(messages, ask), ask)
-    messages, repairs = let_user_open(messages, (*repairs, *joined), ask.fold)
+    messages, repairs = _repair(job, _join(job, view, plan, body, request), view)
+    messages, joined = _seat_system(job, _seamless(messages, request), request)
+    messages, repairs = let_user_open(messages, (*repairs, *joined), request.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
-    helps = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
-    if new_tokens >= job.prompt_tokens or not (helps or new_tokens < threshold):
+    is_effective = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
+    if new_tokens >= job.prompt_tokens or not (is_effective or new_tokens < threshold):
         reason = f"compacting would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
         return leave(job, reason, plan, strike=not job.request.is_explicit)
-    if job.request.target_tokens is None and threshold * HIGH < new_tokens < threshold:
+    if job.request.target_tokens is None and threshold * NOTICE_SHARE < new_tokens < threshold:
         job.notices.append(f"Only {threshold - new_tokens:,} tokens are left until the next compaction.")
     places = plan.fold()
     fold = tuple(job.messages[index] for index in places)
     originals |= missing_originals(job, messages, fold)
-    originals[PREFIX + ask.fold] = fold
+    originals[PREFIX + request.fold] = fold
     receipt = make_receipt(
         job,
         "compacted",
@@ -306,24 +303,24 @@ def assemble(job: CompactionContext, plan: Plan, ask: SummaryRequest, answer: Su
         plan,
         new=messages,
         summary=_facts(job, answer, audit, summary),
-        omitted_words=_omitted_words(job, ask),
-        fold=PREFIX + ask.fold,
+        omitted_words=_omitted_words(job, request),
+        fold=PREFIX + request.fold,
         digests=(*media_digests(job, frozenset(places)), *spills),
         repairs=repairs,
         handles=tuple(originals),
         impossible=impossible,
         compaction_count=job.state.count + 1,
         persistence="in_place_archive",
-        trail=ask.trail,
+        trail=request.trail,
     )
-    lasts = job.request.is_explicit or new_tokens <= threshold * (1 - LEAST_ROOM)
-    state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
+    lasts = job.request.is_explicit or new_tokens <= threshold * (1 - MIN_FREE_SHARE)
+    state = _next_state(job, request, answer, body, is_effective=is_effective and lasts, size=new_tokens)
     return make_outcome(job, messages, receipt, state, Archive(originals), job.new_system)
 
 
-def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[OmittedWords, ...]:
+def _omitted_words(job: CompactionContext, request: SummaryRequest) -> tuple[OmittedWords, ...]:
     """Return the user's words that did not fit, and add a notice. Words carried over are behind the fold's handle."""
-    omitted = ask.words.omitted
+    omitted = request.words.omitted
     if omitted:
         tokens = sum(words.tokens for words in omitted)
         job.notices.append(
@@ -331,7 +328,7 @@ def _omitted_words(job: CompactionContext, ask: SummaryRequest) -> tuple[Omitted
             "omitted_words has their handles; request a larger size to keep them."
         )
     return tuple(
-        msgspec.structs.replace(words, handle=words.handle or PREFIX + ask.fold) for words in omitted[:MAX_OMITTED]
+        msgspec.structs.replace(words, handle=words.handle or PREFIX + request.fold) for words in omitted[:MAX_OMITTED]
     )
 
 
@@ -345,27 +342,29 @@ def _repair(job: CompactionContext, messages: Transcript, view: Transcript) -> t
     return (*before, *after), (*first, *then)
 
 
-def _audit(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
-    """Return the checked summary; if the check fails, the redacted summary, or a placeholder if redaction fails too."""
+def _audit(job: CompactionContext, request: SummaryRequest, answer: SummaryAnswer) -> Audit:
+    """Return the checked summary; if the check fails, the redacted summary, or a placeholder if redaction fails
+    too.
+    """
     attempt = job.omissions.attempt
-    checked = attempt("summary check", _check_of(job, ask, answer), None)
-    return checked or attempt("redaction", lambda: trust_summary(ask, answer.text), Audit(REDACTION_FAILED))
+    checked = attempt("summary check", _check_of(job, request, answer), None)
+    return checked or attempt("redaction", lambda: trust_summary(request, answer.text), Audit(REDACTION_FAILED))
 
 
-def _check_of(job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer) -> Callable[[], Audit]:
+def _check_of(job: CompactionContext, request: SummaryRequest, answer: SummaryAnswer) -> Callable[[], Audit]:
     if answer.source == "local":
-        return lambda: local_audit(ask, answer)
+        return lambda: local_audit(request, answer)
     if not job.request.options.verify:
-        return lambda: trust_summary(ask, answer.text)
-    return lambda: audit_summary(ask, answer.text, strict=answer.strict)
+        return lambda: trust_summary(request, answer.text)
+    return lambda: audit_summary(request, answer.text, strict=answer.strict)
 
 
-def _own(job: CompactionContext, ask: SummaryRequest, body: str) -> str:
+def _own(job: CompactionContext, request: SummaryRequest, body: str) -> str:
     """Return the summary without made-up handles and lone surrogates."""
-    return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
+    return with_own_handles(whole(body), lambda handle: handle == PREFIX + request.fold or job.is_handle(handle))
 
 
-def _with_handles(job: CompactionContext, plan: Plan, ask: SummaryRequest, body: str) -> str:
+def _with_handles(job: CompactionContext, plan: Plan, request: SummaryRequest, body: str) -> str:
     """Add step handles to the summary.
 
     A handle is valid if the keeper knows it; without a keeper, if this fold archives its message.
@@ -377,7 +376,9 @@ def _with_handles(job: CompactionContext, plan: Plan, ask: SummaryRequest, body:
     def is_own(handle: str) -> bool:
         return handle in archived or job.is_handle(handle)
 
-    return job.omissions.attempt("step handles", lambda: with_step_handles(body, ask, folded, earlier, is_own), body)
+    return job.omissions.attempt(
+        "step handles", lambda: with_step_handles(body, request, folded, earlier, is_own), body
+    )
 
 
 def _why(job: CompactionContext) -> str:
@@ -391,8 +392,8 @@ def _why(job: CompactionContext) -> str:
 
 
 def _facts(job: CompactionContext, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
-    kind, asked = answer.failure, answer.retry_after
-    report = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
+    kind, retry_after = answer.failure, answer.retry_after
+    report = account(kind, kept=False, retry_after=retry_after, left=answer.pause_left)._asdict() if kind else {}
     return SummaryFacts(
         **report,
         model=answer.model,
@@ -414,18 +415,18 @@ def _facts(job: CompactionContext, answer: SummaryAnswer, audit: Audit, body: st
 
 
 def _next_state(
-    job: CompactionContext, ask: SummaryRequest, answer: SummaryAnswer, body: str, *, helps: bool, size: int
+    job: CompactionContext, request: SummaryRequest, answer: SummaryAnswer, body: str, *, is_effective: bool, size: int
 ) -> CompactionState:
     state = job.state
     return msgspec.structs.replace(
         state,
-        lineage=state.lineage or ask.fold,
+        lineage=state.lineage or request.fold,
         count=state.count + 1,
         summary=body,
-        folds=(*state.folds, ask.fold),
-        trail=ask.folded_trail,
-        ineffective=0 if helps else state.ineffective + 1,
-        ineffective_tokens=0 if helps else size,
+        folds=(*state.folds, request.fold),
+        trail=request.folded_trail,
+        ineffective=0 if is_effective else state.ineffective + 1,
+        ineffective_tokens=0 if is_effective else size,
         failure=answer.failure,
     )
 
@@ -449,7 +450,7 @@ def with_note(system: Message) -> Message:
     return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
 
 
-def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, ask: SummaryRequest) -> Transcript:
+def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, request: SummaryRequest) -> Transcript:
     """Join head, pinned messages, client instructions, handoff and tail with as few generated messages as possible.
 
     The handoff may precede pinned messages, which are also part of the folded span. Of equal positions the last is
@@ -465,12 +466,12 @@ def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, ask: 
     def join_at(at: int) -> Transcript:
         out: list[Message] = []
         for segment in segments[:at]:
-            _append(out, segment, ask)
+            _append(out, segment, request)
         last = next((message.role for message in reversed(out) if message.role != "system"), None)
         role = handoff_role(last, next((segment[0].role for segment in segments[at:] if segment), None))
-        _append(out, (handoff(body, ask.fold, role, terse=ask.dense, unfolds=unfolds),), ask)
+        _append(out, (handoff(body, request.fold, role, terse=request.dense, unfolds=unfolds),), request)
         for segment in segments[at:]:
-            _append(out, segment, ask)
+            _append(out, segment, request)
         return tuple(out)
 
     return min((join_at(at) for at in range(len(segments) - 1, first - 1, -1)), key=len)
@@ -481,18 +482,18 @@ def _is_handoff(message: Message) -> bool:
     return ours is not None and ours.kind == "fold"
 
 
-def _append(out: list[Message], segment: Transcript, ask: SummaryRequest) -> None:
+def _append(out: list[Message], segment: Transcript, request: SummaryRequest) -> None:
     """Append messages, preceded by a filler if neighbours would share a role or the assistant would speak first."""
     first = segment[0].role if segment else None
     last = next((message.role for message in reversed(out) if message.role != "other"), None)
     if first == last == "user":
-        out.append(filler(ask.fold, "assistant", terse=ask.dense))
+        out.append(filler(request.fold, "assistant", terse=request.dense))
     elif first == "assistant" and (last == first or not any(message.role == "user" for message in out)):
-        out.append(filler(ask.fold, "user", terse=ask.dense))
+        out.append(filler(request.fold, "user", terse=request.dense))
     out.extend(segment)
 
 
-def _seamless(messages: Transcript, ask: SummaryRequest) -> Transcript:
+def _seamless(messages: Transcript, request: SummaryRequest) -> Transcript:
     """Insert or remove fillers so that no generated message has a neighbour of the same role, even after repairs."""
     out: list[Message] = []
     for message in messages:
@@ -505,19 +506,18 @@ def _seamless(messages: Transcript, ask: SummaryRequest) -> Transcript:
             out.pop()
             same = bool(out) and out[-1].role == message.role
         if same and (ours is not None or last is not None):
-            out.append(filler(ask.fold, "assistant" if message.role == "user" else "user", terse=ask.dense))
+            out.append(filler(request.fold, "assistant" if message.role == "user" else "user", terse=request.dense))
         out.append(message)
     return tuple(out)
 
 
 def _seat_system(
-    job: CompactionContext, messages: Transcript, ask: SummaryRequest
+    job: CompactionContext, messages: Transcript, request: SummaryRequest
 ) -> tuple[Transcript, tuple[Repair, ...]]:
     """Place system messages in the middle legally after their neighbours were folded.
 
     Anthropic accepts them only directly after a user message, at the end or before an assistant message, and never
-    two in
-    a row. Adjacent ones are merged unless one has settings of its own.
+    two in a row. Adjacent ones are merged unless one has settings of its own.
     """
     begins_so = bool(job.messages) and job.messages[0].role == "system"
     if job.request.options.result_role != "user" or begins_so:
@@ -532,11 +532,11 @@ def _seat_system(
             out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
             continue
         if message.role == last == "system":
-            out.append(filler(ask.fold, "assistant", terse=ask.dense))
+            out.append(filler(request.fold, "assistant", terse=request.dense))
         if message.role == "system" and last != "user":
-            out.append(filler(ask.fold, "user", terse=ask.dense))
+            out.append(filler(request.fold, "user", terse=request.dense))
         elif message.role == "user" and last == "system":
-            out.append(filler(ask.fold, "assistant", terse=ask.dense))
+            out.append(filler(request.fold, "assistant", terse=request.dense))
         out.append(message)
     found = (places[id(message)] for message in joined if id(message) in places)
     return tuple(out), tuple(Repair(place, "merged adjacent system messages") for place in found)
@@ -559,7 +559,7 @@ def handoff_role(before: Role | None, after: Role | None) -> Role:
 
 def clip_tokens(text: str, budget: int) -> str:
     """Return a text truncated to its token budget, ending with a line that says so."""
-    if estimate_text(text) <= budget * LONGEST_SUMMARY:
+    if estimate_text(text) <= budget * SUMMARY_TOLERANCE:
         return text
     kept: list[str] = []
     left = budget - 12

@@ -1,21 +1,18 @@
 """Choose which messages stay and which are folded. The same transcript and options produce the same plan.
 
 - Head: on the first compaction the system prompt and the first exchange stay, without a tool group that the head
-  would
-  split. Afterwards only the system prompt stays: the handoff covers the rest, and an old request must not stay
-  forever.
+  would split. Afterwards only the system prompt stays: the handoff covers the rest, and an old request must not
+  stay forever.
 - Tail: chosen by tokens from the end, with a minimum number of messages and a soft ceiling for one oversized
   message.
 - Every boundary is a legal cut. The tail starts at the cut before its first message, so no call loses its result.
 - The latest human turn, the latest visible answer and the newest human turn with a picture are never folded. The
-  tail
-  grows to include them if that is cheap; otherwise their group is pinned (a user message with its direct reply)
-  before
-  the handoff. An answer that announces tool calls is folded if an explicit target size is otherwise out of reach.
+  tail grows to include them if that is cheap; otherwise their group is pinned (a user message with its direct
+  reply) before the handoff. An answer that announces tool calls is folded if an explicit target size is otherwise
+  out of reach.
 - System messages in the middle stay while the budget allows, because they are still in force.
 - Client instructions (`standing`) are never folded. They precede the handoff and do not count towards the head. If
-  a
-  message holds other text too, only its instructions stay.
+  a message holds other text too, only its instructions stay.
 - Generated messages are neither human turns nor answers.
 """
 
@@ -43,11 +40,11 @@ from midfold.transcript.message import (
 from midfold.transcript.tokens import Meter
 from midfold.transcript.wrappers import user_words
 
-SMALLEST_FLOOR = 2
+MIN_TAIL_MESSAGES = 2
 """Minimum messages of the tail if `protect_last_n` messages do not fit."""
-LONGEST_ASSENT = 60
+MAX_ASSENT_CHARACTERS = 60
 """Maximum characters of a user message that only assents to the answer before it."""
-LONGEST_REPLY = 3
+MAX_REPLY_MESSAGES = 3
 """Maximum messages of the direct reply pinned with a user message, tool results included."""
 
 
@@ -64,7 +61,9 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(NamedTuple):
-    """Split of a transcript: messages[:head_end] and messages[tail_start:] stay, the rest except `pinned` is folded."""
+    """Split of a transcript: messages[:head_end] and messages[tail_start:] stay, the rest except `pinned` is
+    folded.
+    """
 
     head_end: int
     tail_start: int
@@ -140,7 +139,7 @@ class Layout:
         compactions: int = 0,
         *,
         tail_tokens: int,
-        room_for_picture: int | None = None,
+        max_picture_tokens: int | None = None,
         earliest: int = 0,
         cuts: Sequence[int] | None = None,
         ours: Container[int] | None = None,
@@ -150,7 +149,7 @@ class Layout:
         self.tail_tokens, self.earliest = tail_tokens, earliest
         self.cuts = legal_cuts(messages) if cuts is None else cuts
         self.ours = generated_messages(messages) if ours is None else ours
-        self.room = int(tail_tokens * protection.soft_ceiling_ratio) // 4
+        self.pin_budget = int(tail_tokens * protection.soft_ceiling_ratio) // 4
         kept = msgspec.structs.replace(protection, protect_system_prompt=True)
         end = head_length(messages, self.cuts, kept, compactions, standing.whole)
         system = first_turn(messages)
@@ -158,10 +157,10 @@ class Layout:
         self.head_end = 0 if folds_system else end
         self.opening = range(system, end) if folds_system else range(0)
         """First exchange if the system prompt before it is folded, else an empty range."""
-        self.asks, self.anchors = self._anchors(room_for_picture)
+        self.user_turns, self.anchors = self._anchors(max_picture_tokens)
         self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
         self._stays = [index for index, message in enumerate(messages) if _must_stay(message)]
-        self._told = [
+        self._system_messages = [
             index
             for index in range(self.first, len(messages))
             if messages[index].role == "system" and standing.rest.get(index, messages[index]) is not None
@@ -172,14 +171,14 @@ class Layout:
         floor = self.protection.protect_last_n if floor is None else floor
         ratio = self.protection.soft_ceiling_ratio
         start = select_tail_by_budget(self.messages, self.first, self.tail_tokens, floor, ratio, self.sizes)
-        return self.plan_from(self.cut_before(start), ceiling=int(self.tail_tokens * ratio), room=self.room)
+        return self.plan_from(self.cut_before(start), ceiling=int(self.tail_tokens * ratio), pin_budget=self.pin_budget)
 
     def useful_middle(self) -> Plan:
         """Return a plan for a conversation that would fit its tail: keep `protect_last_n` messages, at most half of
         them.
         """
         floor = min(self.protection.protect_last_n, len(self.messages) // 2)
-        return self.plan_from(self.cut_before(len(self.messages) - floor), room=self.room)
+        return self.plan_from(self.cut_before(len(self.messages) - floor), pin_budget=self.pin_budget)
 
     @property
     def first(self) -> int:
@@ -194,24 +193,23 @@ class Layout:
         """Return the legal cuts after `first`, up to and including `last`."""
         return list(self.cuts[bisect_right(self.cuts, first) : bisect_right(self.cuts, last)])
 
-    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0, only_asks: bool = False) -> Plan:
+    def plan_from(self, start: int, *, ceiling: int = 0, pin_budget: int = 0, fold_announcement: bool = False) -> Plan:
         """Return the plan with a tail from `start`.
 
         Anchors stay outside the fold: the tail grows up to `ceiling` tokens for them, else they are pinned. System
-        messages
-        and replies stay within `room` tokens. With `only_asks`, a newest answer that announces tool calls is
-        folded.
+        messages and replies stay within `pin_budget` tokens. With `fold_announcement`, a newest answer that
+        announces tool calls is folded.
         """
         if start <= self.first:
             return Plan(start, start)
-        told = self._instructions(start, room)
-        answers = {place for place in self.anchors if not (only_asks and self.messages[place].kinds & CALL)}
-        anchors = sorted({*self.asks, *answers, *self._stays, *told}, reverse=True)
+        system = self._instructions(start, pin_budget)
+        answers = {place for place in self.anchors if not (fold_announcement and self.messages[place].kinds & CALL)}
+        anchors = sorted({*self.user_turns, *answers, *self._stays, *system}, reverse=True)
         pinned: list[range] = [self.opening] if self.opening else []
         for anchor in anchors:
             if not self.head_end <= anchor < start:
                 continue
-            group = self._group(anchor, start, room)
+            group = self._group(anchor, start, pin_budget)
             grows = group.stop >= start or self._size_from[group.start] <= ceiling
             if grows and group.start > self.first and group.start >= self.earliest:
                 start = group.start
@@ -224,35 +222,37 @@ class Layout:
         partial = tuple(place for place in places if range(place, place + 1) not in alone)
         return Plan(self.head_end, start, _merge([*pinned, *alone], start), partial)
 
-    def _group(self, anchor: int, start: int, room: int) -> range:
+    def _group(self, anchor: int, start: int, pin_budget: int) -> range:
         """Return the messages that stay with an anchor: its batch of calls, and the direct reply to a user message."""
         place = bisect_right(self.cuts, anchor) - 1
         group = range(max(self.cuts[place], self.head_end), self.cuts[place + 1])
-        if anchor not in self.asks or group.stop >= start or self.messages[group.stop].role != "assistant":
+        if anchor not in self.user_turns or group.stop >= start or self.messages[group.stop].role != "assistant":
             return group
         reply = range(group.stop, self.cuts[place + 2])
-        is_short = len(reply) <= LONGEST_REPLY and sum(self.sizes[reply.start : reply.stop]) <= room
+        is_short = len(reply) <= MAX_REPLY_MESSAGES and sum(self.sizes[reply.start : reply.stop]) <= pin_budget
         return range(group.start, reply.stop) if is_short and group.stop not in self.ours else group
 
-    def _anchors(self, room_for_picture: int | None) -> tuple[set[int], set[int]]:
+    def _anchors(self, max_picture_tokens: int | None) -> tuple[set[int], set[int]]:
         """Return the indices of the human turns that stay and of the answer that stays."""
         messages, protection = self.messages, self.protection
-        asks: set[int] = set()
-        if protection.anchor_latest_user and (ask := latest_human(messages, self.ours)) is not None:
-            asks.add(ask)
+        user_turns: set[int] = set()
+        if protection.anchor_latest_user and (turn := latest_human(messages, self.ours)) is not None:
+            user_turns.add(turn)
         picture = newest_picture(messages)
-        has_room = picture is not None and (room_for_picture is None or self.sizes[picture] <= room_for_picture)
-        if picture is not None and has_room and picture not in self.ours and is_human(messages[picture]):
-            asks.add(picture)
+        fits = picture is not None and (max_picture_tokens is None or self.sizes[picture] <= max_picture_tokens)
+        if picture is not None and fits and picture not in self.ours and is_human(messages[picture]):
+            user_turns.add(picture)
         answer = latest_visible_answer(messages, self.ours) if protection.anchor_latest_visible_assistant else None
-        return asks, set() if answer is None else {answer}
+        return user_turns, set() if answer is None else {answer}
 
-    def _instructions(self, start: int, room: int) -> set[int]:
-        """Return the newest system messages in the middle that fit into `room` tokens; they are still in force."""
+    def _instructions(self, start: int, pin_budget: int) -> set[int]:
+        """Return the newest system messages in the middle that fit into `pin_budget` tokens; they are still in
+        force.
+        """
         found: set[int] = set()
-        for index in reversed(self._told):
-            if index < start and self.sizes[index] <= room:
-                room -= self.sizes[index]
+        for index in reversed(self._system_messages):
+            if index < start and self.sizes[index] <= pin_budget:
+                pin_budget -= self.sizes[index]
                 found.add(index)
         return found
 
@@ -296,11 +296,11 @@ def speaks(message: Message) -> bool:
 
 def answer_taken_up(messages: Transcript, ours: Container[int]) -> int:
     """Return the index of the answer to which the newest user message only assents ("yes"), else -1."""
-    ask = latest_human(messages, ours) or 0
-    answer = messages[ask - 1] if ask > 0 and ask - 1 not in ours else None
+    turn = latest_human(messages, ours) or 0
+    answer = messages[turn - 1] if turn > 0 and turn - 1 not in ours else None
     if answer is None or answer.role != "assistant" or not answer.text or answer.kinds & CALL:
         return -1
-    return ask - 1 if len(user_words(messages[ask])) <= LONGEST_ASSENT else -1
+    return turn - 1 if len(user_words(messages[turn])) <= MAX_ASSENT_CHARACTERS else -1
 
 
 def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:

@@ -3,18 +3,15 @@
 The rules follow the specification, and the project's decisions where its documents disagree:
 
 1. The effective input window is the context length minus the output reservation. A reservation that is not a
-   positive
-   number, or leaves nothing, is ignored with a notice.
+   positive number, or leaves nothing, is ignored with a notice.
 2. The threshold is `ratio` of that window, but at least the minimum-context floor. If the floor reaches the window,
    which would prevent every compaction, the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of the newly folded tokens plus the size
-   of
-   the previous summary: at least 2,000 tokens, at most 5 % of the context length and at most 12,000. In windows
-   below
-   40,000 tokens, where that maximum is below the minimum, the minimum wins but is capped at a fifth of the
-   threshold.
-   In windows below 64,000 (the smallest in the specification) a summary may use the limit of a 64,000 window if the
-   view has free tokens, up to 30 % of the threshold. It keeps that size later: shrinking a summary loses facts.
+   of the previous summary: at least 2,000 tokens, at most 5 % of the context length and at most 12,000. In windows
+   below 40,000 tokens, where that maximum is below the minimum, the minimum wins but is capped at a fifth of the
+   threshold. In windows below 64,000 (the smallest in the specification) a summary may use the limit of a 64,000
+   window if the view has free tokens, up to 30 % of the threshold. It keeps that size later: shrinking a summary
+   loses facts.
 4. The trigger is inclusive, so a compaction must end below the threshold. Protected messages stay even if they are
    large.
 """
@@ -31,19 +28,19 @@ SUMMARY_RATIO = 0.20
 SUMMARY_MINIMUM = 2_000
 SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
-MINIMUM_OF_THRESHOLD = 0.2
+MIN_SUMMARY_SHARE = 0.2
 """Minimum budget of a summary as a share of the threshold, for windows where 2,000 tokens would be too much."""
-SMALLEST_WINDOW, MOST_OF_THRESHOLD = 64_000, 0.3
-KEPT = 0.87
+SPEC_MIN_WINDOW, MAX_SPARE_SHARE = 64_000, 0.3
+KEPT_SHARE = 0.87
 """Share of the previous summary that the next one may always use. The rest may be text added after it was written."""
-ROOMY = 0.7
+COMFORTABLE_SHARE = 0.7
 """Maximum share of the threshold for a view that is not due for compaction again soon."""
 SOFT_RATIO = 0.8
-TAIL_OF_TARGET = 0.1
-"""Share of an explicit target size for the verbatim tail. A larger tail with a shorter summary kept less of what later
-turns of real conversations needed (docs/explanation/retention.md).
+TAIL_SHARE_OF_TARGET = 0.1
+"""Share of an explicit target size for the verbatim tail. A larger tail with a shorter summary kept less of what
+later turns of real conversations needed (docs/explanation/retention.md).
 """
-LEAST_SUMMARY_OF_TARGET = 0.3
+SUMMARY_SHARE_OF_TARGET = 0.3
 
 
 class Pressure(IntEnum):
@@ -70,12 +67,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum tokens of a summary if the view has free tokens; from 64,000 tokens on no more than the maximum."""
     notices: tuple[str, ...] = ()
 
-    def summary_tokens(self, folded: int, before: int = 0, room: int = 0) -> int:
-        """Return the summary budget for `folded` new tokens and a previous summary of `before`, with `room` free
-        tokens.
+    def summary_tokens(self, folded: int, before: int = 0, free_tokens: int = 0) -> int:
+        """Return the summary budget for `folded` new tokens and a previous summary of `before`, with `free_tokens`
+        free tokens.
         """
         wanted = before + int(folded * SUMMARY_RATIO)
-        spare = min(wanted, self.spare_maximum, max(room, int(before * KEPT)))
+        spare = min(wanted, self.spare_maximum, max(free_tokens, int(before * KEPT_SHARE)))
         return max(min(wanted, self.summary_maximum), self.summary_minimum, spare)
 
     @property
@@ -91,8 +88,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         target = max(1, min(target_tokens, self.effective_input_window))
         return msgspec.structs.replace(
             self,
-            tail_tokens=int(target * TAIL_OF_TARGET),
-            summary_maximum=max(1, int(target * LEAST_SUMMARY_OF_TARGET)),
+            tail_tokens=int(target * TAIL_SHARE_OF_TARGET),
+            summary_maximum=max(1, int(target * SUMMARY_SHARE_OF_TARGET)),
         )
 
 
@@ -114,14 +111,17 @@ def effective_input_window(context_length: int, output_reservation: Any = None) 
     return context_length - (_reservation(context_length, output_reservation)[0])
 
 
-def _reservation(context_length: int, asked: Any) -> tuple[int, str]:
-    if asked is None or asked == 0:
+def _reservation(context_length: int, requested: Any) -> tuple[int, str]:
+    if requested is None or requested == 0:
         return 0, ""
-    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < float("inf"):
+    if isinstance(requested, bool) or not isinstance(requested, int | float) or not 0 < requested < float("inf"):
         return 0, "Ignored the output reservation: it is not a positive number."
-    if asked >= context_length:
-        return 0, f"Ignored the output reservation of {int(asked):,} tokens: the window has only {context_length:,}."
-    return int(asked), ""
+    if requested >= context_length:
+        return (
+            0,
+            f"Ignored the output reservation of {int(requested):,} tokens: the window has only {context_length:,}.",
+        )
+    return int(requested), ""
 
 
 def threshold_tokens(effective_window: int, ratio: float = 0.5, minimum_context_floor: int = 0) -> int:
@@ -144,8 +144,8 @@ def plan_budget(
     window = context_length - reservation
     threshold = threshold_tokens(window, ratio, minimum_context_floor)
     maximum = max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM))
-    least = min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))
-    spare = int(SMALLEST_WINDOW * SUMMARY_SHARE_OF_CONTEXT)
+    minimum = min(SUMMARY_MINIMUM, int(threshold * MIN_SUMMARY_SHARE))
+    spare = int(SPEC_MIN_WINDOW * SUMMARY_SHARE_OF_CONTEXT)
     return Budget(
         context_length=context_length,
         output_reservation=reservation,
@@ -153,7 +153,7 @@ def plan_budget(
         threshold_tokens=threshold,
         tail_tokens=max(1, int(threshold * target_ratio)),
         summary_maximum=maximum,
-        summary_minimum=SUMMARY_MINIMUM if maximum >= SUMMARY_MINIMUM else max(1, least),
-        spare_maximum=min(spare, int(threshold * MOST_OF_THRESHOLD)),
+        summary_minimum=SUMMARY_MINIMUM if maximum >= SUMMARY_MINIMUM else max(1, minimum),
+        spare_maximum=min(spare, int(threshold * MAX_SPARE_SHARE)),
         notices=(notice,) if notice else (),
     )

@@ -19,9 +19,11 @@ from midfold.transcript.message import RESULT, TEXT, Message, Text, Transcript
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import Block, prompt_blocks
 
-MOST_TOKENS = 20_000
-SHARE = 0.2
-"""Maximum share of the compaction threshold for client instructions, which also have at most MOST_TOKENS."""
+MAX_INSTRUCTION_TOKENS = 20_000
+MAX_INSTRUCTION_SHARE = 0.2
+"""Maximum share of the compaction threshold for client instructions, which also have at most
+MAX_INSTRUCTION_TOKENS.
+"""
 
 
 class ClientInstructions(NamedTuple):
@@ -49,24 +51,24 @@ Blocks = dict[int, dict[int, list[str]]]
 """Block texts in order, by message index and part index."""
 
 
-def find_client_instructions(messages: Transcript, bound: int) -> ClientInstructions:
-    """Return the client instructions in these messages that fit into `bound` tokens."""
+def find_client_instructions(messages: Transcript, max_tokens: int) -> ClientInstructions:
+    """Return the client instructions in these messages that fit into `max_tokens` tokens."""
     found = _all_blocks(messages)
     valid = _newest(found)
     staying: set[int] = set()
     left_out = 0
     for number in sorted(valid, key=lambda number: found[number].block.wrapper.items is not None):
         size = estimate_text(found[number].block.text)
-        if size <= bound:
+        if size <= max_tokens:
             staying.add(number)
-            bound -= size
+            max_tokens -= size
         else:
             left_out += size
     beyond = set(valid) - staying
     kept = _by_part(item for number, item in enumerate(found) if number in staying)
-    gone = _by_part(item for number, item in enumerate(found) if number not in beyond)
+    removed = _by_part(item for number, item in enumerate(found) if number not in beyond)
     stays = {place: _only(messages[place], own) for place, own in kept.items()}
-    rest = {place: _without(messages[place], own) for place, own in gone.items()}
+    rest = {place: _without(messages[place], own) for place, own in removed.items()}
     whole = frozenset(place for place, message in stays.items() if message is messages[place])
     return ClientInstructions(stays, rest, left_out, whole)
 

@@ -10,8 +10,13 @@ import msgspec
 
 from midfold.compaction.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.compaction.boundary import Layout, Plan, answer_taken_up, head_length
-from midfold.compaction.budget import ROOMY
-from midfold.compaction.client_instructions import MOST_TOKENS, SHARE, ClientInstructions, find_client_instructions
+from midfold.compaction.budget import COMFORTABLE_SHARE
+from midfold.compaction.client_instructions import (
+    MAX_INSTRUCTION_SHARE,
+    MAX_INSTRUCTION_TOKENS,
+    ClientInstructions,
+    find_client_instructions,
+)
 from midfold.compaction.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.compaction.local.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.compaction.media import MediaReduction, replace_historical_media
@@ -66,24 +71,24 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
-LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-HEAD_OF_TARGET = 0.04
+MIN_SCALE, MAX_SCALE = 0.25, 4.0
+HEAD_SHARE_OF_TARGET = 0.04
 """Share of an explicit target size for the first exchange, and likewise for client instructions."""
 REDUCED_SHARE = 0.1
 """Maximum share of a view for reduced pictures, newest first."""
-LEAST_OF_SUMMARY = 4
+MIN_SUMMARY_DIVISOR = 4
 """Divisor of the usual minimum that gives the minimum of a summary beside many words of the user."""
-MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
-"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in tokens.
+MAX_GROWTH_SHARE, MIN_SUMMARY_TOKENS = 0.6, 200
+"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in
+tokens.
 """
-WITH_ADDED = 1.15
+ADDED_FACTOR = 1.15
 """Factor on the summary budget that covers text added to a model's response."""
 FRAME_TOKENS = 140
 """Tokens for the frame of a handoff, a filler after it, and the note in the system prompt."""
-PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
-"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the limits
-of
-characters per token.
+PROMPT_SHARE_OF_WINDOW, MIN_CHARACTERS_PER_TOKEN, MAX_CHARACTERS_PER_TOKEN = 0.85, 2, 4
+"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the
+limits of characters per token.
 """
 TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
 """Tokens of the frame, the note and a filler if a target size was requested."""
@@ -103,7 +108,7 @@ class CompactionContext:
         target = request.target_tokens
         self.limit = request.budget.threshold_tokens - 1 if target is None else target
         """Maximum tokens of the view: the requested target size, else just below the threshold."""
-        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
+        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * COMFORTABLE_SHARE)
         """Size that leaves space for some turns; a limit lowered for that purpose already is one."""
         self.words = WordsOfUser(self, lambda: self._generated_messages[1])
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
@@ -145,7 +150,7 @@ class CompactionContext:
         if self.basis == "estimated":
             return 1.0
         ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
-        return min(max(ratio, LOWEST_SCALE), HIGHEST_SCALE)
+        return min(max(ratio, MIN_SCALE), MAX_SCALE)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -268,16 +273,16 @@ class CompactionContext:
     @cached_property
     def standing(self) -> ClientInstructions:
         """Client instructions that fit into their limit."""
-        share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
+        share = MAX_INSTRUCTION_SHARE if self.request.target_tokens is None else HEAD_SHARE_OF_TARGET
         # A compaction with a lower target, to be followed by another one, keeps the same instructions.
         limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
-        bound = min(int(limit * share), MOST_TOKENS)
+        max_tokens = min(int(limit * share), MAX_INSTRUCTION_TOKENS)
         found = self.omissions.attempt(
-            "client instructions", lambda: find_client_instructions(self.messages, bound), ClientInstructions()
+            "client instructions", lambda: find_client_instructions(self.messages, max_tokens), ClientInstructions()
         )
         if found.left_out:
             self.notices.append(
-                f"Client instructions exceed their {bound:,}-token budget; {found.left_out:,} tokens of them were "
+                f"Client instructions exceed their {max_tokens:,}-token budget; {found.left_out:,} tokens of them were "
                 "summarized."
             )
         return found
@@ -299,7 +304,7 @@ class CompactionContext:
             protection,
             self.state.count,
             tail_tokens=self.budget.tail_tokens,
-            room_for_picture=None if target is None else target // 2,
+            max_picture_tokens=None if target is None else target // 2,
             earliest=earliest,
             cuts=self._cuts,
             ours=self.ours,
@@ -312,7 +317,7 @@ class CompactionContext:
         fixed = self.standing.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
-        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
+        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_SHARE_OF_TARGET
 
     def new_turns(self, plan: Plan) -> Transcript:
         """Return the messages to summarize: the folded ones without generated messages and kept instructions."""
@@ -379,31 +384,32 @@ class CompactionContext:
         """
         read = sum(characters(self.messages[index].parts) for index in plan.fold())
         size = self._folded_tokens(plan)
-        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
-        return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
+        available = self.budget.effective_input_window * PROMPT_SHARE_OF_WINDOW - self.summary_budget(plan) * 1.5
+        return max(
+            int(available * min(max(read / max(size, 1), MIN_CHARACTERS_PER_TOKEN), MAX_CHARACTERS_PER_TOKEN)), 8_000
+        )
 
     def summary_budget(self, plan: Plan, *, spare: bool = False) -> int:
         """Return the tokens for the summary.
 
         Without a target size: by the size of the fold, with `spare` also from the free tokens of the view. With a
-        target size:
-        what the rest of the view leaves.
+        target size: what the rest of the view leaves.
         """
         if self.request.target_tokens is None:
-            gone = self._folded_tokens(plan)
+            folded = self._folded_tokens(plan)
             earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
             before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
-            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
+            new, stays = folded - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
-            most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
-            has_room = spare and not self.request.trigger_tokens
-            room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
-            return min(self.budget.summary_tokens(new, before, room), most)
-        words, most = self.words.tokens(plan), self.budget.summary_maximum
+            maximum = max(before + int(new * MAX_GROWTH_SHARE), MIN_SUMMARY_TOKENS)
+            use_free = spare and not self.request.trigger_tokens
+            available = int((self.roomy_limit - stays) / ADDED_FACTOR) if use_free else 0
+            return min(self.budget.summary_tokens(new, before, available), maximum)
+        words, maximum = self.words.tokens(plan), self.budget.summary_maximum
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
-        least = most - words - round(self.words.ask_tokens * self.scale)
-        return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
+        minimum = maximum - words - round(self.words.newest_tokens * self.scale)
+        return max(minimum, maximum // MIN_SUMMARY_DIVISOR, int(left / max(self.scale, 0.01)))
 
     @cached_property
     def _all_tokens(self) -> int:
@@ -442,11 +448,11 @@ class CompactionContext:
         """
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
-            return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = self.words.staying_tokens if plan.fold() else target
+            available = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
+            return EXACT if self.staying(plan) <= available else WHOLE_TEXTS
+        available = self.words.staying_tokens if plan.fold() else target
         ladder = self.words.ladder
-        return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
+        return next((ends for ends in ladder if self.staying(plan, ends) <= available), ladder[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))

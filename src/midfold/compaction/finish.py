@@ -108,7 +108,7 @@ def leave(job: CompactionContext, reason: str, plan: Plan | None = None, *, stri
 def abort(job: CompactionContext, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
     """Return the outcome of a failed summary for which no fallback is allowed."""
     reason = f"summary failed ({failure}): {FAILURES[failure].description}; the conversation was not changed"
-    report = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
+    report = account(failure, kept=True, retry_after=answer.retry_after, left=answer.pause_left)
     summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **report._asdict())
     receipt = make_receipt(job, "aborted", reason, plan, summary=summary)
     return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
@@ -156,8 +156,8 @@ def let_user_open(
 
 def missing_originals(job: CompactionContext, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:
     """Return originals that are neither in the view nor in the fold (repaired, noted or replaced ones), by handle."""
-    there = {id(message) for message in (*view, *fold)}
-    return {handle_of(message): (message,) for message in job.messages if id(message) not in there}
+    present = {id(message) for message in (*view, *fold)}
+    return {handle_of(message): (message,) for message in job.messages if id(message) not in present}
 
 
 def media_digests(job: CompactionContext, fold: frozenset[int] = frozenset()) -> list[Digest]:

@@ -4,15 +4,12 @@
   fold and a check over that id and the body.
 - It is recognised after any round trip through plain JSON by computing the check again. Text that only looks like a
   handoff, quotes one, or is in a tool result is not accepted. Nor is a genuine handoff of another session that a
-  user
-  pastes: handoffs are only accepted near the beginning. The check is not secret, so a store is consulted too
+  user pastes: handoffs are only accepted near the beginning. The check is not secret, so a store is consulted too
   (`Keeper`): a handoff it does not have is treated as a summary written by a client.
 - Clients write their own summaries into a history. They are recognised by how they begin (the table of wrappers,
-  and
-  Hermes' frame) and become the previous summary, not words of the user. Words beside one remain the user's.
+  and Hermes' frame) and become the previous summary, not words of the user. Words beside one remain the user's.
 - The frame says that the summary is reference, that the latest user message wins, and where the summary ends, so
-  that
-  no model takes a historical request for a new one.
+  that no model takes a historical request for a new one.
 """
 
 from __future__ import annotations

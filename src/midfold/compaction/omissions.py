@@ -1,8 +1,8 @@
-"""Record failures while deriving text for a summary: omit the text, continue the compaction, report it in the receipt.
+"""Record failures while deriving text for a summary: omit the text, continue the compaction, report it in the
+receipt.
 
 File tracking, digests, headlines, checks and redaction read text produced by agents and tools, whose form can
-always
-be unexpected. Every such derivation runs in `Omissions.attempt`.
+always be unexpected. Every such derivation runs in `Omissions.attempt`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Omissions:
         """Return a redactor that replaces a text whose redaction fails.
 
         The built-in rules are returned unwrapped, because callers apply them to many texts at once; if they fail,
-        the
-        enclosing attempt omits the text.
+        the enclosing attempt omits the text.
         """
         if redact is built_in_rules:
             return redact

@@ -2,32 +2,27 @@
 
 1. The tail budget, at least `protect_last_n` messages, and the anchors stay; they are not reduced for a nicer size.
 2. If the view would not fall below the threshold, or would hardly be smaller, tail messages beyond `protect_last_n`
-   are
-   folded. If it still would not, `protect_last_n` is capped at half of all messages, because a summary of the
-   others
-   says more than their ends; then long results are truncated; and only then is the rest of `protect_last_n` folded
-   group by group, with a notice. Each step leaves space for some turns: a compaction that ends just below the
-   threshold
-   is soon followed by another.
+   are folded. If it still would not, `protect_last_n` is capped at half of all messages, because a summary of the
+   others says more than their ends; then long results are truncated; and only then is the rest of `protect_last_n`
+   folded group by group, with a notice. Each step leaves space for some turns: a compaction that ends just below
+   the threshold is soon followed by another.
 3. A requested compaction of a conversation that fits its tail keeps `protect_last_n` messages, at most half of all.
 4. A requested target size overrides `protect_last_n` but not the anchors. Older tail messages are folded before
-   newer
-   ones are truncated. If even the truncated ones are too large, the newest answer is folded if it only announces
-   calls:
-   the user message and the newest messages stay, and the summary gets the tokens.
+   newer ones are truncated. If even the truncated ones are too large, the newest answer is folded if it only
+   announces calls: the user message and the newest messages stay, and the summary gets the tokens.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from midfold.compaction.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
-from midfold.compaction.context import FRAME_TOKENS, WITH_ADDED, CompactionContext
+from midfold.compaction.boundary import MIN_TAIL_MESSAGES, Plan, split_for_partial_compaction
+from midfold.compaction.context import ADDED_FACTOR, FRAME_TOKENS, CompactionContext
 from midfold.compaction.previews import EXACT, WHOLE_TEXTS, Ends
 
 SMALLEST_GAIN = 0.9
 """Maximum share of its old size that an effective compaction leaves."""
-LONGEST_SUMMARY = 1.1
+SUMMARY_TOLERANCE = 1.1
 """Factor on the summary budget above which a summary is truncated."""
 ANSWER_FOLDED = "Folded the newest answer too: it only announces tool calls, and the requested size is small."
 
@@ -70,14 +65,14 @@ def size_of(job: CompactionContext, plan: Plan, ends: Ends = EXACT) -> int:
     """Return the tokens of the view that a plan makes, with a full summary."""
     if not plan.fold():
         return job.staying(plan, ends)
-    longest = WITH_ADDED if job.request.target_tokens is None else LONGEST_SUMMARY
+    longest = ADDED_FACTOR if job.request.target_tokens is None else SUMMARY_TOLERANCE
     return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS + job.words.tokens(plan)
 
 
 def _whole(job: CompactionContext) -> Plan:
     layout = job.layout
     if job.request.target_tokens is not None:
-        return layout.plan(min(layout.protection.protect_last_n, SMALLEST_FLOOR))
+        return layout.plan(min(layout.protection.protect_last_n, MIN_TAIL_MESSAGES))
     plan = layout.plan()
     wants_fold = job.request.force and not job.request.ahead and job.prompt_tokens <= job.limit
     return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
@@ -88,22 +83,24 @@ def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
     layout = job.layout
     cuts = layout.cuts_between(first, last)
     goal = min(limit, job.prompt_tokens * SMALLEST_GAIN)
-    place = bisect_left(cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, room=layout.room)) <= goal)
-    return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
+    place = bisect_left(
+        cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, pin_budget=layout.pin_budget)) <= goal
+    )
+    return layout.plan_from(cuts[place] if place < len(cuts) else last, pin_budget=layout.pin_budget)
 
 
 def _relax_tail(job: CompactionContext, protected: Plan, goal: int) -> Plan:
     """Return the plan with as many of the last messages as fit, their long results truncated."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
-    cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
+    cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, MIN_TAIL_MESSAGES)))
 
     def spare(cut: int) -> int:
-        return -size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS)
+        return -size_of(job, layout.plan_from(cut, pin_budget=layout.pin_budget), WHOLE_TEXTS)
 
     for limit in (goal, job.limit):
         place = bisect_left(cuts, -limit, key=spare)
         if place < len(cuts):
-            return layout.plan_from(cuts[place], room=layout.room)
+            return layout.plan_from(cuts[place], pin_budget=layout.pin_budget)
     return layout.plan_from(cuts[-1]) if cuts else protected
 
 
@@ -123,17 +120,19 @@ def _with_notice(job: CompactionContext, plan: Plan) -> Plan:
 
 def _for_target(job: CompactionContext, whole: Plan) -> Plan:
     """Return the plan with the longest tail that fits its share of the target size; the shortest if none does."""
-    layout, room = job.layout, job.words.staying_tokens
-    if job.staying(whole) <= room:
+    layout, max_tokens = job.layout, job.words.staying_tokens
+    if job.staying(whole) <= max_tokens:
         return whole
-    cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - SMALLEST_FLOOR))
-    place = bisect_left(cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, room=layout.room)) <= room)
+    cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - MIN_TAIL_MESSAGES))
+    place = bisect_left(
+        cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, pin_budget=layout.pin_budget)) <= max_tokens
+    )
     if place < len(cuts):
-        return layout.plan_from(cuts[place], room=layout.room)
+        return layout.plan_from(cuts[place], pin_budget=layout.pin_budget)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
-    least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
+    least = layout.plan_from(layout.cut_before(len(job.messages) - MIN_TAIL_MESSAGES), fold_announcement=True)
     sizes = [job.staying(plan, job.words.ladder[-1]) for plan in (least, shortest)]
-    if sizes[1] <= max(room, sizes[0]):
+    if sizes[1] <= max(max_tokens, sizes[0]):
         return shortest
     job.notices.append(ANSWER_FOLDED)
     return least
@@ -144,4 +143,4 @@ def _partial(job: CompactionContext) -> Plan:
     layout = job.layout
     head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)
     start = max(cut for cut in layout.cuts if cut <= len(head))
-    return Plan(start, start) if start < layout.earliest else layout.plan_from(start, room=layout.room)
+    return Plan(start, start) if start < layout.earliest else layout.plan_from(start, pin_budget=layout.pin_budget)

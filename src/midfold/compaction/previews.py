@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from midfold.compaction.local.digest import shrink_arguments
 from midfold.compaction.local.outcome import error_line, read_body, verdict
-from midfold.compaction.request import HARDLY_SHORTER, SHORT_TEXT, leaf_characters, longest_whole
+from midfold.compaction.request import MIN_SAVED_CHARACTERS, SHORT_TEXT, leaf_characters, max_whole_characters
 from midfold.compaction.summary import CHARACTERS_PER_TOKEN
 from midfold.compaction.truncate import ends_of, ends_of_result, ends_with, shown_words
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
@@ -17,15 +17,14 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-LONGEST_ENDING = 160
-TARGET_PER_END, LEAST_END = 12, 600
-"""Target tokens per character that always stays at each end of a result, and the maximum of those characters. Results
-up
-to three times as long stay whole.
+MAX_ENDING_CHARACTERS = 160
+TARGET_PER_END, MAX_GUARANTEED_END = 12, 600
+"""Target tokens per character that always stays at each end of a result, and the maximum of those characters.
+Results up to three times as long stay whole.
 """
-TELLING_END = 180
+MIN_USEFUL_END = 180
 """Minimum characters for which the end of the text after the user's words is kept; less would say nothing."""
-ANSWER_OF_TARGET = 0.2
+ANSWER_SHARE_OF_TARGET = 0.2
 """Share of a target size for the answer that the newest user message assents to ("yes, do that")."""
 
 
@@ -64,18 +63,18 @@ def ladder_for(target_tokens: int, asks: int) -> tuple[Ends, ...]:
 
     At least `asks` characters of the user's words stay at every level.
     """
-    answers = int(target_tokens * ANSWER_OF_TARGET * CHARACTERS_PER_TOKEN)
-    least = min(target_tokens // TARGET_PER_END, LEAST_END)
-    told = {"asks": asks, "answers": answers // 2}
-    return (EXACT, *(ends._replace(results=max(ends.results, least), **told) for ends in LADDER[1:]))
+    answers = int(target_tokens * ANSWER_SHARE_OF_TARGET * CHARACTERS_PER_TOKEN)
+    guaranteed = min(target_tokens // TARGET_PER_END, MAX_GUARANTEED_END)
+    minimums = {"asks": asks, "answers": answers // 2}
+    return (EXACT, *(ends._replace(results=max(ends.results, guaranteed), **minimums) for ends in LADDER[1:]))
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
     """Return the beginning and end of a result in whole lines or words, and `ending` if neither contains it."""
     printed = without_reminders(text)
     head, tail = ends_of_result(printed, preview) if len(printed) > 2 * preview else (printed, "")
-    told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
-    return _with_gap(text, handle, head, told, tail)
+    shown = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
+    return _with_gap(text, handle, head, shown, tail)
 
 
 def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
@@ -84,7 +83,7 @@ def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
 
 
 def _is_long(text: str, ends: Ends) -> bool:
-    return len(text) > 2 * ends.texts + HARDLY_SHORTER
+    return len(text) > 2 * ends.texts + MIN_SAVED_CHARACTERS
 
 
 def shorten(message: Message, handle: str, ends: Ends) -> Message:
@@ -112,7 +111,7 @@ def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
     words = read_user_text(text).words if role == "user" and ends.asks else ""
     head, tail = shown_words(words or text, ends.texts, ends.asks if words else 0)
     if words and not ends_with(text, words):
-        tail = ends_of(text, ends.texts)[1] if ends.texts >= TELLING_END else ""
+        tail = ends_of(text, ends.texts)[1] if ends.texts >= MIN_USEFUL_END else ""
     short = _with_gap(text, handle, head, tail)
     return short if len(short) < len(text) else text
 
@@ -123,7 +122,7 @@ def spill_results(message: Message, handle: str, preview: int) -> Message:
 
 
 def _spill(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= longest_whole(preview):
+    if not isinstance(part, ToolResult) or len(part.text) <= max_whole_characters(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
     text = preview_text(part.text, handle, preview, _ending(part))
@@ -134,7 +133,7 @@ def _ending(result: ToolResult) -> str:
     """Return the line that says how a run ended or what went wrong."""
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
-    return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
+    return (verdict(body) or (error_line(body) if has_failed else ""))[:MAX_ENDING_CHARACTERS]
 
 
 def newest_batch(messages: Transcript) -> int:

@@ -58,9 +58,8 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     recovered_from: str = ""
     """Failure of the summary model before the conversation's own model wrote this summary."""
     readiness: Readiness = ""
-    """When the summary was made: "prepared" ahead of time; "waited" while a request waited for it; "local" without a
-    model,
-    because none was ready in time; "late" to replace such a local one. Empty if made when needed.
+    """When the summary was made: "prepared" ahead of time; "waited" while a request waited for it; "local" without
+    a model, because none was ready in time; "late" to replace such a local one. Empty if made when needed.
     """
     updated_previous: bool = False
     unverified: int = 0
@@ -266,21 +265,21 @@ FAILURES: dict[FailureKind, Treatment] = {
 
 KEEPS_HISTORY: frozenset[FailureKind] = frozenset(kind for kind, row in FAILURES.items() if row.then == "keep")
 """Failures after which nothing is ever folded, because they are unrelated to the conversation."""
-LONGEST_WAIT = 20.0
+MAX_WAIT_SECONDS = 20.0
 """Maximum seconds a compaction waits for a provider that named a time; a longer time becomes a cooldown."""
 
 
-def waiting_time(kind: FailureKind, attempt: int, asked: float = 0.0) -> float | None:
+def waiting_time(kind: FailureKind, attempt: int, retry_after: float = 0.0) -> float | None:
     """Return the seconds before the next attempt with the same model; None if there is none. `attempt` starts at 0."""
     row = FAILURES[kind]
-    if attempt >= row.retries or asked > LONGEST_WAIT:
+    if attempt >= row.retries or retry_after > MAX_WAIT_SECONDS:
         return None
-    return asked or min(row.wait * 2**attempt, LONGEST_WAIT)
+    return retry_after or min(row.wait * 2**attempt, MAX_WAIT_SECONDS)
 
 
-def cooldown(kind: FailureKind, asked: float = 0.0) -> float:
+def cooldown(kind: FailureKind, retry_after: float = 0.0) -> float:
     """Return the seconds without automatic calls after the failure."""
-    return max(FAILURES[kind].cooldown, asked)
+    return max(FAILURES[kind].cooldown, retry_after)
 
 
 class Account(NamedTuple):
@@ -293,13 +292,13 @@ class Account(NamedTuple):
     next: str
 
 
-def account(kind: FailureKind, *, kept: bool, asked: float = 0.0, left: float = 0.0) -> Account:
+def account(kind: FailureKind, *, kept: bool, retry_after: float = 0.0, left: float = 0.0) -> Account:
     """Return the report of a failure.
 
     `kept` says that nothing was folded; `left` is the remaining time of an earlier cooldown.
     """
     row = FAILURES[kind]
-    pause = left or cooldown(kind, asked)
+    pause = left or cooldown(kind, retry_after)
     done = (
         "nothing was folded and no message changed"
         if kept

@@ -17,8 +17,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from midfold.compaction.redact_keys import (
-    LONGEST_BARE,
     MARK,
+    MAX_BARE_CHARACTERS,
     WORDS,
     KeySpan,
     assignments,
@@ -36,10 +36,9 @@ from midfold.transcript import jsonio
 
 _WIDE = re.compile("[\uff01-\uff5e\u3000]+")
 _PLAIN_OF = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
-_TELLING = "ｅｓｗＥＳＷ"
-"""Letters of which every name of a credential, and nearly every token, has at least one. A full-width colon would not
-do:
-it is in every other Chinese text.
+_WIDE_LETTERS = "ｅｓｗＥＳＷ"
+"""Letters of which every name of a credential, and nearly every token, has at least one. A full-width colon would
+not do: it is in every other Chinese text.
 """
 _LATIN = ("contraseña", "mot de passe")
 _NEEDLES = {
@@ -56,7 +55,7 @@ _NEEDLES = {
 _BARE = r"""[!#-%*+./0-9:=?@A-Z^_a-z~-]"""
 _VALUE = re.compile(
     r"""(?:\\{0,7}+["'`])?[ \t]{0,4}+(?:=>|:=|[:=](?![:=]))[ \t]{0,4}+(?:\\{0,7}+["'`])?"""
-    rf"({_BARE}{{3,{LONGEST_BARE}}}+)"
+    rf"({_BARE}{{3,{MAX_BARE_CHARACTERS}}}+)"
 )
 _DIGIT = re.compile(r"[0-9]")
 _REST = re.compile(f"{_BARE}*+")
@@ -64,7 +63,7 @@ _REST = re.compile(f"{_BARE}*+")
 
 def narrow_text(text: str) -> str:
     """Replace full-width characters with ASCII ones, keeping positions."""
-    if any(letter in text for letter in _TELLING):
+    if any(letter in text for letter in _WIDE_LETTERS):
         return _WIDE.sub(lambda found: found[0].translate(_PLAIN_OF), text)
     return text.replace("\uff1a", ":").replace("\uff1d", "=")
 
@@ -108,19 +107,19 @@ def _value(text: str, at: int, word: str) -> KeySpan | None:
 
 # Credentials recognised by their own form: tokens with a known prefix, private keys, addresses and headers.
 #
-# 1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`. It begins the run, follows an
+# 1. A provider's token is a run of at least `MIN_RUN` letters, digits, `_` and `-`. It begins the run, follows an
 #    escaped line break or, in a run longer than a UUID, a `-` or `_`. Runs are found without regular expressions.
 # 2. Every pattern is matched at a position found by a literal, fails within a constant number of characters or consumes
 #    what it read, and has no nested quantifier that can backtrack.
 # 3. A token is replaced to the end of its run, so nothing of it is left and a second pass finds nothing new.
 
 
-SHORTEST_RUN = 20
-LONGEST_PLAIN_RUN = 36
+MIN_RUN = 20
+MAX_PLAIN_RUN = 36
 
 _IN_RUN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _RUN_TABLE = bytes(97 if code in _IN_RUN else 32 for code in range(256))
-_RUN = b"a" * SHORTEST_RUN
+_RUN = b"a" * MIN_RUN
 
 _TOKENS = (
     ("api-key", r"sk-(?:proj|svcacct|admin|ant|or|lf|None)-[\w-]{16}|sk-(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"),
@@ -198,7 +197,7 @@ _MARKS = {
 }
 """Text before the run, and the pattern of the whole token."""
 _MARK_ENDS = tuple(_MARKS)
-_LONGEST_MARK = max(map(len, _MARKS))
+_MAX_MARK_CHARACTERS = max(map(len, _MARKS))
 _TELEGRAM = re.compile(r"(?<![0-9])[0-9]{8,10}:AA[\w-]{32,34}(?![\w-])", re.ASCII)
 _SLACK_HOOK = b"hooks.slack.com/services/"
 
@@ -206,12 +205,12 @@ _SLACK_HOOK = b"hooks.slack.com/services/"
 def tokens(text: str, raw: bytes) -> list[KeySpan]:
     """Return tokens with a recognisable prefix chosen by their provider."""
     spans: list[KeySpan] = []
-    if len(raw) < SHORTEST_RUN:
+    if len(raw) < MIN_RUN:
         return spans
     runs = raw.translate(_RUN_TABLE)
     start = runs.find(_RUN)
     while start >= 0:
-        end = runs.find(b" ", start + SHORTEST_RUN)
+        end = runs.find(b" ", start + MIN_RUN)
         if end < 0:
             end = len(runs)
         span = _token_in_run(text, raw, start, end)
@@ -229,7 +228,7 @@ def _token_in_run(text: str, raw: bytes, start: int, end: int) -> KeySpan | None
         found = _AT_START.match(text, begin)
         if found is not None:
             return KeySpan(begin, max(end, found.end()), _kind_at(text, begin))
-    if end - begin > LONGEST_PLAIN_RUN:
+    if end - begin > MAX_PLAIN_RUN:
         found = _INSIDE.search(text, begin, end)
         if found is not None:
             return KeySpan(found.start() + 1, end, _kind_at(text, found.start() + 1))
@@ -243,7 +242,7 @@ def _kind_at(text: str, position: int) -> str:
 
 
 def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> KeySpan | None:
-    if raw.endswith(_MARK_ENDS, max(0, start - _LONGEST_MARK), start):
+    if raw.endswith(_MARK_ENDS, max(0, start - _MAX_MARK_CHARACTERS), start):
         mark = next(mark for mark in _MARK_ENDS if raw.endswith(mark, 0, start))
         before, kind, pattern = _MARKS[mark]
         found = pattern.match(text, start - before) if start >= before else None
@@ -263,7 +262,7 @@ _KEY_BODY = re.compile(
     rf"(?>(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}})(?>(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*)"
     rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\0|\Z)))?"
 )
-_LONGEST_KEY = 65_536
+_MAX_KEY_CHARACTERS = 65_536
 
 
 def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[KeySpan]:
@@ -277,9 +276,9 @@ def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[K
             stop = body.end() if body is not None else begin.end()
             if 0 <= end < stop:
                 end = text.find("-----END ", stop)
-            limit = min(following if following >= 0 else len(text), stop + _LONGEST_KEY)
+            limit = min(following if following >= 0 else len(text), stop + _MAX_KEY_CHARACTERS)
             close = _END.match(text, end) if 0 <= end <= limit else None
-            if stop > begin.end() + SHORTEST_RUN:
+            if stop > begin.end() + MIN_RUN:
                 stop = close.end() if close is not None and end - stop < 200 else stop
                 yield KeySpan(start, stop, "private-key")
         start = following
@@ -297,7 +296,7 @@ def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpa
     """Yield the private lines of a PuTTY key file and their MAC."""
     while at >= 0:
         found = _PUTTY.match(text, at)
-        if found is not None and found.end() - found.start(1) > SHORTEST_RUN:
+        if found is not None and found.end() - found.start(1) > MIN_RUN:
             yield KeySpan(found.start(1) + len(found[1]) - len(found[1].lstrip()), found.end(1), "private-key")
         at = low.find(needle, at + len(needle))
 
@@ -323,7 +322,7 @@ def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
             password = None if info[2] is None else text[info.start(2) : info.end() - 1]
             if password is not None and not _is_example(info[1], password) and MARK not in password:
                 yield KeySpan(info.start(2), info.end() - 1, "password")
-            elif password is None and len(info[1]) >= SHORTEST_RUN and any(map(str.isdigit, info[1])):
+            elif password is None and len(info[1]) >= MIN_RUN and any(map(str.isdigit, info[1])):
                 yield KeySpan(info.start(1), info.end(1), "url-token")
         at = low.find(mark, at + len(mark))
 
@@ -430,9 +429,9 @@ def credentials(text: str) -> list[KeySpan]:
 
 Redactor = Callable[[str], str]
 
-MOST_PASSES = 4
-SHORTEST = 8
-DEEPEST = 200
+MAX_PASSES = 4
+MIN_TEXT_CHARACTERS = 8
+MAX_DEPTH = 200
 SEAM = "\n\0\n"
 """Separator between texts that are searched as one; no credential spans it."""
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
@@ -449,8 +448,8 @@ _PLACEHOLDER = re.compile(
 
 def redact(text: str) -> str:
     """Replace each credential with `[REDACTED:kind]`; return the same object if there is none."""
-    for _ in range(MOST_PASSES):
-        spans = credentials(text) if len(text) >= SHORTEST else ()
+    for _ in range(MAX_PASSES):
+        spans = credentials(text) if len(text) >= MIN_TEXT_CHARACTERS else ()
         if not spans:
             break
         text = _replace_spans(text, spans)
@@ -508,8 +507,7 @@ def redact_value(value: Any) -> Any:
     """Return a JSON value with its strings redacted and values under sensitive keys replaced.
 
     Unchanged parts are the same objects; nothing is changed in place. Values nested more than 200 levels deep and
-    values
-    that contain themselves are replaced.
+    values that contain themselves are replaced.
     """
     return _RedactingWalk().visit(value, 0, None)
 
@@ -559,8 +557,8 @@ class _RedactingWalk:
         known = self._done.get((id(value), kind))
         if known is not None:
             return known
-        if depth >= DEEPEST or id(value) in self._open:
-            return f"{MARK}{'too-deep' if depth >= DEEPEST else 'cycle'}]"
+        if depth >= MAX_DEPTH or id(value) in self._open:
+            return f"{MARK}{'too-deep' if depth >= MAX_DEPTH else 'cycle'}]"
         self._open.add(id(value))
         done = self._mapping(value, depth, kind) if isinstance(value, Mapping) else self._items(value, depth, kind)
         self._open.discard(id(value))

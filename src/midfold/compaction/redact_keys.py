@@ -1,11 +1,9 @@
 """Find credentials by their name: `password=…`, `"api_key": "…"`, `--token …`.
 
 - Names are searched as bytes in the lower-cased text (one byte per character, so positions agree); patterns are
-  only
-  matched at positions found that way.
-- A quoted value is read to its closing quote, a bare value for at most `LONGEST_BARE` characters, so each position
-  costs
-  a constant, or the distance to the next quote.
+  only matched at positions found that way.
+- A quoted value is read to its closing quote, a bare value for at most `MAX_BARE_CHARACTERS` characters, so each
+  position costs a constant, or the distance to the next quote.
 - Code is not a credential: calls, look-ups, attributes, annotations, placeholders and variable names stay.
 - A line break followed by NUL ends a text, so that many texts can be searched as one.
 """
@@ -40,7 +38,9 @@ def ends_a_line(text: str, at: int) -> bool:
 
 
 def is_alone_in_yaml(text: str, start: int, value: str, end: int) -> bool:
-    """Return whether `name: word` is a whole line outside code; `start` is that of the name, `end` that of the word."""
+    """Return whether `name: word` is a whole line outside code; `start` is that of the name, `end` that of the
+    word.
+    """
     if not _IN_YAML.fullmatch(value) or value in _KINDS_IN_YAML or not ends_a_line(text, end):
         return False
     if _LINE_START.search(text, max(0, start - 48), start) is None:
@@ -50,8 +50,8 @@ def is_alone_in_yaml(text: str, start: int, value: str, end: int) -> bool:
     return before[-1:] not in _CODE_BEFORE and (not following or following not in _CODE_AFTER)
 
 
-LONGEST_BARE = 96
-LONGEST_NAME = 64
+MAX_BARE_CHARACTERS = 96
+MAX_NAME_CHARACTERS = 64
 MARK = "[REDACTED:"
 END = r"\Z|(?=\n\0)"
 """End of a text, or of one of several joined texts."""
@@ -109,7 +109,7 @@ def kind_of_name(name: str) -> str | None:
     """
     if name.lower().endswith(FOREIGN):
         return "password"
-    words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-LONGEST_NAME:]).lower()) if word]
+    words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-MAX_NAME_CHARACTERS:]).lower()) if word]
     if not words:
         return None
     last, before, flat = words[-1], words[-2] if len(words) > 1 else "", "".join(words[-3:])
@@ -137,7 +137,7 @@ _ENCODED_SEPARATOR = re.compile(
     re.IGNORECASE,
 )
 _ENCODED = r"(?:[A-Za-z0-9_.~!*+$-]|%(?!(?:25){0,3}(?:0[AD]|2[0267C]|3B|5[BCD]|7[BD]))[0-9A-F]{2})"
-_ENCODED_VALUE = re.compile(rf"(?>{_ENCODED}{{3,{LONGEST_BARE}}})", re.IGNORECASE)
+_ENCODED_VALUE = re.compile(rf"(?>{_ENCODED}{{3,{MAX_BARE_CHARACTERS}}})", re.IGNORECASE)
 _ENCODED_REST = re.compile(rf"(?>{_ENCODED}*)", re.IGNORECASE)
 _QUOTED = {
     '"': re.compile(rf'"([^"\\\s]*+(?>(?:\\[^\s][^"\\\s]*+)*))(?:"|{END})'),
@@ -146,7 +146,7 @@ _QUOTED = {
 }
 _QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|{END})") for quote in "\"'`"}
 _OPENING = re.compile(r"""\\{0,7}+(["'`])""")
-_BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{LONGEST_BARE}}}+""")
+_BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{MAX_BARE_CHARACTERS}}}+""")
 _BARE_REST = re.compile(r"""[^\s"'`,;&|<>(){}\[\]\\]*+""")
 _ELEMENT = re.compile(r">([^<>\s]{4,256}+)</")
 _PLAIN_WORD = re.compile(r"""[A-Za-z_-]{1,16}+(?=[.:]{0,2}+(?:[\s"'`,;&|<>(){}\[\]\\]|\Z))""")
@@ -221,12 +221,12 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     if separator is None:
         if low[end] not in _BEFORE_VALUE:
             return None
-    elif _is_hopeless(text, separator.end()):
+    elif _cannot_be_value(text, separator.end()):
         return None
     is_key = word is _KEY
     if is_key and not low[max(0, at - 14) : at].rstrip(b"_- ").endswith(_KEY_OF_BYTES):
         return None
-    before = low[max(0, at - LONGEST_NAME) : at]
+    before = low[max(0, at - MAX_NAME_CHARACTERS) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES + b" " if is_key else _NAME_BYTES))
     if _is_file_name(low, start, at):
         return None
@@ -253,7 +253,7 @@ def _is_file_name(low: bytes, start: int, at: int) -> bool:
 def _names_a_place(low: bytes, at: int, value: str) -> bool:
     """Return whether the value of a `..._storage_key` names an entry, such as one of a browser's storage."""
     of = low[max(0, at - 14) : at].rstrip(b"_- ")
-    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
+    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:MAX_BARE_CHARACTERS]) is not None
 
 
 def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
@@ -261,7 +261,7 @@ def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> 
     separator = _ENCODED_SEPARATOR.match(text, end)
     if separator is None:
         return None
-    before = low[max(0, at - LONGEST_NAME) : at]
+    before = low[max(0, at - MAX_NAME_CHARACTERS) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES))
     while low[start - 1 : start] == b"%" and start + 2 <= at:
         start += 2
@@ -275,7 +275,7 @@ def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> 
     return KeySpan(value.start(), value.end() if rest is None else rest.end(), kind)
 
 
-def _is_hopeless(text: str, at: int) -> bool:
+def _cannot_be_value(text: str, at: int) -> bool:
     """Return whether the text after a separator cannot be a credential, whatever its name."""
     first = text[at : at + 1]
     if first in _NEVER_FIRST:
@@ -309,7 +309,7 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
     bare = _BARE.match(text, separator.end())
     if bare is None:
         return None
-    value = bare[0].rstrip(".:") if bare.end() - bare.start() < LONGEST_BARE else bare[0]
+    value = bare[0].rstrip(".:") if bare.end() - bare.start() < MAX_BARE_CHARACTERS else bare[0]
     stop = bare.start() + len(value)
     following = text[stop : stop + 1]
     place = _Place(text[start:end], separator[0], text[max(0, start - 1) : start], following)
@@ -365,7 +365,7 @@ class _Place(NamedTuple):
         return self.separator.endswith("=") and not self.separator.startswith((" ", "\t"))
 
     @property
-    def is_shouted(self) -> bool:
+    def is_upper_case(self) -> bool:
         return self.name.isupper()
 
 
@@ -394,20 +394,20 @@ def _names_a_credential(value: str) -> bool:
 
 
 def _in_quotes(value: str, *, strong: bool) -> bool:
-    if len(value) < (3 if strong else 6) or _is_no_credential(value[:LONGEST_BARE]):
+    if len(value) < (3 if strong else 6) or _is_no_credential(value[:MAX_BARE_CHARACTERS]):
         return False
     if strong:
         return True
-    return _is_mixed(value[:LONGEST_BARE])
+    return _is_mixed(value[:MAX_BARE_CHARACTERS])
 
 
-def _is_jumbled(value: str) -> bool:
+def _has_random_case(value: str) -> bool:
     """Return whether a value is at least twenty letters whose case changes more often than in a name."""
     return _LETTERS_ONLY.fullmatch(value) is not None and len(_CAMEL.findall(value)) * 5 > len(value)
 
 
 def _is_mixed(value: str) -> bool:
-    if _is_jumbled(value):
+    if _has_random_case(value):
         return True
     return _DIGIT.search(value) is not None and _DATE_OR_VERSION.fullmatch(value) is None
 
@@ -418,12 +418,12 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
     query = place.before in ("?", "&")
     if value.isdigit():
         return len(value) >= 4 and (
-            query or (strong and place.separator != ":") or (place.is_shouted and place.is_tight)
+            query or (strong and place.separator != ":") or (place.is_upper_case and place.is_tight)
         )
     if _IDENTIFIER.fullmatch(value):
         return _is_word_credential(value, place, strong=strong, query=query)
     if place.is_tight:
-        return len(value) >= 4 and (strong or place.is_shouted or query or (len(value) >= 6 and _is_mixed(value)))
+        return len(value) >= 4 and (strong or place.is_upper_case or query or (len(value) >= 6 and _is_mixed(value)))
     if not strong:
         return len(value) >= 10 and _is_mixed(value)
     own = place.name.lower().rpartition(".")[2]
@@ -434,16 +434,16 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
 
 def is_value(value: str) -> bool:
     """Return whether a value may be a credential, that is no placeholder, code word, variable name or path."""
-    return len(value) >= 3 and not _is_no_credential(value[:LONGEST_BARE])
+    return len(value) >= 3 and not _is_no_credential(value[:MAX_BARE_CHARACTERS])
 
 
 def _is_word_credential(value: str, place: _Place, *, strong: bool, query: bool) -> bool:
-    """Return whether a bare value without digits is a credential: in an environment, query or connection string, not
-    in code.
+    """Return whether a bare value without digits is a credential: in an environment, query or connection string,
+    not in code.
     """
-    if place.is_tight and _is_jumbled(value):
+    if place.is_tight and _has_random_case(value):
         return True
-    if place.is_shouted and (place.is_tight or place.separator.endswith(": ")):
+    if place.is_upper_case and (place.is_tight or place.separator.endswith(": ")):
         return len(value) >= 4 and strong
     if not place.is_tight or len(value) < 4:
         return False

@@ -1,8 +1,7 @@
 """Render structured values for models and people, bounded and fenced.
 
 1. Output is at most `max_chars` long for any value, and costs about as much as it shows: of a list of a million
-   items
-   only the length and the first few items are read.
+   items only the length and the first few items are read.
 2. Text inside a fence cannot end it; text outside a fence is one line.
 3. Output is redacted: a window larger than the shown text first, then it is cut, so that no partial credential is
    left.
@@ -25,11 +24,11 @@ PRIORITY = (
     "pid", "count", "total", "total_count", "title", "type",
 )  # fmt: skip
 MAX_CHARS = 8_000
-DEEPEST = 32
-LONGEST_JSON = 1_000_000
-LONGEST_KEY = 80
+MAX_DEPTH = 32
+MAX_JSON_CHARACTERS = 1_000_000
+MAX_KEY_CHARACTERS = 80
 WINDOW = 8_192
-LONGEST_LANGUAGE = 30
+MAX_LANGUAGE_CHARACTERS = 30
 
 _BACKTICKS = re.compile(r"`+")
 _NOT_LANGUAGE = re.compile(r"[^A-Za-z0-9_+#.-]+")
@@ -47,7 +46,7 @@ def fence(text: str, language: str = "") -> str:
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     ticks = "`" * max(3, longest + 1)
     end = "" if text.endswith("\n") or not text else "\n"
-    return f"{ticks}{_NOT_LANGUAGE.sub('', language)[:LONGEST_LANGUAGE]}\n{text}{end}{ticks}"
+    return f"{ticks}{_NOT_LANGUAGE.sub('', language)[:MAX_LANGUAGE_CHARACTERS]}\n{text}{end}{ticks}"
 
 
 def clip(text: str, limit: int) -> str:
@@ -60,11 +59,11 @@ def clip(text: str, limit: int) -> str:
     else:
         head, tail = redact(text[: limit + WINDOW]), _whole_words(redact(text[-limit - WINDOW :]))
         length = len(text)
-    room = limit - len(f" […{length:,} characters left out…] ")
-    if room < 8:
+    left = limit - len(f" […{length:,} characters left out…] ")
+    if left < 8:
         return head[: max(0, limit)]
-    front = room - room // 3
-    back = min(room // 3, len(tail))
+    front = left - left // 3
+    back = min(left // 3, len(tail))
     return f"{head[:front]} […{length - front - back:,} characters left out…] {tail[len(tail) - back :]}"
 
 
@@ -89,7 +88,7 @@ def inline(text: str, limit: int) -> str:
 
 def block(text: str, limit: int, language: str = "") -> str:
     """Return the text in a fence, at most `limit` characters in total."""
-    whole = fence(clip(text, limit - 10 - LONGEST_LANGUAGE), language)
+    whole = fence(clip(text, limit - 10 - MAX_LANGUAGE_CHARACTERS), language)
     return whole if len(whole) <= limit else fence(clip(text, max(0, limit // 3 - 20)), language)
 
 
@@ -104,7 +103,7 @@ def render_value(
 ) -> str:
     """Render a value as nested bullets, bounded in depth, entries per level, string length and total length."""
     writer = _Bullets(
-        min(depth, DEEPEST), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
+        min(depth, MAX_DEPTH), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
     )
     return fit_lines(writer.lines(value, 0), max_chars)
 
@@ -185,7 +184,7 @@ def _in(key: Any, known: set[str]) -> bool:
 
 
 def _label(key: Any) -> str:
-    return inline(key if isinstance(key, str) else scalar(key, LONGEST_KEY), LONGEST_KEY)
+    return inline(key if isinstance(key, str) else scalar(key, MAX_KEY_CHARACTERS), MAX_KEY_CHARACTERS)
 
 
 def scalar(value: Any, limit: int) -> str:
@@ -205,7 +204,7 @@ def scalar(value: Any, limit: int) -> str:
 
 def parse_json(value: Any) -> Any:
     """Parse a text that is JSON of moderate size; return anything else unchanged."""
-    if not isinstance(value, str) or len(value) > LONGEST_JSON or value.lstrip()[:1] not in ("{", "["):
+    if not isinstance(value, str) or len(value) > MAX_JSON_CHARACTERS or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
         return json.loads(value)
@@ -282,12 +281,12 @@ def _one_line(error: Any) -> str:
 # 2. No value raises, and no text is longer than `max_chars`.
 # 3. Status and error come first and are never cut off.
 
-MOST_FILES = 20
-MOST_MATCHES = 20
-MOST_TASKS = 10
-LONGEST_PATH = 200
-LONGEST_SNIPPET = 160
-LONGEST_SUMMARY = 2_000
+MAX_FILES = 20
+MAX_MATCHES = 20
+MAX_TASKS = 10
+MAX_PATH_CHARACTERS = 200
+MAX_SNIPPET_CHARACTERS = 160
+MAX_SUMMARY_CHARACTERS = 2_000
 
 _BELOW = ("metadata", "extras", "result", "data", "structuredContent", "file", "output", "toolUseResult")
 _MAIN_TEXT = ("content", "output", "text", "stdout", "result", "aggregated_output")
@@ -368,7 +367,7 @@ def _outcome(result: _Result, value: Any, *fields: tuple[str, tuple[str, ...]]) 
     for label, names in fields:
         found = result.get(*names)
         if found is not None and not isinstance(found, Mapping | list | tuple):
-            yield f"- {label}: {scalar(found, LONGEST_PATH)}"
+            yield f"- {label}: {scalar(found, MAX_PATH_CHARACTERS)}"
             stated.update(f"{name} {scalar(found, 40)}" for name in names)
     reason = failure(result.fields) or failure(value)
     if reason is not None and reason not in stated:
@@ -388,7 +387,7 @@ def _path_of(item: Any) -> str:
     return item if isinstance(item, str) else ""
 
 
-def render_file_search(value: Any, *, limit: int = MOST_FILES, max_chars: int = MAX_CHARS) -> str:
+def render_file_search(value: Any, *, limit: int = MAX_FILES, max_chars: int = MAX_CHARS) -> str:
     """Render the number of files found, the first few, and how to narrow the search."""
     result = _open_result(value)
     found = result.get_list("files", "filenames", "paths", "matches", "results")
@@ -401,7 +400,7 @@ def _file_search_lines(result: _Result, value: Any, paths: list[str], count: int
     yield from _outcome(result, value, _STATUS)
     yield f"{count:,} {'file' if count == 1 else 'files'} found"
     for path in paths[:limit]:
-        yield f"- {inline(path, LONGEST_PATH)}"
+        yield f"- {inline(path, MAX_PATH_CHARACTERS)}"
     if count > min(limit, len(paths)):
         yield f"- […and {count - min(limit, len(paths)):,} more; narrow the pattern or the folder to see them]"
     elif result.get("truncated") is True:
@@ -418,7 +417,7 @@ class _Match(NamedTuple):
     snippet: str
 
 
-def render_content_search(value: Any, *, limit: int = MOST_MATCHES, max_chars: int = MAX_CHARS) -> str:
+def render_content_search(value: Any, *, limit: int = MAX_MATCHES, max_chars: int = MAX_CHARS) -> str:
     """Render the number of matches, and the first few with path, line and a short snippet."""
     result = _open_result(value)
     found = result.get_list("matches", "results", "hits", "files", "filenames")
@@ -431,8 +430,8 @@ def _content_search_lines(result: _Result, value: Any, rows: list[Any], count: i
     yield from _outcome(result, value, _STATUS)
     yield f"{count:,} {'match' if count == 1 else 'matches'} found"
     for match in map(_match_of, rows[:limit]):
-        place = inline(match.path, LONGEST_PATH) + (f" line {match.line}" if match.line else "")
-        yield f"- {place}" + (f": {inline(match.snippet, LONGEST_SNIPPET)}" if match.snippet else "")
+        place = inline(match.path, MAX_PATH_CHARACTERS) + (f" line {match.line}" if match.line else "")
+        yield f"- {place}" + (f": {inline(match.snippet, MAX_SNIPPET_CHARACTERS)}" if match.snippet else "")
     if count > min(limit, len(rows)):
         yield f"- […and {count - min(limit, len(rows)):,} more; narrow the pattern or the path to see them]"
 
@@ -443,7 +442,7 @@ def _match_of(row: Any) -> _Match:
         snippet = next((row[key] for key in _SNIPPETS if isinstance(row.get(key), str)), "")
         return _Match(_path_of(row), scalar(line, 20) if line != "" else "", snippet)
     if not isinstance(row, str):
-        return _Match("", "", scalar(row, LONGEST_SNIPPET))
+        return _Match("", "", scalar(row, MAX_SNIPPET_CHARACTERS))
     grep = _GREP.match(row)
     return _Match(grep[1], grep[2], grep[3]) if grep is not None else _Match(row, "", "")
 
@@ -475,14 +474,14 @@ def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars
     blocks = [item for item in blocks if item[1].strip()]
     head = fit_lines(lines, max_chars if not blocks else max(max_chars // 2, max_chars - 2_000))
     pieces = [head] if head else []
-    room = max_chars - len(head)
+    left = max_chars - len(head)
     for index, (label, text, language) in enumerate(blocks):
-        share = room // (len(blocks) - index) - len(label) - 4
+        share = left // (len(blocks) - index) - len(label) - 4
         if share < 80:
             break
         piece = (f"{label}:\n" if label else "") + block(text, share, language)
         pieces.append(piece)
-        room -= len(piece) + 1
+        left -= len(piece) + 1
     return "\n".join(pieces)
 
 
@@ -511,7 +510,7 @@ def render_delegated_task(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     tasks = [item for item in result.get_list("results", "tasks") if isinstance(item, Mapping)]
     if not tasks:
         return _task(result, value, max_chars)
-    shown = tasks[:MOST_TASKS]
+    shown = tasks[:MAX_TASKS]
     lines = [*_outcome(result, value, _STATUS, ("duration", ("total_duration_seconds", "duration_seconds")))]
     head = fit_lines([*lines, f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}"], max_chars // 3)
     share = (max_chars - len(head) - 40) // len(shown) - 16
@@ -532,10 +531,10 @@ def _task(result: _Result, value: Any, max_chars: int) -> str:
     ]
     names = _tool_names(result)
     if names:
-        lines.append(f"- tools: {inline(', '.join(names), LONGEST_PATH)}")
+        lines.append(f"- tools: {inline(', '.join(names), MAX_PATH_CHARACTERS)}")
     summary = result.get_text("summary", "final_response", "answer", "message") or result.text
     if summary.strip():
-        return _with_blocks(lines, [("summary", clip(summary, LONGEST_SUMMARY), "")], max_chars)
+        return _with_blocks(lines, [("summary", clip(summary, MAX_SUMMARY_CHARACTERS), "")], max_chars)
     if lines:
         return fit_lines(lines, max_chars)
     return render_value(value, depth=3, items=10, string=200, max_chars=max(0, max_chars))

@@ -2,8 +2,7 @@
 
 1. JSON is rendered by the family of the tool; without a known family by its fields, if none would be lost.
 2. Of plain text, search hits and file lists get a count and a limit, and command output starts with its exit
-   status.
-   File contents and sub-agent reports are shown unchanged.
+   status. File contents and sub-agent reports are shown unchanged.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from midfold.transcript.message import ToolCall, ToolResult
 _HIT = re.compile(r"[^:\s][^:]{0,400}?:\d{1,9}:")
 _FILE_COUNT = re.compile(r"Found (\d{1,9}) files?\b[^\n]*\n")
 _FILE_LINE = re.compile(r"[^\s:;<>|\"]{1,400}")
-MOST_NOTES = 3
-LEAST_HITS = 0.8
+MAX_NOTES = 3
+MIN_HIT_SHARE = 0.8
 """Minimum share of hits among the lines of a search; with fewer, it printed something else."""
 _ENDS = frozenset({"status", "state", "ok", "success", "error", "message"})
 _FOUND = frozenset({*COUNT_KEYS, "truncated", "query", "pattern"})
@@ -44,9 +43,9 @@ class _Shape(NamedTuple):
     """Fields of a JSON result that one renderer reads."""
 
     render: Callable[..., str]
-    sure: frozenset[str]
+    required: frozenset[str]
     """Fields of which at least one must be present."""
-    usual: frozenset[str]
+    optional: frozenset[str]
     """Fields that may be present; any other field would be lost."""
 
 
@@ -78,8 +77,8 @@ class _Family(NamedTuple):
 
 
 _FAMILIES: dict[Callable[..., Any], _Family] = {
-    shell: _Family(_PROCESS, _PROCESS.sure),
-    process: _Family(_PROCESS, _PROCESS.sure | {"status", "pid"}),
+    shell: _Family(_PROCESS, _PROCESS.required),
+    process: _Family(_PROCESS, _PROCESS.required | {"status", "pid"}),
     search: _Family(_MATCHES, frozenset({"matches", "results", "hits"})),
     listing: _Family(_FILES, frozenset({"files", "filenames", "paths", "matches"})),
     read: _Family(_READ, frozenset({"content", "totalLines", "total_lines", "file"})),
@@ -109,7 +108,7 @@ def render_result(
         if known is not None and value.keys() & known.fields:
             return known.shape.render(value, max_chars=max_chars)
         for shape in _SHAPES:
-            if value.keys() & shape.sure and value.keys() <= shape.sure | shape.usual | _ENDS:
+            if value.keys() & shape.required and value.keys() <= shape.required | shape.optional | _ENDS:
                 return shape.render(value, max_chars=max_chars)
     return render_value(value, items=items, string=string, max_chars=max_chars)
 
@@ -159,9 +158,9 @@ def _render_text(body: Body, family: Any, has_heading: bool, items: int, max_cha
     if family is search:
         hits = [line for line in lines if _HIT.match(line)]
         notes = [line for line in lines if line.startswith("[")]
-        if hits and len(hits) >= LEAST_HITS * (len(lines) - len(notes)):
+        if hits and len(hits) >= MIN_HIT_SHARE * (len(lines) - len(notes)):
             rendered = render_content_search({"matches": hits}, limit=items, max_chars=max_chars)
-            return "\n".join([rendered, *(redact(note) for note in notes[:MOST_NOTES])])[:max_chars]
+            return "\n".join([rendered, *(redact(note) for note in notes[:MAX_NOTES])])[:max_chars]
     if family is listing and lines and all(_FILE_LINE.fullmatch(line) and {"/", "."} & set(line) for line in lines):
         return render_file_search({"files": lines}, limit=items, max_chars=max_chars)
     return ""

@@ -15,10 +15,10 @@ from midfold.compaction.media import MediaReducer
 from midfold.compaction.omissions import Omissions
 from midfold.compaction.receipt import Readiness, Receipt
 from midfold.compaction.summary import (
-    LITTLE_ROOM,
+    TERSE_SUMMARY_TOKENS,
     WHOLE,
     StayingText,
-    TextRoom,
+    TextLimits,
     build_prompt,
     sections_text,
     serialize_turns,
@@ -40,7 +40,7 @@ CUT_OUT, STAYS_AGAIN = "(from here on it is cut out:)", "(and this stays again:)
 SHORTENED_CALL = "(Of long arguments only about {shown:,} characters each stay:)"
 SHORT_TEXT = 360
 """Maximum characters of a user message or an answer that always stays whole."""
-HARDLY_SHORTER, LEAST_GAP = 120, 200
+MIN_SAVED_CHARACTERS, MIN_GAP_CHARACTERS = 120, 200
 """Minimum characters that truncating a text, and a result, must save."""
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
@@ -103,9 +103,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     token_basis: Basis = "reported"
     state: CompactionState = CompactionState()
     lineage: str = ""
-    """Conversation id if the caller knows it: a state of the same lineage is used even if no handoff in the messages
-    proves
-    it.
+    """Conversation id if the caller knows it: a state of the same lineage is used even if no handoff in the
+    messages proves it.
     """
     options: Options = Options()
     focus: str | None = None
@@ -115,9 +114,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     ahead: bool = False
     """Whether this compaction is prepared in advance; then protected messages are never folded, even if forced."""
     trigger_tokens: int = 0
-    """Size at which compactions start if the budget's threshold is lower to leave free space. Results that the model
-    has not
-    seen yet are truncated only if the view would not be below this.
+    """Size at which compactions start if the budget's threshold is lower to leave free space. Results that the
+    model has not seen yet are truncated only if the view would not be below this.
     """
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
@@ -127,8 +125,7 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Callable from messages, an instruction and a wire name to the provider's cached request with the instruction."""
     cached_price: float = 0.0
     """Price of a cached token as a share of a new one. The cache is not used if a summary without it is cheaper; 0
-    always uses
-    it.
+    always uses it.
     """
     media_reducer: MediaReducer | None = None
     """Callable that makes old pictures smaller or describes them; without one each becomes a placeholder."""
@@ -196,7 +193,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         return max(budget - self._added_tokens, budget // 2) if self.dense else budget
 
     @property
-    def room_tokens(self) -> int:
+    def max_answer_tokens(self) -> int:
         """Maximum tokens of a model's answer including what is added to it."""
         return self.budget_tokens if self.dense else self.budget_tokens + self._added_tokens
 
@@ -207,18 +204,18 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def shows_text(self, text: str, at: int) -> bool:
         """Return whether all of a text is visible in the kept message at index `at`."""
-        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + HARDLY_SHORTER)
+        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + MIN_SAVED_CHARACTERS)
 
     def _ends_of(self, at: int) -> int:
         return max(self.shown_texts, self.shown_answer if at == self.taken_up else 0)
 
     def shows_call(self, arguments: str) -> bool:
         """Return whether all of a call's arguments are visible."""
-        return not self.shown_texts or len(arguments) <= 2 * self.shown_texts + HARDLY_SHORTER
+        return not self.shown_texts or len(arguments) <= 2 * self.shown_texts + MIN_SAVED_CHARACTERS
 
     def shows_result(self, text: str) -> bool:
         """Return whether all of a result is visible."""
-        return not self.shown_results or len(text) <= longest_whole(self.shown_results)
+        return not self.shown_results or len(text) <= max_whole_characters(self.shown_results)
 
     def visible_result(self, text: str) -> tuple[str, str]:
         """Return the beginning and the end of a long kept result that are visible."""
@@ -246,12 +243,12 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the prompt for a model: the template, the previous summary, the kept text and the raw turns,
         redacted.
         """
-        most = self.prompt_characters
+        limit = self.prompt_characters
         previous = without_trail(self.previous)
-        needed = len(serialize_turns(self.messages, self.redact, most)) if self.shown_results else most
-        reference = staying_text(self, max(most - needed - len(previous), most // 4))
-        left = most - sum(map(len, reference)) - len(previous)
-        turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
+        needed = len(serialize_turns(self.messages, self.redact, limit)) if self.shown_results else limit
+        reference = staying_text(self, max(limit - needed - len(previous), limit // 4))
+        left = limit - sum(map(len, reference)) - len(previous)
+        turns = serialize_turns(self.messages, self.redact, max(left, limit // 2))
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(
             turns,
@@ -266,13 +263,13 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 def trail_share(budget_tokens: int, *, is_dense: bool) -> float:
     """Return the share of a summary for the trail; none of a small one, where the model knows best what matters."""
     if is_dense:
-        return 0.0 if budget_tokens < LITTLE_ROOM else DENSE_TRAIL_SHARE
+        return 0.0 if budget_tokens < TERSE_SUMMARY_TOKENS else DENSE_TRAIL_SHARE
     return TRAIL_SHARE
 
 
-def longest_whole(preview: int) -> int:
+def max_whole_characters(preview: int) -> int:
     """Return the maximum length of a result that is not worth spilling with this preview."""
-    return max(3 * preview, 2 * preview + LEAST_GAP)
+    return max(3 * preview, 2 * preview + MIN_GAP_CHARACTERS)
 
 
 def leaf_characters(ends: int) -> int:
@@ -280,43 +277,50 @@ def leaf_characters(ends: int) -> int:
     return max(2 * ends, 60)
 
 
-def staying_text(ask: SummaryRequest, characters: int) -> StayingText:
+def staying_text(request: SummaryRequest, characters: int) -> StayingText:
     """Return the redacted text that stays before and after the fold, in about so many characters."""
-    words = ask.words.text if len(ask.words.text) <= characters // 2 else ""
-    before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
+    words = request.words.text if len(request.words.text) <= characters // 2 else ""
+    before, after = (
+        _staying(request, request.before, 0),
+        _staying(request, request.after, len(request.before) + len(request.messages)),
+    )
     if len(before) + len(after) > characters:
-        before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)
-        after = serialize_turns(_without_prompt(ask.after), ask.redact, characters * 3 // 4)
-    return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(ask.trail_lines))
+        before = serialize_turns(_without_prompt(request.before), request.redact, characters // 4)
+        after = serialize_turns(_without_prompt(request.after), request.redact, characters * 3 // 4)
+    return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(request.trail_lines))
 
 
-def _staying(ask: SummaryRequest, messages: Transcript, first: int) -> str:
+def _staying(request: SummaryRequest, messages: Transcript, first: int) -> str:
     placed = [(at, message) for at, message in enumerate(messages, first) if message.role != "system"]
-    texts = ((message, _marked_text(ask, message, at)) for at, message in placed)
-    return "\n\n".join(f"{_shortened_call(ask, message)}{text}" for message, text in texts if text)
+    texts = ((message, _marked_text(request, message, at)) for at, message in placed)
+    return "\n\n".join(f"{_shortened_call(request, message)}{text}" for message, text in texts if text)
 
 
-def _shortened_call(ask: SummaryRequest, message: Message) -> str:
+def _shortened_call(request: SummaryRequest, message: Message) -> str:
     """Return the note on a message with calls whose arguments are truncated."""
     calls = (part.arguments for part in message.parts if isinstance(part, ToolCall))
     return (
-        "" if all(map(ask.shows_call, calls)) else f"{SHORTENED_CALL.format(shown=leaf_characters(ask.shown_texts))}\n"
+        ""
+        if all(map(request.shows_call, calls))
+        else f"{SHORTENED_CALL.format(shown=leaf_characters(request.shown_texts))}\n"
     )
 
 
-def _marked_text(ask: SummaryRequest, message: Message, at: int) -> str:
+def _marked_text(request: SummaryRequest, message: Message, at: int) -> str:
     """Return a kept message, redacted, with marks around the parts that will be cut."""
-    marked = message.with_parts(tuple(_marked_part(ask, part, message.role, at) for part in message.parts))
-    return turn_text(marked, TextRoom(WHOLE, WHOLE), ask.redact)
+    marked = message.with_parts(tuple(_marked_part(request, part, message.role, at) for part in message.parts))
+    return turn_text(marked, TextLimits(WHOLE, WHOLE), request.redact)
 
 
-def _marked_part(ask: SummaryRequest, part: Part, role: Role, at: int) -> Part:
-    if isinstance(part, ToolResult) and not ask.shows_result(part.text):
-        text = ask.redact(part.text)
-        return ToolResult(part.call_id, (Text(_with_marks(text, *ask.visible_result(text))),), part.is_error, part.name)
-    if isinstance(part, Text) and not ask.shows_text(part.text, at):
-        text = ask.redact(part.text)
-        return Text(_with_marks(text, *ask.visible_text(text, role, at)))
+def _marked_part(request: SummaryRequest, part: Part, role: Role, at: int) -> Part:
+    if isinstance(part, ToolResult) and not request.shows_result(part.text):
+        text = request.redact(part.text)
+        return ToolResult(
+            part.call_id, (Text(_with_marks(text, *request.visible_result(text))),), part.is_error, part.name
+        )
+    if isinstance(part, Text) and not request.shows_text(part.text, at):
+        text = request.redact(part.text)
+        return Text(_with_marks(text, *request.visible_text(text, role, at)))
     return part
 
 
@@ -382,11 +386,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_recovery(self, messages: Transcript) -> Outcome:
         """Return the outcome, its receipt saying whether all these originals are still accessible."""
-        there = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
-        known = set(map(id, there))
-        left = [message for message in messages if id(message) not in known] if self.changed else []
+        present = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
+        present_ids = set(map(id, present))
+        left = [message for message in messages if id(message) not in present_ids] if self.changed else []
         if left:
-            digests = {message.digest for message in there}
+            digests = {message.digest for message in present}
             left = [message for message in left if message.digest not in digests]
         return msgspec.structs.replace(self, receipt=self.receipt.with_originals(kept=not left))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-SHORTEST_ENDS = 60
+MIN_END_CHARACTERS = 60
 """Minimum characters of an end that is cut within a line; shorter ones are only whole lines."""
-LONGEST_FRAME = 60
-LISTED = 600
+MAX_FRAME_CHARACTERS = 60
+MIN_LISTING_END = 600
 """Minimum characters of the ends of a listing with line numbers; below it only the first line is kept."""
 _OPENING = re.compile(r"\s{0,4}(?:<(\w{1,20})>(?:[^<>\n]{0,20}</\1>)?\n){1,4}")
 _CLOSING = re.compile(r"(?:\n</\w{1,20}>){1,2}\s{0,4}\Z")
@@ -22,18 +22,18 @@ def ends_of(text: str, length: int) -> tuple[str, str]:
 
     Short ends consist of the beginning only, in whole lines.
     """
-    if length < SHORTEST_ENDS:
+    if length < MIN_END_CHARACTERS:
         return text[:length].rpartition("\n")[0], ""
     return _whole(text[:length]), _whole(text[-length:][::-1])[::-1]
 
 
 def ends_of_result(text: str, length: int) -> tuple[str, str]:
     """Return the beginning and end of tool output; always the last line if short, which often says how it ended."""
-    opening, closing = _OPENING.match(text), _CLOSING.search(text, max(len(text) - LONGEST_FRAME, 0))
+    opening, closing = _OPENING.match(text), _CLOSING.search(text, max(len(text) - MAX_FRAME_CHARACTERS, 0))
     before, behind = opening[0] if opening else "", closing[0] if closing else ""
     inside = text[len(before) : len(text) - len(behind)]
     last = inside.rstrip().rpartition("\n")[2]
-    if length < LISTED and _NUMBERED.match(last):
+    if length < MIN_LISTING_END and _NUMBERED.match(last):
         first = inside.partition("\n")[0]
         return f"{before}{first if len(first) <= 2 * length else _whole(first[:length])}".rstrip(), behind
     head, tail = ends_of(inside, length)
@@ -49,11 +49,10 @@ def shown_words(text: str, ends: int, opening: int = 0) -> tuple[str, str]:
     """Return the beginning and end kept of a long text that a person or model wrote.
 
     The beginning has up to `opening` characters if that is more than `ends`; if the ends are too short to be
-    useful, only
-    the first sentences are kept.
+    useful, only the first sentences are kept.
     """
-    has_end = ends >= SHORTEST_ENDS
-    opening = max(opening, 0 if has_end else 2 * SHORTEST_ENDS)
+    has_end = ends >= MIN_END_CHARACTERS
+    opening = max(opening, 0 if has_end else 2 * MIN_END_CHARACTERS)
     if len(text) <= opening + ends:
         return text, ""
     head, tail = ends_of(text, ends)
@@ -78,18 +77,18 @@ def _whole(cut: str) -> str:
 
 
 Redact = Callable[[str], str]
-SMALLEST_WITH_TROUBLE = 240
-TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
+MIN_CHARACTERS_FOR_ERROR = 240
+ERROR_WORDS = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
 """Error words, searched literally because tool results are long."""
-LONGEST_WORD = max(map(len, TROUBLE))
-SMALLEST_MARGIN, MARGIN = 160, 256
+MAX_ERROR_WORD = max(map(len, ERROR_WORDS))
+MIN_MARGIN, MARGIN = 160, 256
 """Characters redacted beyond what is shown, because part of a credential is not recognised."""
 
 
-def clip(text: str, room: int, redact: Redact) -> str:
+def clip(text: str, limit: int, redact: Redact) -> str:
     """Return the beginning (three quarters) and the end of a text, redacted."""
-    head, tail = room * 3 // 4, room // 4
-    margin = min(max(room, SMALLEST_MARGIN), MARGIN)
+    head, tail = limit * 3 // 4, limit // 4
+    margin = min(max(limit, MIN_MARGIN), MARGIN)
     if len(text) <= head + tail + 2 * margin:
         text = redact(text)
         if len(text) <= head + tail:
@@ -100,16 +99,16 @@ def clip(text: str, room: int, redact: Redact) -> str:
     return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
 
 
-def clip_result(text: str, room: int, redact: Redact) -> str:
+def clip_result(text: str, limit: int, redact: Redact) -> str:
     """Return the beginning and end of a result, and the first error between them."""
-    if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
-        return clip(text, room, redact)
-    head, tail = room * 3 // 8, room // 4
-    place = trouble(text, head, len(text) - tail)
+    if len(text) <= limit + 2 * MARGIN or limit < MIN_CHARACTERS_FOR_ERROR:
+        return clip(text, limit, redact)
+    head, tail = limit * 3 // 8, limit // 4
+    place = find_error(text, head, len(text) - tail)
     if place < 0:
-        return clip(text, room, redact)
-    start = max(text.rfind("\n", head, place) + 1, place - room // 8, head, MARGIN)
-    end = min(start + room * 3 // 8, len(text) - tail)
+        return clip(text, limit, redact)
+    start = max(text.rfind("\n", head, place) + 1, place - limit // 8, head, MARGIN)
+    end = min(start + limit * 3 // 8, len(text) - tail)
     middle = redact(text[start - MARGIN : end + MARGIN])[MARGIN:-MARGIN]
     first, last = redact(text[: head + MARGIN])[:head], redact(text[-tail - MARGIN :])[-tail:]
     return (
@@ -118,14 +117,14 @@ def clip_result(text: str, room: int, redact: Redact) -> str:
     )
 
 
-def trouble(text: str, start: int, end: int) -> int:
+def find_error(text: str, start: int, end: int) -> int:
     """Return the position of the first error word between two positions; -1 if there is none."""
     first = -1
-    for word in TROUBLE:
+    for word in ERROR_WORDS:
         place = text.find(word, start, end)
         if place >= 0:
             first = place if first < 0 else min(first, place)
-            end = min(end, first + LONGEST_WORD)
+            end = min(end, first + MAX_ERROR_WORD)
     return first
 
 

@@ -2,19 +2,16 @@
 
 A handoff opens with this record: open tasks, standing rules, prohibitions, corrections and decisions, as the user
 wrote them. It is built from the messages and from the record of the previous handoff, never from a summary, so it
-does
-not depend on who writes the summary.
+does not depend on who writes the summary.
 
 Theory of operation:
 
 1. `words_of` extracts what the user typed from a message; client wrappers and tool output are not the user's words.
 2. `parse_record` reads the record back from a handoff known to be genuine. Only its very beginning is read, and
-   each
-   entry states its number of lines, so no quoted text can end the record or add an entry.
+   each entry states its number of lines, so no quoted text can end the record or add an entry.
 3. `UserRecord.build` keeps everything while the budget lasts. Otherwise it keeps, in this order: rules, the newest
    request and plans in full, the outline of plans that do not fit, decisions and corrections, then other messages,
-   the
-   short and new ones first. Omissions from the first four are reported.
+   the short and new ones first. Omissions from the first four are reported.
 """
 
 from __future__ import annotations

@@ -82,40 +82,40 @@ class WordsOfUser:
         return found
 
     @cached_property
-    def _newest_ask(self) -> int:
+    def _newest_message(self) -> int:
         """Index of the newest message with words of the user that are not a reply; -1 if there is none."""
         asked = (index for index, (words, _) in self._speech.items() if any(not said.is_reply for said in words))
         return max(asked, default=-1)
 
     @cached_property
-    def _ask_text(self) -> str:
-        return self._speech[self._newest_ask][0][-1].text if self._newest_ask >= 0 else ""
+    def _newest_text(self) -> str:
+        return self._speech[self._newest_message][0][-1].text if self._newest_message >= 0 else ""
 
     @property
     def _max_tokens(self) -> int:
         return int(self.view_tokens * MAX_WORDS_SHARE)
 
     @cached_property
-    def ask_tokens(self) -> int:
+    def newest_tokens(self) -> int:
         """Tokens that the newest request may take as a message of its own: all of it up to half of a view."""
-        size = estimate_text(self._ask_text)
+        size = estimate_text(self._newest_text)
         return size if size <= self._max_tokens else self._max_tokens // 2
 
     @cached_property
-    def shown_of_ask(self) -> int:
+    def shown_of_newest(self) -> int:
         """Characters of the newest request that stay in its message, however small the view is."""
-        is_whole = estimate_text(self._ask_text) <= self._max_tokens
-        return len(self._ask_text) if is_whole else int(self.ask_tokens * CHARACTERS_PER_TOKEN)
+        is_whole = estimate_text(self._newest_text) <= self._max_tokens
+        return len(self._newest_text) if is_whole else int(self.newest_tokens * CHARACTERS_PER_TOKEN)
 
     @cached_property
     def ladder(self) -> tuple[Ends, ...]:
         """Levels of truncation for a target size, from none to the strongest."""
-        return ladder_for(self.job.limit, self.shown_of_ask)
+        return ladder_for(self.job.limit, self.shown_of_newest)
 
     @property
     def staying_tokens(self) -> int:
         """Tokens of a target size for verbatim messages: their share plus the newest request."""
-        return int(self.job.limit * STAYING_OF_TARGET + self.ask_tokens * self.job.scale)
+        return int(self.job.limit * STAYING_OF_TARGET + self.newest_tokens * self.job.scale)
 
     def tokens(self, plan: Plan) -> int:
         """Return the tokens of the user's words in the handoff of a plan."""
@@ -153,12 +153,12 @@ class WordsOfUser:
                 if report:
                     record.finish(report)
         shown = 0
-        if self._newest_ask >= 0 and self._newest_ask not in fold:
-            shown = self.ask_tokens
-            if terse and len(self._ask_text) > self.shown_of_ask:
-                head = shown_words(self._ask_text, 0, self.shown_of_ask)[0]
-                handle = handle_of(self.job.messages[self._newest_ask])
+        if self._newest_message >= 0 and self._newest_message not in fold:
+            shown = self.newest_tokens
+            if terse and len(self._newest_text) > self.shown_of_newest:
+                head = shown_words(self._newest_text, 0, self.shown_of_newest)[0]
+                handle = handle_of(self.job.messages[self._newest_message])
                 fence = "```\n" if head.count("```") % 2 else ""
-                record.add(Words(fence + self._ask_text[len(head) :].strip(), handle, is_whole=False))
-        most = max(self._max_tokens - shown, self._max_tokens // 2)
-        return record.build(most, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)
+                record.add(Words(fence + self._newest_text[len(head) :].strip(), handle, is_whole=False))
+        maximum = max(self._max_tokens - shown, self._max_tokens // 2)
+        return record.build(maximum, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)
