@@ -49,7 +49,7 @@ MAX_UNSEEN_WINDOW_SHARE = 0.85
 
 
 class Spill:
-    """A view being shrunk. A message spilled with a long preview may be spilled again with a short one."""
+    """View being shrunk. A message spilled with a long preview may be spilled again with a short one."""
 
     def __init__(self, job: CompactionContext, messages: Transcript, view: Transcript) -> None:
         self.job = job

@@ -48,9 +48,9 @@ class Pressure(IntEnum):
 
     NONE = 0
     SOFT = 1
-    """A compaction is near: a host may prepare it or wait for a good moment."""
+    """Compaction is near: a host may prepare it or wait for a good moment."""
     HARD = 2
-    """The conversation must be compacted before the next request."""
+    """Compaction is required before the next request."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

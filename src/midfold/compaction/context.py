@@ -313,7 +313,7 @@ class CompactionContext:
 
     @property
     def _head_is_small(self) -> bool:
-        """Whether the first exchange fits into its share of the requested target size."""
+        """Return whether the first exchange fits into its share of the requested target size."""
         fixed = self.standing.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]

@@ -99,7 +99,7 @@ class Source:
         self._text = b"\n".join([_bytes(text).lower() for text in plain])
         self._searches = max(MAX_SEARCHED_BYTES // max(len(self._text), 1), MIN_SEARCHES)
         self._known: dict[bytes, bool] = {}
-        """Whether each searched piece occurs."""
+        """Search results by piece."""
         self._places: dict[bytes, list[int] | None] = {}
         """Positions of the stems of numbered pieces of which one was not found; None until another is searched."""
         self._last = 0

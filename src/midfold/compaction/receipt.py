@@ -150,7 +150,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[Digest, ...] = ()
     repairs: tuple[Repair, ...] = ()
     recoverable: bool = True
-    """Whether every removed original can be restored, from a store or from the archive in the result."""
+    """True if every removed original can be restored, from a store or from the archive in the result."""
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"

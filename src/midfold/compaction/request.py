@@ -96,7 +96,7 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     late_tools: tuple[Tool, ...] = ()
     """Tools that the compaction adds: not part of the prompt so far, but of the view."""
     has_unfold_tool: bool = False
-    """Whether the model has an unfold tool that is not in `tools`."""
+    """True if the model has an unfold tool that is not in `tools`."""
     usage: Usage | None = None
     prompt_tokens: int | None = None
     """Size of the request if the host knows it; `token_basis` is the origin of that number."""
@@ -110,9 +110,9 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     focus: str | None = None
     force: bool = False
     overflowed: bool = False
-    """Whether the provider refused the request as too large; a cooldown after a failure still applies."""
+    """True if the provider refused the request as too large; a cooldown after a failure still applies."""
     ahead: bool = False
-    """Whether this compaction is prepared in advance; then protected messages are never folded, even if forced."""
+    """True if this compaction is prepared in advance; then protected messages are never folded, even if forced."""
     trigger_tokens: int = 0
     """Size at which compactions start if the budget's threshold is lower to leave free space. Results that the
     model has not seen yet are truncated only if the view would not be below this.
@@ -134,7 +134,7 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the caller requested this compaction regardless of the prompt size."""
+        """Return whether the caller requested this compaction regardless of the prompt size."""
         return self.force or self.target_tokens is not None or self.keep_last_exchanges is not None
 
 
@@ -176,7 +176,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     words: RecordText = NO_RECORD
     """User's own words, quoted in the handoff before the summary; a summary need not repeat them."""
     dense: bool = False
-    """Whether the summary must fit a requested target size: more verbatim lines, less prose about them."""
+    """True if the summary must fit a requested target size: more verbatim lines, less prose about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
     """Lines of the trail added verbatim to the sections of a summary."""
     handle_tokens: int = 0
@@ -361,7 +361,7 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[int, int, float] | None = None
     """Names kept, names behind the handle and the estimated share of needed facts, if the summarizer knows them."""
     strict: bool = False
-    """Whether to apply the checks for answers of models; without it any non-empty text is accepted."""
+    """True to apply the checks for answers of models; without it any non-empty text is accepted."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

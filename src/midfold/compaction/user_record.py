@@ -159,7 +159,7 @@ class Words(msgspec.Struct, frozen=True):
     is_finished: bool = False
     is_whole: bool = True
     is_reply: bool = False
-    """Whether the user only answered a question of the assistant."""
+    """True if the user only answered a question of the assistant."""
 
 
 class RecordText(NamedTuple):
