@@ -111,7 +111,7 @@ def framed_handles(texts: Iterable[str]) -> set[str]:
     return {handle for text in texts for handle in _FRAMED.findall(text)}
 
 
-def with_own_handles(text: str, is_own: Callable[[str], bool]) -> str:
+def rewrite_foreign_handles(text: str, is_own: Callable[[str], bool]) -> str:
     """Return the text with every handle for which `is_own` is false rewritten to the prefix `mf:`."""
     foreign = {handle for handle in handles_in(text) if not is_own(handle)}
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from midfold.compaction.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
-from midfold.compaction.boundary import Plan, answer_taken_up
+from midfold.compaction.archive import PREFIX, Archive, fold_id, handle_of, rewrite_foreign_handles
+from midfold.compaction.boundary import Plan, assented_answer
 from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import (
     leave,
@@ -59,7 +59,7 @@ class Spill:
         self.digests: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
         self.newest = newest_batch(messages)
-        self.answer = answer_taken_up(job.messages, job.ours)
+        self.answer = assented_answer(job.messages, job.generated)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -361,7 +361,7 @@ def _check_of(job: CompactionContext, request: SummaryRequest, answer: SummaryAn
 
 def _own(job: CompactionContext, request: SummaryRequest, body: str) -> str:
     """Return the summary without made-up handles and lone surrogates."""
-    return with_own_handles(whole(body), lambda handle: handle == PREFIX + request.fold or job.is_handle(handle))
+    return rewrite_foreign_handles(whole(body), lambda handle: handle == PREFIX + request.fold or job.is_handle(handle))
 
 
 def _with_handles(job: CompactionContext, plan: Plan, request: SummaryRequest, body: str) -> str:
@@ -369,7 +369,7 @@ def _with_handles(job: CompactionContext, plan: Plan, request: SummaryRequest, b
 
     A handle is valid if the keeper knows it; without a keeper, if this fold archives its message.
     """
-    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
+    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.generated)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
     earlier = job.words.previous_summary
 
@@ -457,9 +457,9 @@ def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, reque
     used.
     """
     kept = {group.start: view[group.start : group.stop] for group in plan.pinned}
-    kept |= {place: (job.standing.stays[place],) for place in plan.partial}
+    kept |= {place: (job.instructions.stays[place],) for place in plan.partial}
     places = sorted(kept)
-    first = 1 + max((number for number, at in enumerate(places, 1) if at in job.standing.stays), default=0)
+    first = 1 + max((number for number, at in enumerate(places, 1) if at in job.instructions.stays), default=0)
     segments = [view[: plan.head_end], *(kept[place] for place in places), view[plan.tail_start :]]
     unfolds = can_unfold(job.request)
 
@@ -478,8 +478,8 @@ def _join(job: CompactionContext, view: Transcript, plan: Plan, body: str, reque
 
 
 def _is_handoff(message: Message) -> bool:
-    ours = recognise(message)
-    return ours is not None and ours.kind == "fold"
+    generated = recognise(message)
+    return generated is not None and generated.kind == "fold"
 
 
 def _append(out: list[Message], segment: Transcript, request: SummaryRequest) -> None:
@@ -497,15 +497,15 @@ def _seamless(messages: Transcript, request: SummaryRequest) -> Transcript:
     """Insert or remove fillers so that no generated message has a neighbour of the same role, even after repairs."""
     out: list[Message] = []
     for message in messages:
-        ours = recognise(message)
+        generated = recognise(message)
         last = recognise(out[-1]) if out else None
         same = bool(out) and out[-1].role == message.role and message.role in ("user", "assistant")
-        if same and ours is not None and ours.kind != "fold":
+        if same and generated is not None and generated.kind != "fold":
             continue
         if same and last is not None and last.kind != "fold":
             out.pop()
             same = bool(out) and out[-1].role == message.role
-        if same and (ours is not None or last is not None):
+        if same and (generated is not None or last is not None):
             out.append(filler(request.fold, "assistant" if message.role == "user" else "user", terse=request.dense))
         out.append(message)
     return tuple(out)

@@ -11,7 +11,7 @@
   reply) before the handoff. An answer that announces tool calls is folded if an explicit target size is otherwise
   out of reach.
 - System messages in the middle stay while the budget allows, because they are still in force.
-- Client instructions (`standing`) are never folded. They precede the handoff and do not count towards the head. If
+- Client instructions (`instructions`) are never folded. They precede the handoff and do not count towards the head. If
   a message holds other text too, only its instructions stay.
 - Generated messages are neither human turns nor answers.
 """
@@ -142,16 +142,16 @@ class Layout:
         max_picture_tokens: int | None = None,
         earliest: int = 0,
         cuts: Sequence[int] | None = None,
-        ours: Container[int] | None = None,
-        standing: ClientInstructions = NONE,
+        generated: Container[int] | None = None,
+        instructions: ClientInstructions = NONE,
     ) -> None:
-        self.messages, self.sizes, self.protection, self.standing = messages, sizes, protection, standing
+        self.messages, self.sizes, self.protection, self.instructions = messages, sizes, protection, instructions
         self.tail_tokens, self.earliest = tail_tokens, earliest
         self.cuts = legal_cuts(messages) if cuts is None else cuts
-        self.ours = generated_messages(messages) if ours is None else ours
+        self.generated = generated_messages(messages) if generated is None else generated
         self.pin_budget = int(tail_tokens * protection.soft_ceiling_ratio) // 4
         kept = msgspec.structs.replace(protection, protect_system_prompt=True)
-        end = head_length(messages, self.cuts, kept, compactions, standing.whole)
+        end = head_length(messages, self.cuts, kept, compactions, instructions.whole)
         system = first_turn(messages)
         folds_system = system > 0 and not protection.protect_system_prompt
         self.head_end = 0 if folds_system else end
@@ -163,7 +163,7 @@ class Layout:
         self._system_messages = [
             index
             for index in range(self.first, len(messages))
-            if messages[index].role == "system" and standing.rest.get(index, messages[index]) is not None
+            if messages[index].role == "system" and instructions.rest.get(index, messages[index]) is not None
         ]
 
     def plan(self, floor: int | None = None) -> Plan:
@@ -216,8 +216,8 @@ class Layout:
             else:
                 pinned.append(group)
         known = {index for group in pinned for index in group}
-        places = [place for place in self.standing.stays if self.head_end <= place < start and place not in known]
-        alone = [range(place, place + 1) for place in places if place in self.standing.whole]
+        places = [place for place in self.instructions.stays if self.head_end <= place < start and place not in known]
+        alone = [range(place, place + 1) for place in places if place in self.instructions.whole]
         alone = [group for group in alone if self._group(group.start, start, 0) == group]
         partial = tuple(place for place in places if range(place, place + 1) not in alone)
         return Plan(self.head_end, start, _merge([*pinned, *alone], start), partial)
@@ -230,19 +230,19 @@ class Layout:
             return group
         reply = range(group.stop, self.cuts[place + 2])
         is_short = len(reply) <= MAX_REPLY_MESSAGES and sum(self.sizes[reply.start : reply.stop]) <= pin_budget
-        return range(group.start, reply.stop) if is_short and group.stop not in self.ours else group
+        return range(group.start, reply.stop) if is_short and group.stop not in self.generated else group
 
     def _anchors(self, max_picture_tokens: int | None) -> tuple[set[int], set[int]]:
         """Return the indices of the human turns that stay and of the answer that stays."""
         messages, protection = self.messages, self.protection
         user_turns: set[int] = set()
-        if protection.anchor_latest_user and (turn := latest_human(messages, self.ours)) is not None:
+        if protection.anchor_latest_user and (turn := latest_human(messages, self.generated)) is not None:
             user_turns.add(turn)
         picture = newest_picture(messages)
         fits = picture is not None and (max_picture_tokens is None or self.sizes[picture] <= max_picture_tokens)
-        if picture is not None and fits and picture not in self.ours and is_human(messages[picture]):
+        if picture is not None and fits and picture not in self.generated and is_human(messages[picture]):
             user_turns.add(picture)
-        answer = latest_visible_answer(messages, self.ours) if protection.anchor_latest_visible_assistant else None
+        answer = latest_visible_answer(messages, self.generated) if protection.anchor_latest_visible_assistant else None
         return user_turns, set() if answer is None else {answer}
 
     def _instructions(self, start: int, pin_budget: int) -> set[int]:
@@ -278,36 +278,36 @@ def _merge(groups: list[range], start: int) -> tuple[range, ...]:
     return tuple(merged)
 
 
-def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
+def latest_human(messages: Transcript, generated: Container[int] | None = None) -> int | None:
     """Return the index of the newest message written by a person."""
-    ours = generated_messages(messages) if ours is None else ours
+    generated = generated_messages(messages) if generated is None else generated
     for index in range(len(messages) - 1, -1, -1):
-        if index not in ours and speaks(messages[index]):
+        if index not in generated and is_user_turn(messages[index]):
             return index
     return None
 
 
-def speaks(message: Message) -> bool:
+def is_user_turn(message: Message) -> bool:
     """Return whether a person wrote this message, as opposed to a client automatically."""
     return is_human(message) and (
         any(not isinstance(part, Text) for part in message.parts) or bool(user_words(message))
     )
 
 
-def answer_taken_up(messages: Transcript, ours: Container[int]) -> int:
+def assented_answer(messages: Transcript, generated: Container[int]) -> int:
     """Return the index of the answer to which the newest user message only assents ("yes"), else -1."""
-    turn = latest_human(messages, ours) or 0
-    answer = messages[turn - 1] if turn > 0 and turn - 1 not in ours else None
+    turn = latest_human(messages, generated) or 0
+    answer = messages[turn - 1] if turn > 0 and turn - 1 not in generated else None
     if answer is None or answer.role != "assistant" or not answer.text or answer.kinds & CALL:
         return -1
     return turn - 1 if len(user_words(messages[turn])) <= MAX_ASSENT_CHARACTERS else -1
 
 
-def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
+def latest_visible_answer(messages: Transcript, generated: Container[int] | None = None) -> int | None:
     """Return the index of the newest assistant message with visible text."""
-    ours = generated_messages(messages) if ours is None else ours
+    generated = generated_messages(messages) if generated is None else generated
     for index in range(len(messages) - 1, -1, -1):
-        if _is_visible_answer(messages[index]) and index not in ours:
+        if _is_visible_answer(messages[index]) and index not in generated:
             return index
     return None
 
@@ -321,9 +321,9 @@ def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int)
     turns.
     """
     left = max(keep_last_exchanges, 1)
-    ours = generated_messages(messages)
+    generated = generated_messages(messages)
     for index in range(len(messages) - 1, -1, -1):
-        if index not in ours and speaks(messages[index]):
+        if index not in generated and is_user_turn(messages[index]):
             left -= 1
             if left == 0:
                 return messages[:index], messages[index:]

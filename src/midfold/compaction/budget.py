@@ -83,7 +83,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def pressure(self, prompt_tokens: int) -> Pressure:
         return pressure_of(prompt_tokens, self.threshold_tokens)
 
-    def aiming_at(self, target_tokens: int) -> Budget:
+    def for_target(self, target_tokens: int) -> Budget:
         """Return the budget for an explicit target size, shared by the tail and the summary."""
         target = max(1, min(target_tokens, self.effective_input_window))
         return msgspec.structs.replace(

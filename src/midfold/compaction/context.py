@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from midfold.compaction.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
-from midfold.compaction.boundary import Layout, Plan, answer_taken_up, head_length
+from midfold.compaction.boundary import Layout, Plan, assented_answer, head_length
 from midfold.compaction.budget import COMFORTABLE_SHARE
 from midfold.compaction.client_instructions import (
     MAX_INSTRUCTION_SHARE,
@@ -111,7 +111,9 @@ class CompactionContext:
         self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * COMFORTABLE_SHARE)
         """Size that leaves space for some turns; a limit lowered for that purpose already is one."""
         self.words = WordsOfUser(self, lambda: self._generated_messages[1])
-        self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
+        self.budget = (
+            request.budget if target is None else request.budget.for_target(max(target - self.fixed_tokens, 1))
+        )
 
     @cached_property
     def _units(self) -> list[int]:
@@ -193,27 +195,31 @@ class CompactionContext:
         found, beside = find_generated(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found, beside
-        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}, {}
+        return {
+            index: generated
+            for index, generated in found.items()
+            if generated.kind != "fold" or self._is_known(generated)
+        }, {}
 
     @property
-    def ours(self) -> dict[int, Generated]:
+    def generated(self) -> dict[int, Generated]:
         """Generated messages of earlier compactions and messages that only hold a client summary, by index."""
         return self._generated_messages[0]
 
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
         """Index and content of the newest summary."""
-        ours, beside = map(newest_handoff, self._generated_messages)
-        return max(filter(None, (ours, beside)), default=None)
+        generated, beside = map(newest_handoff, self._generated_messages)
+        return max(filter(None, (generated, beside)), default=None)
 
-    def _is_known(self, ours: Generated) -> bool:
+    def _is_known(self, generated: Generated) -> bool:
         """Return whether a message belongs to a fold of this conversation and its body is unchanged."""
         state = self.request.state
-        if ours.fold not in state.folds:
+        if generated.fold not in state.folds:
             return False
-        if ours.kind != "fold" or (ours.fold, ours.body) == (state.folds[-1], state.summary.strip()):
+        if generated.kind != "fold" or (generated.fold, generated.body) == (state.folds[-1], state.summary.strip()):
             return True
-        return self._is_believed(ours)
+        return self._is_believed(generated)
 
     def _is_believed(self, handoff: Generated) -> bool:
         """Return whether the keeper has this handoff; without a keeper the valid check is enough."""
@@ -250,7 +256,11 @@ class CompactionContext:
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
             self.notices.append("Found a compaction summary written by another tool; kept it as context.")
-            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            alike = (
+                generated.body
+                for generated in self.generated.values()
+                if generated.kind == "fold" and not handoff.is_foreign
+            )
             text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
             brought = self.omissions.attempt("redaction", lambda: redact(text), REDACTION_FAILED)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
@@ -271,7 +281,7 @@ class CompactionContext:
         return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
 
     @cached_property
-    def standing(self) -> ClientInstructions:
+    def instructions(self) -> ClientInstructions:
         """Client instructions that fit into their limit."""
         share = MAX_INSTRUCTION_SHARE if self.request.target_tokens is None else HEAD_SHARE_OF_TARGET
         # A compaction with a lower target, to be followed by another one, keeps the same instructions.
@@ -293,11 +303,13 @@ class CompactionContext:
         protection, target = self.request.options.protection, self.request.target_tokens
         if target is not None and not self._head_is_small:
             protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
-        previous = newest_handoff({index: ours for index, ours in self.ours.items() if not ours.is_foreign})
+        previous = newest_handoff(
+            {index: generated for index, generated in self.generated.items() if not generated.is_foreign}
+        )
         earliest = 0
         if previous is not None:
             # Keep one live summary: no earlier handoff stays in the tail.
-            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.ours)
+            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.generated)
         return Layout(
             self.messages,
             self.sizes,
@@ -307,14 +319,14 @@ class CompactionContext:
             max_picture_tokens=None if target is None else target // 2,
             earliest=earliest,
             cuts=self._cuts,
-            ours=self.ours,
-            standing=self.standing,
+            generated=self.generated,
+            instructions=self.instructions,
         )
 
     @property
     def _head_is_small(self) -> bool:
         """Return whether the first exchange fits into its share of the requested target size."""
-        fixed = self.standing.whole
+        fixed = self.instructions.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
         return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_SHARE_OF_TARGET
@@ -327,15 +339,17 @@ class CompactionContext:
         )
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
-        left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
-        return {index: message for index, message in left.items() if message is not None and index not in self.ours}
+        left = {index: self.instructions.rest.get(index, self.messages[index]) for index in plan.fold()}
+        return {
+            index: message for index, message in left.items() if message is not None and index not in self.generated
+        }
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryRequest:
-        ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        ends, generated, start = self.ends(plan), self.generated, self._previous[0] if self._previous else 0
         behind = self._behind(plan)
         pinned = [index for index in behind if index < plan.tail_start]
         turns = [*self._turns(plan)] if pinned else []
-        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in generated]
         folded = self._follow(self.state.trail, tuple(map(self.messages.__getitem__, done)))
         after = tuple(map(self.messages.__getitem__, behind))
         budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
@@ -364,10 +378,10 @@ class CompactionContext:
             shown_texts=ends.texts if ends.texts < ALL else 0,
             shown_asks=ends.asks,
             shown_answer=ends.answers,
-            taken_up=self._taken_up_among(self._before(plan), len(new), behind),
+            assented=self._assented_index(self._before(plan), len(new), behind),
         )
 
-    def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
+    def _assented_index(self, before: Transcript, folded: int, behind: list[int]) -> int:
         """Return the index, within a `SummaryRequest`, of the answer the newest user message assents to; -1 if not
         kept.
         """
@@ -397,7 +411,7 @@ class CompactionContext:
         """
         if self.request.target_tokens is None:
             folded = self._folded_tokens(plan)
-            earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
+            earlier = sum(map(self.sizes.__getitem__, self.generated.keys() & plan.fold())) - FRAME_TOKENS
             before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
             new, stays = folded - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
@@ -421,7 +435,7 @@ class CompactionContext:
         return sum(self.sizes[plan.head_end : plan.tail_start]) - pinned - self._partial_tokens(plan)
 
     def _partial_tokens(self, plan: Plan) -> int:
-        return sum(self.size(self.standing.stays[place]) for place in plan.partial)
+        return sum(self.size(self.instructions.stays[place]) for place in plan.partial)
 
     def _frame_tokens(self, plan: Plan) -> int:
         """Return the tokens of a handoff beside its body if a target size was requested."""
@@ -465,17 +479,19 @@ class CompactionContext:
 
     @cached_property
     def _answer(self) -> int:
-        return answer_taken_up(self.messages, self.ours)
+        return assented_answer(self.messages, self.generated)
 
     def _behind(self, plan: Plan) -> list[int]:
         """Return the indices of the kept messages after the handoff."""
-        pinned = [index for group in plan.pinned for index in group if index not in self.standing.whole]
-        return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
+        pinned = [index for group in plan.pinned for index in group if index not in self.instructions.whole]
+        return [
+            index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.generated
+        ]
 
     def _before(self, plan: Plan) -> Transcript:
         """Return the head and the client instructions that stay on their own."""
-        pinned = (index for group in plan.pinned for index in group if index in self.standing.whole)
-        stays = (self.standing.stays[place] for place in sorted((*pinned, *plan.partial)))
+        pinned = (index for group in plan.pinned for index in group if index in self.instructions.whole)
+        stays = (self.instructions.stays[place] for place in sorted((*pinned, *plan.partial)))
         return (*self.messages[: plan.head_end], *stays)
 
     def _prefix(self, plan: Plan) -> PrefixRequest | None:

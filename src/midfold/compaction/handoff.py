@@ -253,10 +253,10 @@ def find_generated(
         if kinds == RESULT or index in found:
             continue
         is_early, is_text = others <= head + PINNED, kinds == TEXT
-        ours = recognise(message) if is_text else None
-        foreign = recognise_foreign(message) if is_text and ours is None and (is_early or index < old) else None
-        if ours is not None and (is_early or ours.fold in known or ours.kind != "fold"):
-            found[index] = ours
+        generated = recognise(message) if is_text else None
+        foreign = recognise_foreign(message) if is_text and generated is None and (is_early or index < old) else None
+        if generated is not None and (is_early or generated.fold in known or generated.kind != "fold"):
+            found[index] = generated
         elif foreign is not None and not foreign[1]:
             found[index] = foreign[0]
         elif message.role != "system":
@@ -279,4 +279,4 @@ def _opencode_summary(messages: Transcript) -> dict[int, Generated]:
 
 def newest_handoff(found: dict[int, Generated]) -> tuple[int, Generated] | None:
     """Return the last summary among generated messages."""
-    return next(((index, ours) for index, ours in reversed(found.items()) if ours.kind == "fold"), None)
+    return next(((index, generated) for index, generated in reversed(found.items()) if generated.kind == "fold"), None)

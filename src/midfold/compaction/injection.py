@@ -363,7 +363,7 @@ class Quoted(NamedTuple):
     lines: int
 
 
-def harmless(text: str) -> str:
+def defuse(text: str) -> str:
     """Return the text with its tags, role labels and markers defused."""
     if "[" in text:
         text = _FRAMES.sub("(", text.replace(END_MARKER, "(end marker)").replace(MARKER, "(marker)"))
@@ -414,7 +414,7 @@ def _is_alone(text: str, tag: re.Match[str]) -> bool:
 def is_suspicious(text: str) -> bool:
     """Return whether data has tags or markers, or may contain an instruction, so that it is better omitted."""
     plain = _plain(text).replace("\\n", "\n")
-    return harmless(plain) != plain or _may_instruct(plain.lower())
+    return defuse(plain) != plain or _may_instruct(plain.lower())
 
 
 def _may_instruct(low: str) -> bool:

@@ -171,7 +171,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Minimum characters visible of the user's words in them."""
     shown_answer: int = 0
     """Characters visible at each end of an answer that the newest user message assents to."""
-    taken_up: int = -1
+    assented: int = -1
     """Index of that answer in `before`, `messages` and `after` joined; -1 if there is none or it is folded."""
     words: RecordText = NO_RECORD
     """User's own words, quoted in the handoff before the summary; a summary need not repeat them."""
@@ -207,7 +207,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + MIN_SAVED_CHARACTERS)
 
     def _ends_of(self, at: int) -> int:
-        return max(self.shown_texts, self.shown_answer if at == self.taken_up else 0)
+        return max(self.shown_texts, self.shown_answer if at == self.assented else 0)
 
     def shows_call(self, arguments: str) -> bool:
         """Return whether all of a call's arguments are visible."""

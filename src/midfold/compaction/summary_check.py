@@ -29,8 +29,8 @@ from midfold.compaction.handoff import bare_summary
 from midfold.compaction.injection import (
     Identifier,
     Source,
+    defuse,
     ground,
-    harmless,
     identifiers,
     is_suspicious,
     quote_instructions,
@@ -188,7 +188,7 @@ def audit_summary(request: SummaryRequest, text: str, *, strict: bool = True) ->
     summary = _with_lines(_fit_into(parse_summary(quiet.text), max_tokens, terse=request.dense), request.trail_lines)
     body = ("\n" if request.dense else "\n\n").join(filter(None, [summary.render(terse=request.dense), added]))
     book = count_names(request, f"{request.words.text}\n{body}", SCANNED_FOR_MODEL)
-    return Audit(request.redact(harmless(body)), unverified, removed, quiet.lines, book)
+    return Audit(request.redact(defuse(body)), unverified, removed, quiet.lines, book)
 
 
 # Doubts: mark claims that the assistant only supposed, by a rule that marks few true lines.
@@ -445,7 +445,7 @@ def first_words(line: str, max_tokens: int) -> str:
 
 def trust_summary(request: SummaryRequest, text: str) -> Audit:
     """Return a summary as its author wrote it, for callers who check their summaries themselves."""
-    return Audit(request.redact(harmless(bare_summary(text))))
+    return Audit(request.redact(defuse(bare_summary(text))))
 
 
 def local_audit(request: SummaryRequest, answer: SummaryAnswer) -> Audit:
@@ -455,4 +455,4 @@ def local_audit(request: SummaryRequest, answer: SummaryAnswer) -> Audit:
     )
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
-    return Audit(request.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)
+    return Audit(request.redact(defuse(quiet.text)), quoted=quiet.lines, book=book)

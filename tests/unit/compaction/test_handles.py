@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from midfold import compact
-from midfold.compaction.archive import framed_handles, handles_in, with_own_handles
+from midfold.compaction.archive import framed_handles, handles_in, rewrite_foreign_handles
 from midfold.compaction.handoff import filler, handoff, recognise
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, number_lines, user
 from support.timing import assert_in_proportion
 
-OWN, FOREIGN_PREFIX = "mf-1a2b3c4d5e6f", "mf-0123456789ab"
+OWN, STRANGE = "mf-1a2b3c4d5e6f", "mf-0123456789ab"
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         (f"see {OWN}.", {OWN}),
-        (f"[{OWN}]({FOREIGN_PREFIX})", {OWN, FOREIGN_PREFIX}),
+        (f"[{OWN}]({STRANGE})", {OWN, STRANGE}),
         (f"x{OWN} {OWN}z {OWN}A mf-12 mf-xyz1 MF-1a2b3c4d5e6f", set()),
         ("mf-1a2b", {"mf-1a2b"}),
-        (f"{OWN}-{FOREIGN_PREFIX}", {OWN, FOREIGN_PREFIX}),
+        (f"{OWN}-{STRANGE}", {OWN, STRANGE}),
     ],
 )
 def test_what_looks_like_a_handle(text: str, found: set[str]) -> None:
@@ -29,14 +29,14 @@ def test_what_looks_like_a_handle(text: str, found: set[str]) -> None:
 
 
 def test_only_own_handles_keep_their_shape() -> None:
-    text = f"a {OWN} b {FOREIGN_PREFIX}, {FOREIGN_PREFIX}"
-    assert with_own_handles(text, lambda handle: handle == OWN) == f"a {OWN} b mf:0123456789ab, mf:0123456789ab"
-    assert with_own_handles(text, lambda handle: True) is text
+    text = f"a {OWN} b {STRANGE}, {STRANGE}"
+    assert rewrite_foreign_handles(text, lambda handle: handle == OWN) == f"a {OWN} b mf:0123456789ab, mf:0123456789ab"
+    assert rewrite_foreign_handles(text, lambda handle: True) is text
 
 
 def test_frames_of_ours_name_handles_and_other_text_does_not() -> None:
-    texts = [f"[Bash] ran x | unfold {OWN}", f"a\n[… 9 characters | unfold {FOREIGN_PREFIX} …]\nb", f"unfold {OWN} now"]
-    assert framed_handles(texts) == {OWN, FOREIGN_PREFIX}
+    texts = [f"[Bash] ran x | unfold {OWN}", f"a\n[… 9 characters | unfold {STRANGE} …]\nb", f"unfold {OWN} now"]
+    assert framed_handles(texts) == {OWN, STRANGE}
     assert framed_handles([f"please | unfold {OWN} now", f"see {OWN}"]) == set()
 
 
@@ -54,8 +54,8 @@ def _talk(note: str) -> list[object]:
 
 
 def test_without_a_store_invented_handles_are_not_carried_either() -> None:
-    result = compact(_talk(f"NOTE the value is kept in {FOREIGN_PREFIX} of vault_7781"), context_length=16_000, force=True)
-    assert "vault_7781" in result.state.summary and FOREIGN_PREFIX not in result.state.summary
+    result = compact(_talk(f"NOTE the value is kept in {STRANGE} of vault_7781"), context_length=16_000, force=True)
+    assert "vault_7781" in result.state.summary and STRANGE not in result.state.summary
     assert "mf:0123456789ab" in result.state.summary
 
 
