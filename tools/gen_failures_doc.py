@@ -22,7 +22,8 @@ def table() -> str:
     for kind, row in FAILURES.items():
         again = f"{row.retries}x" + (f" after {row.wait:g} s" if row.wait else "") if row.retries else "no"
         main = "once" if row.main_model else "no"
-        cells = (f"`{kind}`", row.told, row.retry_class, again, main, f"{row.cooldown:g} s", row.then, row.remedy)
+        pause = f"{row.cooldown:g} s"
+        cells = (f"`{kind}`", row.description, row.retry_class, again, main, pause, row.then, row.remedy)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

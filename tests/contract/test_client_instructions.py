@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midfold
-from midfold.compaction.client_instructions import MOST_TOKENS, find_client_instructions
+from midfold.compaction.client_instructions import MAX_INSTRUCTION_TOKENS, find_client_instructions
 from midfold.compaction.handoff import generated_messages, recognise
 from midfold.compaction.summary import STANDING, StayingText, instruction, parse_summary
 from midfold.testing.answers import summary
@@ -135,7 +135,7 @@ def test_look_alikes_in_results_answers_and_pastes_are_not_kept() -> None:
         dialect = recorded(name)["dialect"]
         injected = [answer(dialect, lie), prompt(dialect, lie + "what is this?"), *rounds(dialect, 900, 30, lie)]
         messages = [*opening(name), *injected, *rounds(dialect, 0, 30)]
-        found = find_client_instructions(midfold.read(messages, dialect=dialect).messages, MOST_TOKENS)
+        found = find_client_instructions(midfold.read(messages, dialect=dialect).messages, MAX_INSTRUCTION_TOKENS)
         kept = "\n".join(message.text for message in found.stays.values())
         assert RULES in kept
         assert "PUSH-ALWAYS" not in kept
@@ -143,7 +143,7 @@ def test_look_alikes_in_results_answers_and_pastes_are_not_kept() -> None:
 
 def test_a_paste_of_rules_beside_words_is_not_kept() -> None:
     messages = [*opening("codex"), *rounds(CODEX, 0, 2), prompt(CODEX, AGENTS.format("LIE") + "\nIs that right?")]
-    found = find_client_instructions(midfold.read(messages, dialect=CODEX).messages, MOST_TOKENS)
+    found = find_client_instructions(midfold.read(messages, dialect=CODEX).messages, MAX_INSTRUCTION_TOKENS)
     assert list(found.stays) == [2]
     assert "LIE" not in "".join(message.text for message in found.stays.values())
 
@@ -168,7 +168,7 @@ def test_instructions_beyond_their_bound_are_folded_and_the_receipt_says_so() ->
     state: Any = midfold.CompactionState(count=1)
     made = midfold.compact(messages, context_length=WINDOW, config=FEW, state=state, lineage="x")
     assert " and more of that" * 100 not in texts(made.messages, CODEX)
-    assert any("of the client's instructions" in notice for notice in made.receipt.notices)
+    assert any("Client instructions exceed" in notice for notice in made.receipt.notices)
 
 
 def test_opencodes_question_and_answer_are_the_previous_summary() -> None:
@@ -248,7 +248,7 @@ def test_very_many_blocks_cost_what_they_are_long(piece: str) -> None:
         return (Message("user", (Text(text),)), Message("user", (Text(text),)))
 
     assert_in_proportion(
-        lambda messages: find_client_instructions(messages, MOST_TOKENS), sent(4_000), (sent(16_000), 8)
+        lambda messages: find_client_instructions(messages, MAX_INSTRUCTION_TOKENS), sent(4_000), (sent(16_000), 8)
     )
 
 

@@ -57,7 +57,7 @@ def test_each_failure_keeps_the_conversation_or_leads_to_the_local_summary(kind:
     if kind in KEEPS_HISTORY:
         assert result.receipt.status == "aborted"
         assert result.messages is MESSAGES
-        assert FAILURES[kind].told in result.receipt.reason
+        assert FAILURES[kind].description in result.receipt.reason
         assert facts.source == "none"
         assert dict(result.archive) == {}
     else:
@@ -65,7 +65,7 @@ def test_each_failure_keeps_the_conversation_or_leads_to_the_local_summary(kind:
         assert (facts.source, facts.confidence) == ("local", "lower")
         assert "Locally generated" in result.state.summary
     assert facts.cooldown == FAILURES[kind].cooldown
-    assert facts.done.startswith(FAILURES[kind].told)
+    assert facts.done.startswith(FAILURES[kind].description)
     assert ("nothing was folded" in facts.done) is (kind in KEEPS_HISTORY)
     assert f"{FAILURES[kind].cooldown:,} s" in facts.next
     assert FAILURES[kind].remedy in facts.next

@@ -14,7 +14,7 @@ import midfold
 from midfold import Message, Text, read
 from midfold.compaction import injection as hostile
 from midfold.compaction.handoff import END_MARKER, MARKER, recognise
-from midfold.compaction.injection import QUOTED, harmless, quote_instructions
+from midfold.compaction.injection import QUOTED, defuse, quote_instructions
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.redact import redact
 from midfold.compaction.summary_check import audit_summary, local_audit
@@ -163,7 +163,7 @@ def test_ordinary_lines_are_left_as_they_are(line: str) -> None:
     said = (Message("user", (Text("Please work on the project."),)),)
     text = f"## Progress\n### Done\n{line}"
     assert quote_instructions(text, said).text == text
-    assert harmless(text) == text
+    assert defuse(text) == text
 
 
 FRAMED = re.compile(r"</?[A-Za-z]+(?:[-_][A-Za-z]+)+>|</?INSTRUCTIONS>")
@@ -194,14 +194,14 @@ CODE = [
 
 @pytest.mark.parametrize("text", FRAMES)
 def test_tags_that_frame_something_lose_their_shape_whatever_they_are_called(text: str) -> None:
-    assert not FRAMED.search(harmless(text))
-    assert harmless(text).replace("‹", "<") == text, "and nothing else is changed"
-    assert harmless(harmless(text)) == harmless(text)
+    assert not FRAMED.search(defuse(text))
+    assert defuse(text).replace("‹", "<") == text, "and nothing else is changed"
+    assert defuse(defuse(text)) == defuse(text)
 
 
 @pytest.mark.parametrize("line", CODE)
 def test_code_stays_code(line: str) -> None:
-    assert harmless(line) == line
+    assert defuse(line) == line
 
 
 def test_frames_in_tool_output_do_not_frame_the_handoff() -> None:
@@ -231,7 +231,7 @@ def test_local_summaries_of_real_transcripts_are_hardly_touched() -> None:
         quiet = quote_instructions(text, ask.messages)
         lines += sum(1 for line in text.split("\n") if line.strip())
         changed += quiet.lines
-        changed += sum(harmless(line) != line and not FRAMED.search(line) for line in quiet.text.split("\n"))
+        changed += sum(defuse(line) != line and not FRAMED.search(line) for line in quiet.text.split("\n"))
     assert lines > 2_000
     assert changed <= lines * 0.002
 
@@ -244,7 +244,7 @@ def test_what_real_assistants_say_is_hardly_touched() -> None:
         for text in said:
             quiet = quote_instructions(text, ())
             lines += sum(1 for line in text.split("\n") if line.strip())
-            changed += quiet.lines + sum(harmless(line) != line for line in text.split("\n"))
+            changed += quiet.lines + sum(defuse(line) != line for line in text.split("\n"))
     assert lines > 10_000
     assert changed <= lines * 0.001
 
@@ -260,7 +260,7 @@ REPEATED = [
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     def work(size: int) -> None:
         text = (piece * (size // len(piece) + 1))[:size]
-        harmless(text)
+        defuse(text)
         quote_instructions(
             f"## Goal\n{text}", read([{"role": "user", "content": "hi"}, *call(1, "sh", {}, text)]).messages
         )

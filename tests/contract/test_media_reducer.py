@@ -67,7 +67,7 @@ def test_a_smaller_picture_takes_the_place_of_the_old_one(keeps_wire: bool) -> N
         block["image_url"]["url"] for message in result.messages for block in message["content"] if "image_url" in block
     ]
     assert urls == ["data:image/png;base64,0022small", TALK[-2]["content"][1]["image_url"]["url"]]
-    assert result.receipt.notices == ("22 old pictures are placeholders: reduced ones had no more room",)
+    assert result.receipt.notices == ("Replaced 22 old pictures with placeholders: no budget left for reduced ones.",)
 
 
 def test_failures_are_counted_and_placeholders_stand() -> None:

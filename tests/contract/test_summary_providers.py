@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.compaction.receipt import FAILURES, LONGEST_WAIT, cooldown, waiting_time
+from midfold.compaction.receipt import FAILURES, MAX_WAIT_SECONDS, cooldown, waiting_time
 from midfold.model.failures import failure_of, retry_after
 from midfold.testing import ScriptedProvider, refusing_url
 from midfold.testing.answers import Answer, error, openai_json, raw, summary
@@ -298,11 +298,11 @@ def test_waiting_and_cooling_are_bounded_and_honour_the_provider() -> None:
     for kind, row in FAILURES.items():
         waits = [waiting_time(kind, attempt) for attempt in range(5)]
         assert waits[row.retries :] == [None] * (5 - row.retries)
-        assert all(wait is not None and wait <= LONGEST_WAIT for wait in waits[: row.retries])
+        assert all(wait is not None and wait <= MAX_WAIT_SECONDS for wait in waits[: row.retries])
         assert cooldown(kind, 5_000) == 5_000
         assert cooldown(kind) == row.cooldown
         assert row.retry_class != "permanent" or row.retries == 0
-    assert waiting_time("rate_limit", 0, LONGEST_WAIT + 1) is None
+    assert waiting_time("rate_limit", 0, MAX_WAIT_SECONDS + 1) is None
     assert ASK.messages
 
 

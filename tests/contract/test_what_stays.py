@@ -126,9 +126,12 @@ def test_protect_last_n_gives_way_only_to_the_threshold_and_the_notice_says_so()
     kept = len(result.before) - result.boundary.end
     (notice,) = [notice for notice in result.receipt.notices if "protect_last_n" in notice]
     assert 2 <= kept < 20
-    assert f"the last {kept} messages stay, not the 20 of protect_last_n: with the ones before them and with" in notice
     assert (
-        f"a summary of full length the view would not be below the threshold of {result.receipt.threshold_tokens:,}"
+        f"Kept the last {kept} messages instead of the 20 of protect_last_n: with the ones before them and with"
+        in notice
+    )
+    assert (
+        f"a full-length summary the view would not be below the threshold of {result.receipt.threshold_tokens:,}"
         in notice
     )
     assert result.receipt.new_tokens < result.receipt.threshold_tokens

@@ -61,7 +61,7 @@ def test_a_forged_handoff_is_a_summary_of_the_clients_own(door: str) -> None:
     assert FORGED not in text.replace(f"mf:{FORGED}", "") and INVENTED not in text
     assert record.state.folds == (record.receipt.fold.removeprefix("mf-"),)
     assert record.state.lineage != FORGED
-    assert any("not from here" in notice for notice in record.receipt.notices)
+    assert any("written by another tool" in notice for notice in record.receipt.notices)
 
 
 def test_no_tool_is_led_by_a_forged_handoff() -> None:
@@ -115,7 +115,7 @@ def test_a_handoff_that_this_owner_was_given_is_believed_wherever_it_goes_on(doo
         ours, fold = genuine(who, "alice")
         record, _ = folded(who, "alice", history(ours))
     assert record.state.folds == (fold, record.receipt.fold.removeprefix("mf-"))
-    assert not any("not from here" in notice for notice in record.receipt.notices)
+    assert not any("written by another tool" in notice for notice in record.receipt.notices)
 
 
 def test_a_handoff_of_another_key_is_not_believed() -> None:
@@ -123,7 +123,7 @@ def test_a_handoff_of_another_key_is_not_believed() -> None:
         ours, fold = genuine(who, "alice")
         record, _ = folded(who, "bob", history(ours))
     assert fold not in record.state.folds
-    assert any("not from here" in notice for notice in record.receipt.notices)
+    assert any("written by another tool" in notice for notice in record.receipt.notices)
 
 
 def test_other_words_under_a_genuine_fold_are_not_believed() -> None:
@@ -131,7 +131,7 @@ def test_other_words_under_a_genuine_fold_are_not_believed() -> None:
         _, fold = genuine(who, "alice")
         record, _ = folded(who, "alice", history(made(BODY, fold)))
     assert fold not in record.state.folds
-    assert any("not from here" in notice for notice in record.receipt.notices)
+    assert any("written by another tool" in notice for notice in record.receipt.notices)
 
 
 @pytest.mark.parametrize("first", [user("Port the parser."), made()])

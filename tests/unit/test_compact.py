@@ -118,7 +118,7 @@ def test_the_state_of_another_conversation_is_not_used() -> None:
     fresh = [{"role": "user", "content": "hello " * 9_000}, {"role": "assistant", "content": "hi " * 9_000}] * 3
     result = midfold.compact(fresh, context_length=32_000, state=other.state)
     assert other.state.summary not in json.dumps(result.messages)
-    assert "the state of another conversation was not used" in result.receipt.notices
+    assert "Ignored the compaction state: it belongs to another conversation." in result.receipt.notices
 
 
 def test_a_target_folds_to_that_size() -> None:
@@ -209,7 +209,7 @@ def test_a_giant_result_in_the_tail_is_spilled_to_a_handle() -> None:
 def test_a_message_that_makes_landing_impossible_is_named() -> None:
     messages = [*CHAT["messages"], {"role": "user", "content": "word " * 60_000}]
     result = midfold.compact(messages, context_length=64_000)
-    assert any("alone has" in reason for reason in result.receipt.impossible)
+    assert any("tokens and must stay" in reason for reason in result.receipt.impossible)
 
 
 LONG_SYSTEM = {"role": "system", "content": "You are a careful engineer. " * 900}
@@ -375,7 +375,7 @@ def test_older_half_of_a_short_conversation_is_summarised_before_its_results_are
     kept = done.messages[-8:]
     assert kept == messages[-8:]
     assert done.messages[:1] == messages[:1] and len(done.messages) < len(messages)
-    assert any("not the 20 of protect_last_n" in notice for notice in done.receipt.notices)
+    assert any("instead of the 20 of protect_last_n" in notice for notice in done.receipt.notices)
 
 
 def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them() -> None:
@@ -414,7 +414,7 @@ def test_where_the_last_messages_do_not_fit_those_that_stay_leave_room_for_some_
     sizes = []
     for words in (165, 190, 230, 300):
         done = midfold.compact(paragraphs(44, words), context_length=23_000)
-        assert any("not the 20 of protect_last_n" in notice for notice in done.receipt.notices)
+        assert any("instead of the 20 of protect_last_n" in notice for notice in done.receipt.notices)
         assert 5 < done.receipt.new_messages < 20
         sizes.append(done.receipt.new_tokens)
     assert max(sizes) <= 11_500 * 0.7

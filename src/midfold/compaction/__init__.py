@@ -1,6 +1,5 @@
-"""What a compaction is made of, pure: budget, boundary, digests, trail, story, summary, audit, handoff, redaction and
-receipt.
+"""Pure parts of a compaction: budget, boundary, digests, trail, summary, audit, handoff, redaction and receipt.
 
-Nothing here decides whether to fold (`midfold.decide`), asks a model (`midfold.model`) or stores anything
-(`midfold.store`); nothing here knows a clock, a file or a socket. `midfold.engines` puts the parts together.
+Code here does no I/O and reads no clock. `midfold.decide` decides whether to compact, `midfold.model` calls models,
+`midfold.store` persists, and `midfold.engines` combines the parts.
 """

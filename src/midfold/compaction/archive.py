@@ -1,4 +1,4 @@
-"""Originals by handle: what a fold, a digest or a spill took out of the view can always be had back."""
+"""Archive of original messages by handle: everything a compaction removed from the view can be restored."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from midfold.transcript.message import Message, Transcript, plain
 PREFIX = "mf-"
 DIGITS = 12
 UNFOLD_TOOL = "context_unfold"
-"""What the tool is called with which a model has originals shown."""
+"""Name of the tool that shows a model the originals behind a handle."""
 FEWEST_DIGITS = 6
-"""Of a short handle."""
+"""Minimum hex digits of a short handle."""
 BATCH = 64
 
 
 def handle_of(message: Message) -> str:
-    """The handle of one message: its content, so the same message has the same handle everywhere."""
+    """Return the handle of a message. It is a content hash: equal messages have equal handles."""
     return PREFIX + message.digest.hex()[:DIGITS]
 
 
 def short_handles(handles: Iterable[str]) -> list[str]:
-    """Handles of messages in their order, each as short as no earlier one begins.
+    """Return the handles of messages in order, each shortened to a prefix that no earlier handle has.
 
-    A beginning means the first message whose handle begins so: what was written once keeps its meaning.
+    A prefix always means the first message whose handle starts with it, so handles already written stay valid.
     """
     taken: dict[str, str] = {}
     made = []
@@ -44,7 +44,7 @@ def short_handles(handles: Iterable[str]) -> list[str]:
 
 
 def fold_id(messages: Transcript) -> str:
-    """The id of a fold: a hash over the bytes of all of its messages, in order."""
+    """Return the id of a fold: a hash over the bytes of its messages, in order."""
     hasher = blake2b(digest_size=DIGITS // 2)
     for start in range(0, len(messages), BATCH):
         batch = messages[start : start + BATCH]
@@ -59,12 +59,12 @@ def _wire(message: Message) -> Any:
 
 
 def source_bytes(message: Message) -> bytes:
-    """The exact bytes of an original; a dict is written compactly."""
+    """Return the exact bytes of an original message; a dict is encoded as compact JSON."""
     return bytes(message.wire) if isinstance(message.wire, Raw) else jsonio.encode(plain(message.origin))
 
 
 class Archive(Mapping[str, tuple[Message, ...]]):
-    """Handle -> the original messages it stands for."""
+    """Mapping of handles to original messages."""
 
     def __init__(self, entries: Mapping[str, tuple[Message, ...]] | None = None) -> None:
         self._entries = dict(entries) if isinstance(entries, dict) else entries or {}
@@ -79,43 +79,43 @@ class Archive(Mapping[str, tuple[Message, ...]]):
         return len(self._entries)
 
     def originals(self, handle: str) -> list[Any]:
-        """The originals as the caller gave them: their own objects, or decoded JSON."""
+        """Return the originals as the caller passed them: the caller's own objects, or decoded JSON."""
         return [plain(message.wire) if isinstance(message.wire, Raw) else message.wire for message in self[handle]]
 
     def lines(self) -> Iterator[bytes]:
-        """JSON lines `{"handle", "messages"}`; `load` reads them back. Originals keep their exact bytes."""
+        """Yield one JSON line `{"handle", "messages"}` per handle. Originals keep their exact bytes."""
         for handle, messages in self._entries.items():
             joined = b",".join(source_bytes(message) for message in messages)
             yield b'{"handle":"' + handle.encode() + b'","messages":[' + joined + b"]}"
 
 
-# Handles in text that is carried on: only one that leads to originals keeps its shape.
+# Handles in summaries: only a handle that resolves to originals keeps its form.
 #
-# Anybody can write something that looks like a handle. A model that finds one in a summary takes it for ours.
+# Any text can contain something that looks like a handle, and a model would try to unfold it.
 
 
 _HANDLE = re.compile(rf"(?<![0-9A-Za-z]){PREFIX}([0-9a-f]{{4,64}})(?![0-9A-Za-z])")
 _FRAMED = re.compile(rf"\| unfold ({PREFIX}[0-9a-f]{{4,64}})(?: …\]|\]|$)")
-"""As digests, previews and placeholders of ours name theirs."""
-STRANGE = "mf:"
-"""What a handle begins with that is not one of ours."""
+"""Format in which digests, previews and placeholders written by midfold name their handle."""
+FOREIGN_PREFIX = "mf:"
+"""Prefix that replaces `mf-` in a handle that midfold did not issue."""
 
 
 def handles_in(text: str) -> set[str]:
-    """Everything in a text that looks like a handle."""
+    """Return everything in a text that looks like a handle."""
     return {PREFIX + digits for digits in _HANDLE.findall(text)} if PREFIX in text else set()
 
 
 def framed_handles(texts: Iterable[str]) -> set[str]:
-    """Handles in frames of ours: what can be known without a store."""
+    """Return the handles in digests, previews and placeholders; works without a store."""
     return {handle for text in texts for handle in _FRAMED.findall(text)}
 
 
-def with_own_handles(text: str, is_own: Callable[[str], bool]) -> str:
-    """The text in which nothing looks like a handle that is none of ours."""
-    strange = {handle for handle in handles_in(text) if not is_own(handle)}
+def rewrite_foreign_handles(text: str, is_own: Callable[[str], bool]) -> str:
+    """Return the text with every handle for which `is_own` is false rewritten to the prefix `mf:`."""
+    foreign = {handle for handle in handles_in(text) if not is_own(handle)}
 
     def rewrite(match: re.Match[str]) -> str:
-        return STRANGE + match.group(1) if match.group() in strange else match.group()
+        return FOREIGN_PREFIX + match.group(1) if match.group() in foreign else match.group()
 
-    return _HANDLE.sub(rewrite, text) if strange else text
+    return _HANDLE.sub(rewrite, text) if foreign else text

@@ -1,20 +1,19 @@
-"""Which messages stay and which are folded.
+"""Choose which messages stay and which are folded. The same transcript and options produce the same plan.
 
-Rules of this file:
-1. The head stays on the first compaction: the system prompt and the first exchange, without a tool group that it would
-   cut, as in the example of the first document. Afterwards it decays to the system prompt alone, because the handoff
-   already tells what it said; an old request must not become immortal.
-2. The tail is chosen by tokens from the end, with a floor in messages and a soft ceiling for one oversized message.
-3. Every boundary is a legal cut. The tail starts at the cut before its first message, so that no call loses its result.
-4. The latest human turn, the latest visible answer and the newest human turn with a picture are never folded: the tail
-   grows to hold them if that is cheap, otherwise their group stays on its own, an ask with its direct reply. What stays
-   on its own stands before the handoff, which tells what came after it. Only a size that was asked for, and that what
-   must stay does not fit, folds an answer: one that announces calls.
-5. System messages in the middle stay as far as there is room: what they say still holds.
-6. Instructions of the client are no part of the conversation (`standing`): they are never folded, they stand before the
-   handoff, and the head is counted without them. A message that holds other things, too, stays by them alone.
-7. Messages we generated are neither human turns nor answers.
-8. The same transcript and options give the same plan.
+- Head: on the first compaction the system prompt and the first exchange stay, without a tool group that the head
+  would split. Afterwards only the system prompt stays: the handoff covers the rest, and an old request must not
+  stay forever.
+- Tail: chosen by tokens from the end, with a minimum number of messages and a soft ceiling for one oversized
+  message.
+- Every boundary is a legal cut. The tail starts at the cut before its first message, so no call loses its result.
+- The latest human turn, the latest visible answer and the newest human turn with a picture are never folded. The
+  tail grows to include them if that is cheap; otherwise their group is pinned (a user message with its direct
+  reply) before the handoff. An answer that announces tool calls is folded if an explicit target size is otherwise
+  out of reach.
+- System messages in the middle stay while the budget allows, because they are still in force.
+- Client instructions (`instructions`) are never folded. They precede the handoff and do not count towards the head. If
+  a message holds other text too, only its instructions stay.
+- Generated messages are neither human turns nor answers.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ from midfold.transcript.message import (
 from midfold.transcript.tokens import Meter
 from midfold.transcript.wrappers import user_words
 
-SMALLEST_FLOOR = 2
-"""The messages that stay at the end where not even `protect_last_n` of them fit."""
-LONGEST_ASSENT = 60
-"""Characters of an ask that takes up the answer before it."""
-LONGEST_REPLY = 3
-"""Messages of the direct reply that stays with an ask, tool results included."""
+MIN_TAIL_MESSAGES = 2
+"""Minimum messages of the tail if `protect_last_n` messages do not fit."""
+MAX_ASSENT_CHARACTERS = 60
+"""Maximum characters of a user message that only assents to the answer before it."""
+MAX_REPLY_MESSAGES = 3
+"""Maximum messages of the direct reply pinned with a user message, tool results included."""
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """What must stay, by the names of the specification."""
+    """Protection settings, with the names of the specification."""
 
     protect_system_prompt: bool = True
     protect_first_n_messages: int = 3
@@ -62,16 +61,18 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(NamedTuple):
-    """messages[:head_end] and messages[tail_start:] stay; between them everything but `pinned` is folded."""
+    """Split of a transcript: messages[:head_end] and messages[tail_start:] stay, the rest except `pinned` is
+    folded.
+    """
 
     head_end: int
     tail_start: int
     pinned: tuple[range, ...] = ()
     partial: tuple[int, ...] = ()
-    """Places of what is folded but for the instructions in it."""
+    """Indices of folded messages whose client instructions stay."""
 
     def fold(self) -> list[int]:
-        """The places of what is folded."""
+        """Return the indices of the folded messages."""
         found: list[int] = []
         start = self.head_end
         for pinned in sorted(index for group in self.pinned for index in group):
@@ -87,13 +88,13 @@ def head_length(
     compactions: int,
     instructions: Container[int] = (),
 ) -> int:
-    """How many messages at the beginning stay; those of `instructions` are not counted."""
+    """Return the number of messages in the head; indices in `instructions` are not counted."""
     system = first_turn(messages)
     if system and not protection.protect_system_prompt:
         return 0
     if compactions and protection.decay_head_after_first_compaction:
         return system
-    # The count includes a system prompt, also one that stands beside the messages.
+    # The count includes a system prompt, even one that is separate from the messages.
     wanted = max(system, protection.protect_first_n_messages - (0 if system else 1))
     end = system
     while end < len(messages) and wanted > system:
@@ -110,7 +111,7 @@ def select_tail_by_budget(
     soft_ceiling_ratio: float = 1.5,
     sizes: Sequence[int] | None = None,
 ) -> int:
-    """Where the tail starts, walking back from the end; not yet aligned to a legal cut."""
+    """Return the index where the tail starts, walking back from the end; not yet aligned to a legal cut."""
     if sizes is None:
         meter = Meter()
         sizes = [meter.units(message) for message in messages]
@@ -128,7 +129,7 @@ def select_tail_by_budget(
 
 
 class Layout:
-    """The plans that one transcript allows: everything about it that does not depend on where the tail starts."""
+    """Plans that one transcript allows; holds everything that does not depend on where the tail starts."""
 
     def __init__(
         self,
@@ -138,119 +139,128 @@ class Layout:
         compactions: int = 0,
         *,
         tail_tokens: int,
-        room_for_picture: int | None = None,
+        max_picture_tokens: int | None = None,
         earliest: int = 0,
         cuts: Sequence[int] | None = None,
-        ours: Container[int] | None = None,
-        standing: ClientInstructions = NONE,
+        generated: Container[int] | None = None,
+        instructions: ClientInstructions = NONE,
     ) -> None:
-        self.messages, self.sizes, self.protection, self.standing = messages, sizes, protection, standing
+        self.messages, self.sizes, self.protection, self.instructions = messages, sizes, protection, instructions
         self.tail_tokens, self.earliest = tail_tokens, earliest
         self.cuts = legal_cuts(messages) if cuts is None else cuts
-        self.ours = generated_messages(messages) if ours is None else ours
-        self.room = int(tail_tokens * protection.soft_ceiling_ratio) // 4
+        self.generated = generated_messages(messages) if generated is None else generated
+        self.pin_budget = int(tail_tokens * protection.soft_ceiling_ratio) // 4
         kept = msgspec.structs.replace(protection, protect_system_prompt=True)
-        end = head_length(messages, self.cuts, kept, compactions, standing.whole)
+        end = head_length(messages, self.cuts, kept, compactions, instructions.whole)
         system = first_turn(messages)
         folds_system = system > 0 and not protection.protect_system_prompt
         self.head_end = 0 if folds_system else end
         self.opening = range(system, end) if folds_system else range(0)
-        """The first exchange without the system prompt before it, where that is folded; it may be empty."""
-        self.asks, self.anchors = self._anchors(room_for_picture)
+        """First exchange if the system prompt before it is folded, else an empty range."""
+        self.user_turns, self.anchors = self._anchors(max_picture_tokens)
         self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
         self._stays = [index for index, message in enumerate(messages) if _must_stay(message)]
-        self._told = [
+        self._system_messages = [
             index
             for index in range(self.first, len(messages))
-            if messages[index].role == "system" and standing.rest.get(index, messages[index]) is not None
+            if messages[index].role == "system" and instructions.rest.get(index, messages[index]) is not None
         ]
 
     def plan(self, floor: int | None = None) -> Plan:
-        """The plan for the whole tail budget and so many messages at least; `protect_last_n` unless told."""
+        """Return the plan for the full tail budget with at least `floor` tail messages (default: `protect_last_n`)."""
         floor = self.protection.protect_last_n if floor is None else floor
         ratio = self.protection.soft_ceiling_ratio
         start = select_tail_by_budget(self.messages, self.first, self.tail_tokens, floor, ratio, self.sizes)
-        return self.plan_from(self.cut_before(start), ceiling=int(self.tail_tokens * ratio), room=self.room)
+        return self.plan_from(self.cut_before(start), ceiling=int(self.tail_tokens * ratio), pin_budget=self.pin_budget)
 
     def useful_middle(self) -> Plan:
-        """Where the whole conversation would fit its tail: `protect_last_n` messages stay, at most half of them."""
+        """Return a plan for a conversation that would fit its tail: keep `protect_last_n` messages, at most half of
+        them.
+        """
         floor = min(self.protection.protect_last_n, len(self.messages) // 2)
-        return self.plan_from(self.cut_before(len(self.messages) - floor), room=self.room)
+        return self.plan_from(self.cut_before(len(self.messages) - floor), pin_budget=self.pin_budget)
 
     @property
     def first(self) -> int:
-        """Where a fold may begin: after the head, and after the first exchange where that stays on its own."""
+        """Earliest index of a fold: after the head, and after the first exchange if that is pinned."""
         return max(self.opening.stop, self.head_end)
 
     def cut_before(self, start: int) -> int:
-        """The legal cut at or before `start` where a tail may start."""
+        """Return the last legal cut at or before `start` where a tail may start."""
         return max(self.cuts[bisect_right(self.cuts, max(start, 0)) - 1], self.first, self.earliest)
 
     def cuts_between(self, first: int, last: int) -> list[int]:
-        """The legal cuts after `first`, up to `last`."""
+        """Return the legal cuts after `first`, up to and including `last`."""
         return list(self.cuts[bisect_right(self.cuts, first) : bisect_right(self.cuts, last)])
 
-    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0, only_asks: bool = False) -> Plan:
-        """The plan with a tail from `start` on: the anchors outside the fold, the tail grown up to `ceiling` for them,
-        and instructions and replies as far as they have `room`. Without the newest answer where that only announces
-        calls, if `only_asks`."""
+    def plan_from(self, start: int, *, ceiling: int = 0, pin_budget: int = 0, fold_announcement: bool = False) -> Plan:
+        """Return the plan with a tail from `start`.
+
+        Anchors stay outside the fold: the tail grows up to `ceiling` tokens for them, else they are pinned. System
+        messages and replies stay within `pin_budget` tokens. With `fold_announcement`, a newest answer that
+        announces tool calls is folded.
+        """
         if start <= self.first:
             return Plan(start, start)
-        told = self._instructions(start, room)
-        answers = {place for place in self.anchors if not (only_asks and self.messages[place].kinds & CALL)}
-        anchors = sorted({*self.asks, *answers, *self._stays, *told}, reverse=True)
+        system = self._instructions(start, pin_budget)
+        answers = {place for place in self.anchors if not (fold_announcement and self.messages[place].kinds & CALL)}
+        anchors = sorted({*self.user_turns, *answers, *self._stays, *system}, reverse=True)
         pinned: list[range] = [self.opening] if self.opening else []
         for anchor in anchors:
             if not self.head_end <= anchor < start:
                 continue
-            group = self._group(anchor, start, room)
+            group = self._group(anchor, start, pin_budget)
             grows = group.stop >= start or self._size_from[group.start] <= ceiling
             if grows and group.start > self.first and group.start >= self.earliest:
                 start = group.start
             else:
                 pinned.append(group)
         known = {index for group in pinned for index in group}
-        places = [place for place in self.standing.stays if self.head_end <= place < start and place not in known]
-        alone = [range(place, place + 1) for place in places if place in self.standing.whole]
+        places = [place for place in self.instructions.stays if self.head_end <= place < start and place not in known]
+        alone = [range(place, place + 1) for place in places if place in self.instructions.whole]
         alone = [group for group in alone if self._group(group.start, start, 0) == group]
         partial = tuple(place for place in places if range(place, place + 1) not in alone)
         return Plan(self.head_end, start, _merge([*pinned, *alone], start), partial)
 
-    def _group(self, anchor: int, start: int, room: int) -> range:
-        """The messages that stay with an anchor: its batch of calls, and the direct reply to an ask."""
+    def _group(self, anchor: int, start: int, pin_budget: int) -> range:
+        """Return the messages that stay with an anchor: its batch of calls, and the direct reply to a user message."""
         place = bisect_right(self.cuts, anchor) - 1
         group = range(max(self.cuts[place], self.head_end), self.cuts[place + 1])
-        if anchor not in self.asks or group.stop >= start or self.messages[group.stop].role != "assistant":
+        if anchor not in self.user_turns or group.stop >= start or self.messages[group.stop].role != "assistant":
             return group
         reply = range(group.stop, self.cuts[place + 2])
-        is_short = len(reply) <= LONGEST_REPLY and sum(self.sizes[reply.start : reply.stop]) <= room
-        return range(group.start, reply.stop) if is_short and group.stop not in self.ours else group
+        is_short = len(reply) <= MAX_REPLY_MESSAGES and sum(self.sizes[reply.start : reply.stop]) <= pin_budget
+        return range(group.start, reply.stop) if is_short and group.stop not in self.generated else group
 
-    def _anchors(self, room_for_picture: int | None) -> tuple[set[int], set[int]]:
-        """Human turns that stay, and the answer that does."""
+    def _anchors(self, max_picture_tokens: int | None) -> tuple[set[int], set[int]]:
+        """Return the indices of the human turns that stay and of the answer that stays."""
         messages, protection = self.messages, self.protection
-        asks: set[int] = set()
-        if protection.anchor_latest_user and (ask := latest_human(messages, self.ours)) is not None:
-            asks.add(ask)
+        user_turns: set[int] = set()
+        if protection.anchor_latest_user and (turn := latest_human(messages, self.generated)) is not None:
+            user_turns.add(turn)
         picture = newest_picture(messages)
-        has_room = picture is not None and (room_for_picture is None or self.sizes[picture] <= room_for_picture)
-        if picture is not None and has_room and picture not in self.ours and is_human(messages[picture]):
-            asks.add(picture)
-        answer = latest_visible_answer(messages, self.ours) if protection.anchor_latest_visible_assistant else None
-        return asks, set() if answer is None else {answer}
+        fits = picture is not None and (max_picture_tokens is None or self.sizes[picture] <= max_picture_tokens)
+        if picture is not None and fits and picture not in self.generated and is_human(messages[picture]):
+            user_turns.add(picture)
+        answer = latest_visible_answer(messages, self.generated) if protection.anchor_latest_visible_assistant else None
+        return user_turns, set() if answer is None else {answer}
 
-    def _instructions(self, start: int, room: int) -> set[int]:
-        """System and developer messages in the middle still hold: the newest stay, as far as there is room."""
+    def _instructions(self, start: int, pin_budget: int) -> set[int]:
+        """Return the newest system messages in the middle that fit into `pin_budget` tokens; they are still in
+        force.
+        """
         found: set[int] = set()
-        for index in reversed(self._told):
-            if index < start and self.sizes[index] <= room:
-                room -= self.sizes[index]
+        for index in reversed(self._system_messages):
+            if index < start and self.sizes[index] <= pin_budget:
+                pin_budget -= self.sizes[index]
                 found.add(index)
         return found
 
 
 def _must_stay(message: Message) -> bool:
-    """Native compaction blocks are signed; which tools there are from here on holds for everything behind it."""
+    """Return whether a message must stay: native compaction blocks are signed, tool changes apply to all later
+    messages.
+    """
     return bool(message.kinds & OPAQUE) and any(
         isinstance(part, Opaque) and part.kind in ("compaction", "tool_addition", "tool_removal")
         for part in message.parts
@@ -258,7 +268,7 @@ def _must_stay(message: Message) -> bool:
 
 
 def _merge(groups: list[range], start: int) -> tuple[range, ...]:
-    """The groups before `start` in order, those that meet as one."""
+    """Return the groups before `start` in order, merging adjacent ones."""
     merged: list[range] = []
     for group in sorted((group for group in groups if group.start < start), key=lambda group: group.start):
         if merged and group.start <= merged[-1].stop:
@@ -268,36 +278,36 @@ def _merge(groups: list[range], start: int) -> tuple[range, ...]:
     return tuple(merged)
 
 
-def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
-    """The newest message in which a user really speaks."""
-    ours = generated_messages(messages) if ours is None else ours
+def latest_human(messages: Transcript, generated: Container[int] | None = None) -> int | None:
+    """Return the index of the newest message written by a person."""
+    generated = generated_messages(messages) if generated is None else generated
     for index in range(len(messages) - 1, -1, -1):
-        if index not in ours and speaks(messages[index]):
+        if index not in generated and is_user_turn(messages[index]):
             return index
     return None
 
 
-def speaks(message: Message) -> bool:
-    """Whether a person wrote this, and not a client by itself."""
+def is_user_turn(message: Message) -> bool:
+    """Return whether a person wrote this message, as opposed to a client automatically."""
     return is_human(message) and (
         any(not isinstance(part, Text) for part in message.parts) or bool(user_words(message))
     )
 
 
-def answer_taken_up(messages: Transcript, ours: Container[int]) -> int:
-    """The place of an answer that the newest ask takes up in a few words, else -1: "yes" alone says nothing."""
-    ask = latest_human(messages, ours) or 0
-    answer = messages[ask - 1] if ask > 0 and ask - 1 not in ours else None
+def assented_answer(messages: Transcript, generated: Container[int]) -> int:
+    """Return the index of the answer to which the newest user message only assents ("yes"), else -1."""
+    turn = latest_human(messages, generated) or 0
+    answer = messages[turn - 1] if turn > 0 and turn - 1 not in generated else None
     if answer is None or answer.role != "assistant" or not answer.text or answer.kinds & CALL:
         return -1
-    return ask - 1 if len(user_words(messages[ask])) <= LONGEST_ASSENT else -1
+    return turn - 1 if len(user_words(messages[turn])) <= MAX_ASSENT_CHARACTERS else -1
 
 
-def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
-    """The newest message in which the assistant says something a person can read."""
-    ours = generated_messages(messages) if ours is None else ours
+def latest_visible_answer(messages: Transcript, generated: Container[int] | None = None) -> int | None:
+    """Return the index of the newest assistant message with visible text."""
+    generated = generated_messages(messages) if generated is None else generated
     for index in range(len(messages) - 1, -1, -1):
-        if _is_visible_answer(messages[index]) and index not in ours:
+        if _is_visible_answer(messages[index]) and index not in generated:
             return index
     return None
 
@@ -307,11 +317,13 @@ def _is_visible_answer(message: Message) -> bool:
 
 
 def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int) -> tuple[Transcript, Transcript]:
-    """Head and tail, the tail starting at the n-th newest human turn; no head if there are no more turns than that."""
+    """Return head and tail, the tail starting at the n-th newest human turn; the head is empty if there are fewer
+    turns.
+    """
     left = max(keep_last_exchanges, 1)
-    ours = generated_messages(messages)
+    generated = generated_messages(messages)
     for index in range(len(messages) - 1, -1, -1):
-        if index not in ours and speaks(messages[index]):
+        if index not in generated and is_user_turn(messages[index]):
             left -= 1
             if left == 0:
                 return messages[:index], messages[index:]

@@ -1,13 +1,12 @@
-"""What of a conversation is the client's prompt: instructions that stay whole and in place through every fold.
+"""Find client instructions: parts of the prompt that clients send as messages and that no compaction folds.
 
-Rules of this file:
-1. Clients send project rules, lists of skills and their environment as messages of the user or of the developer. They
-   are part of the prompt, not of the conversation: the head decays, they do not. That is a departure from the first
-   document, whose decaying head takes them along.
-2. They are told by the table of wrappers, in the places where clients put them. Tool results, answers and summaries
-   have none: text that somebody pasted or injected must not live for ever.
-3. Each stays once: a newer version replaces the older one, and only a fold does that. Until then nothing changes.
-4. They stay as far as their bound goes, rules before lists, the newest first; what is beyond it is folded.
+- Clients send project rules, skill lists and their environment as user or developer messages. They are part of the
+  prompt, so they stay even after the head has decayed. This departs from the first specification document, whose
+  decaying head includes them.
+- They are recognised by the table of wrappers, in the positions where clients put them. Tool results, answers and
+  summaries are never searched: pasted or injected text must not stay forever.
+- Each stays once. A compaction replaces an older version with the newer one; until then nothing changes.
+- They stay within a token limit, rules before lists, newest first; the rest is folded.
 """
 
 from __future__ import annotations
@@ -20,21 +19,23 @@ from midfold.transcript.message import RESULT, TEXT, Message, Text, Transcript
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import Block, prompt_blocks
 
-MOST_TOKENS = 20_000
-SHARE = 0.2
-"""Of the size at which a conversation is folded: the most that instructions of clients take, and not more than that."""
+MAX_INSTRUCTION_TOKENS = 20_000
+MAX_INSTRUCTION_SHARE = 0.2
+"""Maximum share of the compaction threshold for client instructions, which also have at most
+MAX_INSTRUCTION_TOKENS.
+"""
 
 
 class ClientInstructions(NamedTuple):
-    """What stays of messages with instructions, by their places, and what is left of them without."""
+    """Messages that hold client instructions, by index."""
 
     stays: Mapping[int, Message] = {}
     rest: Mapping[int, Message | None] = {}
-    """Without instructions that stay, and without those that newer ones replaced."""
+    """Remainder of each message, without instructions that stay or were replaced by newer ones; None if empty."""
     left_out: int = 0
-    """Tokens of instructions beyond the bound."""
+    """Tokens of instructions beyond the limit."""
     whole: frozenset[int] = frozenset()
-    """The places of messages that hold nothing else."""
+    """Indices of messages that hold nothing but instructions."""
 
 
 NONE = ClientInstructions()
@@ -47,33 +48,33 @@ class _PromptBlock(NamedTuple):
 
 
 Blocks = dict[int, dict[int, list[str]]]
-"""The texts of blocks in their order, by the place of their message and the number of their part."""
+"""Block texts in order, by message index and part index."""
 
 
-def find_client_instructions(messages: Transcript, bound: int) -> ClientInstructions:
-    """The instructions of clients in these messages, as many as `bound` tokens hold."""
+def find_client_instructions(messages: Transcript, max_tokens: int) -> ClientInstructions:
+    """Return the client instructions in these messages that fit into `max_tokens` tokens."""
     found = _all_blocks(messages)
     valid = _newest(found)
     staying: set[int] = set()
     left_out = 0
     for number in sorted(valid, key=lambda number: found[number].block.wrapper.items is not None):
         size = estimate_text(found[number].block.text)
-        if size <= bound:
+        if size <= max_tokens:
             staying.add(number)
-            bound -= size
+            max_tokens -= size
         else:
             left_out += size
     beyond = set(valid) - staying
     kept = _by_part(item for number, item in enumerate(found) if number in staying)
-    gone = _by_part(item for number, item in enumerate(found) if number not in beyond)
+    removed = _by_part(item for number, item in enumerate(found) if number not in beyond)
     stays = {place: _only(messages[place], own) for place, own in kept.items()}
-    rest = {place: _without(messages[place], own) for place, own in gone.items()}
+    rest = {place: _without(messages[place], own) for place, own in removed.items()}
     whole = frozenset(place for place, message in stays.items() if message is messages[place])
     return ClientInstructions(stays, rest, left_out, whole)
 
 
 def _all_blocks(messages: Transcript) -> list[_PromptBlock]:
-    """The blocks behind the system prompt, which stays anyway."""
+    """Return the blocks after the system prompt, which stays in any case."""
     found: list[_PromptBlock] = []
     is_first = True
     for place in range(first_turn(messages), len(messages)):
@@ -88,7 +89,10 @@ def _all_blocks(messages: Transcript) -> list[_PromptBlock]:
 
 
 def _newest(found: list[_PromptBlock]) -> list[int]:
-    """The numbers of blocks that no newer ones replace, the newest first; a list only gives way to all it lists."""
+    """Return the indices of blocks that no newer block replaces, newest first.
+
+    A list is replaced only by newer ones that include all its items.
+    """
     seen: dict[tuple[str, str], set[str]] = {}
     valid: list[int] = []
     for number in range(len(found) - 1, -1, -1):
@@ -108,7 +112,7 @@ def _by_part(found: Iterable[_PromptBlock]) -> Blocks:
 
 
 def _only(message: Message, texts: dict[int, list[str]]) -> Message:
-    """A message with these blocks alone; a text that holds nothing else stays as it is."""
+    """Return a message with only these blocks; a text that holds nothing else is not changed."""
     parts: list[Text] = []
     for number, part in enumerate(message.parts):
         if number in texts and isinstance(part, Text):
@@ -118,7 +122,7 @@ def _only(message: Message, texts: dict[int, list[str]]) -> Message:
 
 
 def _without(message: Message, texts: dict[int, list[str]]) -> Message | None:
-    """A message without these blocks; None where nothing is left."""
+    """Return a message without these blocks; None if nothing is left."""
     parts = list(message.parts)
     for number, own in texts.items():
         part = parts[number]
@@ -129,7 +133,7 @@ def _without(message: Message, texts: dict[int, list[str]]) -> Message | None:
 
 
 def _rest(text: str, blocks: list[str]) -> str:
-    """A text without these blocks, which stand in it in this order."""
+    """Return a text without these blocks, which occur in it in this order."""
     pieces: list[str] = []
     place = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""One compaction at work: what was measured, what a plan costs, and what is asked of a summarizer."""
+"""State of one compaction: measurements, the cost of a plan, and the summary request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import Any
 import msgspec
 
 from midfold.compaction.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
-from midfold.compaction.boundary import Layout, Plan, answer_taken_up, head_length
-from midfold.compaction.budget import ROOMY
-from midfold.compaction.client_instructions import MOST_TOKENS, SHARE, ClientInstructions, find_client_instructions
+from midfold.compaction.boundary import Layout, Plan, assented_answer, head_length
+from midfold.compaction.budget import COMFORTABLE_SHARE
+from midfold.compaction.client_instructions import (
+    MAX_INSTRUCTION_SHARE,
+    MAX_INSTRUCTION_TOKENS,
+    ClientInstructions,
+    find_client_instructions,
+)
 from midfold.compaction.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.compaction.local.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.compaction.media import MediaReduction, replace_historical_media
@@ -45,7 +50,7 @@ from midfold.transcript.tokens import Basis, FixedSize, media_units
 
 
 def characters(parts: tuple[Part, ...]) -> int:
-    """The length of what is counted in a message, pictures by their price."""
+    """Return the counted length of message parts; media count by their token price."""
     total = 0
     part: Any
     for part in parts:
@@ -66,44 +71,49 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
-LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-HEAD_OF_TARGET = 0.04
-"""Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
+MIN_SCALE, MAX_SCALE = 0.25, 4.0
+HEAD_SHARE_OF_TARGET = 0.04
+"""Share of an explicit target size for the first exchange, and likewise for client instructions."""
 REDUCED_SHARE = 0.1
-"""Of the size of a view: what reduced pictures may take of it together, the newest first."""
-LEAST_OF_SUMMARY = 4
-"""Share of its usual minimum, as a divisor, that a summary keeps beside many words of the user."""
-MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
-"""Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
-more hardly helps. Tokens of the smallest one."""
-WITH_ADDED = 1.15
-"""Times its budget: what is reckoned with for a summary, as what is added to a model's answer comes on top."""
+"""Maximum share of a view for reduced pictures, newest first."""
+MIN_SUMMARY_DIVISOR = 4
+"""Divisor of the usual minimum that gives the minimum of a summary beside many words of the user."""
+MAX_GROWTH_SHARE, MIN_SUMMARY_TOKENS = 0.6, 200
+"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in
+tokens.
+"""
+ADDED_FACTOR = 1.15
+"""Factor on the summary budget that covers text added to a model's response."""
 FRAME_TOKENS = 140
-"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
-PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
-"""Of the conversation's window: what a summary model may be shown, where its own window is not known."""
+"""Tokens for the frame of a handoff, a filler after it, and the note in the system prompt."""
+PROMPT_SHARE_OF_WINDOW, MIN_CHARACTERS_PER_TOKEN, MAX_CHARACTERS_PER_TOKEN = 0.85, 2, 4
+"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the
+limits of characters per token.
+"""
 TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
-"""The same where a size was asked for: the frame, the note, and a message between two of the same role."""
+"""Tokens of the frame, the note and a filler if a target size was requested."""
 
 
 class CompactionContext:
-    """Measurements are made once and kept; the request is never changed."""
+    """Measurements and decisions of one compaction, computed once; the request is never changed."""
 
     def __init__(self, request: CompactionRequest) -> None:
         self.omissions = Omissions()
         self.request = request = msgspec.structs.replace(request, redact=self.omissions.redactor(request.redact))
         self.messages = request.messages
         self.new_system = request.system
-        """The separate system prompt of the view: with the note of the first compaction once that is added."""
+        """Separate system prompt of the view, with the compaction note once that is added."""
         self.notices: list[str] = list(request.budget.notices)
         self._short_sizes: dict[tuple[int, Ends], int] = {}
         target = request.target_tokens
         self.limit = request.budget.threshold_tokens - 1 if target is None else target
-        """The largest size the view should have: the one that was asked for, else just below the threshold."""
-        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * ROOMY)
-        """The size that leaves room for some turns; a limit that was lowered for that is such a size."""
-        self.words = WordsOfUser(self, lambda job: job._generated_messages[1])
-        self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
+        """Maximum tokens of the view: the requested target size, else just below the threshold."""
+        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * COMFORTABLE_SHARE)
+        """Size that leaves space for some turns; a limit lowered for that purpose already is one."""
+        self.words = WordsOfUser(self, lambda context: context._generated_messages[1])
+        self.budget = (
+            request.budget if target is None else request.budget.for_target(max(target - self.fixed_tokens, 1))
+        )
 
     @cached_property
     def _units(self) -> list[int]:
@@ -119,12 +129,12 @@ class CompactionContext:
 
     @cached_property
     def fixed_tokens(self) -> int:
-        """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
+        """Tokens of the separate system prompt and the tool definitions, which a compaction cannot reduce."""
         return self.request.meter.tokens(*self._fixed_size)
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the host or the provider said of this very prompt, else the estimate."""
+        """Prompt tokens reported by the host or the provider for this prompt, else the estimate."""
         return reported_tokens(self.request) or self.estimated_tokens
 
     @cached_property
@@ -138,15 +148,15 @@ class CompactionContext:
 
     @cached_property
     def scale(self) -> float:
-        """Reported tokens against estimated ones: sizes are corrected by it."""
+        """Ratio of reported to estimated tokens, used to correct sizes."""
         if self.basis == "estimated":
             return 1.0
         ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
-        return min(max(ratio, LOWEST_SCALE), HIGHEST_SCALE)
+        return min(max(ratio, MIN_SCALE), MAX_SCALE)
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Tokens of each message as it would stay: without older pictures."""
+        """Tokens of each message as kept, that is without older pictures."""
         factor, overhead, scale = self.request.meter.factor, self.request.meter.message_overhead, self.scale
         sizes = [round((round(units * factor) + overhead) * scale) for units in self._units]
         for index in self.media:
@@ -155,12 +165,12 @@ class CompactionContext:
 
     @cached_property
     def media(self) -> dict[int, str]:
-        """The messages whose pictures are older than the newest, and their handles."""
+        """Handles of the messages whose pictures are older than the newest, by index."""
         return self._without_media[1]
 
     @property
     def view(self) -> Transcript:
-        """The messages with placeholders for those pictures, or what a reducer made of them."""
+        """Messages with older pictures replaced by placeholders or reduced."""
         return self._without_media[0]
 
     @cached_property
@@ -179,41 +189,45 @@ class CompactionContext:
 
     @cached_property
     def _generated_messages(self) -> tuple[dict[int, Generated], dict[int, Generated]]:
-        """The messages we wrote in earlier compactions, and summaries of clients beside the user's words."""
+        """Generated messages of earlier compactions, and client summaries in messages with words of the user."""
         protection = self.request.options.protection
         head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
         found, beside = find_generated(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found, beside
-        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}, {}
+        return {
+            index: generated
+            for index, generated in found.items()
+            if generated.kind != "fold" or self._is_known(generated)
+        }, {}
 
     @property
-    def ours(self) -> dict[int, Generated]:
-        """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
+    def generated(self) -> dict[int, Generated]:
+        """Generated messages of earlier compactions and messages that only hold a client summary, by index."""
         return self._generated_messages[0]
 
     @cached_property
     def _previous(self) -> tuple[int, Generated] | None:
-        """The summary so far, and its place."""
-        ours, beside = map(newest_handoff, self._generated_messages)
-        return max(filter(None, (ours, beside)), default=None)
+        """Index and content of the newest summary."""
+        generated, beside = map(newest_handoff, self._generated_messages)
+        return max(filter(None, (generated, beside)), default=None)
 
-    def _is_known(self, ours: Generated) -> bool:
-        """Whether this is of a fold of this conversation, and says what was written then."""
+    def _is_known(self, generated: Generated) -> bool:
+        """Return whether a message belongs to a fold of this conversation and its body is unchanged."""
         state = self.request.state
-        if ours.fold not in state.folds:
+        if generated.fold not in state.folds:
             return False
-        if ours.kind != "fold" or (ours.fold, ours.body) == (state.folds[-1], state.summary.strip()):
+        if generated.kind != "fold" or (generated.fold, generated.body) == (state.folds[-1], state.summary.strip()):
             return True
-        return self._is_believed(ours)
+        return self._is_believed(generated)
 
     def _is_believed(self, handoff: Generated) -> bool:
-        """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
+        """Return whether the keeper has this handoff; without a keeper the valid check is enough."""
         keeper = self.request.keeper
         return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
-        """Whether a handle leads to originals."""
+        """Return whether a handle resolves to originals."""
         if handle.removeprefix(PREFIX) in self.state.folds:
             return True
         keeper = self.request.keeper
@@ -221,33 +235,37 @@ class CompactionContext:
 
     @cached_property
     def _framed_handles(self) -> set[str]:
-        """Handles that the messages name as we do, and those of the summary so far."""
+        """Handles in frames written by midfold and in the previous summary."""
         parts = (part for message in self.messages for part in message.parts)
         texts = (part.text for part in parts if isinstance(part, (Text, ToolResult)) and "unfold" in part.text)
         return framed_handles(texts) | handles_in(self.state.summary)
 
     @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        """State of these messages: from the handoff in them, or from the lineage the caller names."""
         given, found, lineage = self.request.state, self._previous, self.request.lineage
         fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
             if not given.summary or (lineage and lineage == given.lineage):
                 return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
-            self.notices.append("the state of another conversation was not used")
+            self.notices.append("Ignored the compaction state: it belongs to another conversation.")
             return fresh
         _, handoff = found
         if self._is_known(handoff):
             trail = self._parse_trail(handoff.body) if given.trail.is_empty else given.trail
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
-            self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            self.notices.append("Found a compaction summary written by another tool; kept it as context.")
+            alike = (
+                generated.body
+                for generated in self.generated.values()
+                if generated.kind == "fold" and not handoff.is_foreign
+            )
             text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
             brought = self.omissions.attempt("redaction", lambda: redact(text), REDACTION_FAILED)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
-            self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
+            self.notices.append("The handoff in the messages does not match the state; continued from the messages.")
         trail = self._parse_trail(handoff.body)
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
@@ -255,7 +273,7 @@ class CompactionContext:
         return self.omissions.attempt("file tracking", lambda: parse(parse_record(handoff)[1]), Trail())
 
     def _follow(self, trail: Trail, messages: Transcript) -> Trail:
-        """Return the trail with what these messages did; without it where that fails."""
+        """Return the trail extended by these messages; if that fails, with only its counters advanced."""
         passed = msgspec.structs.replace(
             trail, messages=trail.messages + len(messages), ahead=max(trail.ahead - len(messages), 0)
         )
@@ -263,71 +281,75 @@ class CompactionContext:
         return omissions.attempt("file tracking", lambda: follow(trail, messages, redact, omissions), passed)
 
     @cached_property
-    def standing(self) -> ClientInstructions:
-        """The instructions of the client, as far as they may stay."""
-        share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
-        # A compaction that lands lower than it must, to be followed by another one later, keeps the same instructions.
+    def instructions(self) -> ClientInstructions:
+        """Client instructions that fit into their limit."""
+        share = MAX_INSTRUCTION_SHARE if self.request.target_tokens is None else HEAD_SHARE_OF_TARGET
+        # A compaction with a lower target, to be followed by another one, keeps the same instructions.
         limit = self.limit if self.request.target_tokens is not None else max(self.limit, self.request.trigger_tokens)
-        bound = min(int(limit * share), MOST_TOKENS)
+        max_tokens = min(int(limit * share), MAX_INSTRUCTION_TOKENS)
         found = self.omissions.attempt(
-            "client instructions", lambda: find_client_instructions(self.messages, bound), ClientInstructions()
+            "client instructions", lambda: find_client_instructions(self.messages, max_tokens), ClientInstructions()
         )
         if found.left_out:
             self.notices.append(
-                f"{found.left_out:,} tokens of the client's instructions do not stay for good: with them it would be "
-                f"more than {bound:,}"
+                f"Client instructions exceed their {max_tokens:,}-token budget; {found.left_out:,} tokens of them were "
+                "summarized."
             )
         return found
 
     @cached_property
     def layout(self) -> Layout:
-        """The plans that these messages allow."""
+        """Plans that these messages allow."""
         protection, target = self.request.options.protection, self.request.target_tokens
         if target is not None and not self._head_is_small:
             protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
-        previous = newest_handoff({index: ours for index, ours in self.ours.items() if not ours.is_foreign})
+        previous = newest_handoff(
+            {index: generated for index, generated in self.generated.items() if not generated.is_foreign}
+        )
         earliest = 0
         if previous is not None:
-            # There is only ever one live summary: no handoff of ours stays in the tail.
-            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.ours)
+            # Keep one live summary: no earlier handoff stays in the tail.
+            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.generated)
         return Layout(
             self.messages,
             self.sizes,
             protection,
             self.state.count,
             tail_tokens=self.budget.tail_tokens,
-            room_for_picture=None if target is None else target // 2,
+            max_picture_tokens=None if target is None else target // 2,
             earliest=earliest,
             cuts=self._cuts,
-            ours=self.ours,
-            standing=self.standing,
+            generated=self.generated,
+            instructions=self.instructions,
         )
 
     @property
     def _head_is_small(self) -> bool:
-        """Whether the first exchange takes no more than its share of a size that was asked for."""
-        fixed = self.standing.whole
+        """Return whether the first exchange fits into its share of the requested target size."""
+        fixed = self.instructions.whole
         end = head_length(self.messages, self._cuts, self.request.options.protection, self.state.count, fixed)
         said = [index for index in range(end) if self.messages[index].role != "system" and index not in fixed]
-        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_OF_TARGET
+        return sum(map(self.sizes.__getitem__, said)) + FILLER_TOKENS <= self.limit * HEAD_SHARE_OF_TARGET
 
     def new_turns(self, plan: Plan) -> Transcript:
-        """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
+        """Return the messages to summarize: the folded ones without generated messages and kept instructions."""
         turns = self._turns(plan)
         return tuple(
             [without_summary(turns[index]) if index in self._generated_messages[1] else turns[index] for index in turns]
         )
 
     def _turns(self, plan: Plan) -> dict[int, Message]:
-        left = {index: self.standing.rest.get(index, self.messages[index]) for index in plan.fold()}
-        return {index: message for index, message in left.items() if message is not None and index not in self.ours}
+        left = {index: self.instructions.rest.get(index, self.messages[index]) for index in plan.fold()}
+        return {
+            index: message for index, message in left.items() if message is not None and index not in self.generated
+        }
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryRequest:
-        ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        ends, generated, start = self.ends(plan), self.generated, self._previous[0] if self._previous else 0
         behind = self._behind(plan)
         pinned = [index for index in behind if index < plan.tail_start]
         turns = [*self._turns(plan)] if pinned else []
-        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in generated]
         folded = self._follow(self.state.trail, tuple(map(self.messages.__getitem__, done)))
         after = tuple(map(self.messages.__getitem__, behind))
         budget, is_dense = self.summary_budget(plan, spare=True), self.request.target_tokens is not None
@@ -356,11 +378,13 @@ class CompactionContext:
             shown_texts=ends.texts if ends.texts < ALL else 0,
             shown_asks=ends.asks,
             shown_answer=ends.answers,
-            taken_up=self._taken_up_among(self._before(plan), len(new), behind),
+            assented=self._assented_index(self._before(plan), len(new), behind),
         )
 
-    def _taken_up_among(self, before: Transcript, folded: int, behind: list[int]) -> int:
-        """The place of the answer that the newest ask takes up in a `SummaryRequest`; -1 where it does not stay."""
+    def _assented_index(self, before: Transcript, folded: int, behind: list[int]) -> int:
+        """Return the index, within a `SummaryRequest`, of the answer the newest user message assents to; -1 if not
+        kept.
+        """
         if self._answer < 0:
             return -1
         answer = self.messages[self._answer]
@@ -369,30 +393,37 @@ class CompactionContext:
         return places[0] if places else -1
 
     def _prompt_characters(self, plan: Plan) -> int:
-        """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
+        """Return the maximum characters of one summary prompt: what fits the window beside the response, at this
+        fold's rate.
+        """
         read = sum(characters(self.messages[index].parts) for index in plan.fold())
         size = self._folded_tokens(plan)
-        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
-        return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
+        available = self.budget.effective_input_window * PROMPT_SHARE_OF_WINDOW - self.summary_budget(plan) * 1.5
+        return max(
+            int(available * min(max(read / max(size, 1), MIN_CHARACTERS_PER_TOKEN), MAX_CHARACTERS_PER_TOKEN)), 8_000
+        )
 
     def summary_budget(self, plan: Plan, *, spare: bool = False) -> int:
-        """Tokens for the summary: by the size of the fold, with what the view has to spare or without; or what is left
-        of the size that was asked for."""
+        """Return the tokens for the summary.
+
+        Without a target size: by the size of the fold, with `spare` also from the free tokens of the view. With a
+        target size: what the rest of the view leaves.
+        """
         if self.request.target_tokens is None:
-            gone = self._folded_tokens(plan)
-            earlier = sum(map(self.sizes.__getitem__, self.ours.keys() & plan.fold())) - FRAME_TOKENS
+            folded = self._folded_tokens(plan)
+            earlier = sum(map(self.sizes.__getitem__, self.generated.keys() & plan.fold())) - FRAME_TOKENS
             before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
-            new, stays = gone - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
+            new, stays = folded - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
-            most = max(before + int(new * MOST_OF_NEW), FEWEST_TOKENS)
-            has_room = spare and not self.request.trigger_tokens
-            room = int((self.roomy_limit - stays) / WITH_ADDED) if has_room else 0
-            return min(self.budget.summary_tokens(new, before, room), most)
-        words, most = self.words.tokens(plan), self.budget.summary_maximum
+            maximum = max(before + int(new * MAX_GROWTH_SHARE), MIN_SUMMARY_TOKENS)
+            use_free = spare and not self.request.trigger_tokens
+            available = int((self.roomy_limit - stays) / ADDED_FACTOR) if use_free else 0
+            return min(self.budget.summary_tokens(new, before, available), maximum)
+        words, maximum = self.words.tokens(plan), self.budget.summary_maximum
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words
-        least = most - words - round(self.words.ask_tokens * self.scale)
-        return max(least, most // LEAST_OF_SUMMARY, int(left / max(self.scale, 0.01)))
+        minimum = maximum - words - round(self.words.newest_tokens * self.scale)
+        return max(minimum, maximum // MIN_SUMMARY_DIVISOR, int(left / max(self.scale, 0.01)))
 
     @cached_property
     def _all_tokens(self) -> int:
@@ -404,10 +435,10 @@ class CompactionContext:
         return sum(self.sizes[plan.head_end : plan.tail_start]) - pinned - self._partial_tokens(plan)
 
     def _partial_tokens(self, plan: Plan) -> int:
-        return sum(self.size(self.standing.stays[place]) for place in plan.partial)
+        return sum(self.size(self.instructions.stays[place]) for place in plan.partial)
 
     def _frame_tokens(self, plan: Plan) -> int:
-        """What a handoff costs beside its body where a size was asked for."""
+        """Return the tokens of a handoff beside its body if a target size was requested."""
         has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
         segments = (
             len(plan.pinned)
@@ -417,7 +448,7 @@ class CompactionContext:
         return TERSE_FRAME_TOKENS + NOTE_TOKENS * has_system + FILLER_TOKENS * segments
 
     def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
-        """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
+        """Return the tokens of a request with what a plan keeps, truncated to `ends`, without a summary."""
         fixed = round(self.fixed_tokens * self.scale)
         if ends is EXACT:
             return fixed + self._all_tokens - self._folded_tokens(plan)
@@ -426,14 +457,16 @@ class CompactionContext:
         return fixed + self._partial_tokens(plan) + sum(self._short_size(index, ends) for index in stays)
 
     def ends(self, plan: Plan) -> Ends:
-        """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
+        """Return how far long messages are truncated: not at all if everything fits, else to the first level that
+        fits.
+        """
         target = self.request.target_tokens
         if target is None:
-            room = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
-            return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
-        room = self.words.staying_tokens if plan.fold() else target
+            available = self.limit - self.summary_budget(plan) - FRAME_TOKENS - self.words.tokens(plan)
+            return EXACT if self.staying(plan) <= available else WHOLE_TEXTS
+        available = self.words.staying_tokens if plan.fold() else target
         ladder = self.words.ladder
-        return next((ends for ends in ladder if self.staying(plan, ends) <= room), ladder[-1])
+        return next((ends for ends in ladder if self.staying(plan, ends) <= available), ladder[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))
@@ -446,17 +479,19 @@ class CompactionContext:
 
     @cached_property
     def _answer(self) -> int:
-        return answer_taken_up(self.messages, self.ours)
+        return assented_answer(self.messages, self.generated)
 
     def _behind(self, plan: Plan) -> list[int]:
-        """The places of what stays after the handoff."""
-        pinned = [index for group in plan.pinned for index in group if index not in self.standing.whole]
-        return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
+        """Return the indices of the kept messages after the handoff."""
+        pinned = [index for group in plan.pinned for index in group if index not in self.instructions.whole]
+        return [
+            index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.generated
+        ]
 
     def _before(self, plan: Plan) -> Transcript:
-        """The head, and instructions of the client that stay on their own."""
-        pinned = (index for group in plan.pinned for index in group if index in self.standing.whole)
-        stays = (self.standing.stays[place] for place in sorted((*pinned, *plan.partial)))
+        """Return the head and the client instructions that stay on their own."""
+        pinned = (index for group in plan.pinned for index in group if index in self.instructions.whole)
+        stays = (self.instructions.stays[place] for place in sorted((*pinned, *plan.partial)))
         return (*self.messages[: plan.head_end], *stays)
 
     def _prefix(self, plan: Plan) -> PrefixRequest | None:
@@ -467,7 +502,7 @@ class CompactionContext:
         return lambda instruction, wire: write(shown, instruction, wire)
 
     def _prefix_price(self, plan: Plan) -> float:
-        """What a summary with the cached prefix costs to read, in new tokens."""
+        """Return the cost of reading a summary prompt that reuses the cached prefix, in uncached tokens."""
         return self.request.cached_price * (self.fixed_tokens * self.scale + sum(self.sizes[: plan.tail_start]))
 
     def total(self, messages: Transcript) -> int:
@@ -477,6 +512,6 @@ class CompactionContext:
 
 
 def with_size(request: CompactionRequest) -> CompactionRequest:
-    """The request with its size in it: what was reported for it, else the estimate."""
+    """Return the request with its size filled in: the reported one, else the estimate."""
     job = CompactionContext(request)
     return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)

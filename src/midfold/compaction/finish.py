@@ -1,4 +1,4 @@
-"""How a compaction ends: its outcome, its receipt, and the repairs that make the messages legal."""
+"""Build the outcome and receipt of a compaction, and make its messages legal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_receipt(
     trail: Trail | None = None,
     omitted_words: tuple[OmittedWords, ...] = (),
 ) -> Receipt:
-    """The receipt; `new` are the messages from now on, where they changed."""
+    """Return the receipt; `new` are the messages of the view if they changed."""
     budget, omitted = job.request.budget, job.omissions.entries
     pinned = tuple(index for group in plan.pinned for index in group) if plan else ()
     return Receipt(
@@ -97,7 +97,7 @@ def make_receipt(
 
 
 def leave(job: CompactionContext, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
-    """The conversation stays as it was."""
+    """Return an outcome that leaves the conversation unchanged."""
     state = job.state
     if strike:
         strikes = state.ineffective + 1
@@ -106,16 +106,19 @@ def leave(job: CompactionContext, reason: str, plan: Plan | None = None, *, stri
 
 
 def abort(job: CompactionContext, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
-    """The summary failed, and nothing may stand in for it."""
-    reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
-    told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
-    summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **told._asdict())
+    """Return the outcome of a failed summary for which no fallback is allowed."""
+    reason = f"summary failed ({failure}): {FAILURES[failure].description}; the conversation was not changed"
+    report = account(failure, kept=True, retry_after=answer.retry_after, left=answer.pause_left)
+    summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **report._asdict())
     receipt = make_receipt(job, "aborted", reason, plan, summary=summary)
     return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
 
 
 def fail(job: CompactionContext, reason: str) -> Outcome:
-    """The engine failed. That is a strike: it is not tried again before there is something new to fold."""
+    """Return the outcome of a failed engine.
+
+    This counts as a strike, so there is no further attempt before there is something new to fold.
+    """
     left = leave(job, reason, strike=True)
     receipt = msgspec.structs.replace(left.receipt, status="aborted", notices=(reason, *left.receipt.notices))
     return msgspec.structs.replace(left, receipt=receipt)
@@ -124,7 +127,7 @@ def fail(job: CompactionContext, reason: str) -> Outcome:
 def make_legal(
     job: CompactionContext, messages: Transcript, view: Transcript, item_ids: set[str] | None = None
 ) -> tuple[Transcript, tuple[Repair, ...]]:
-    """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message.
+    """Return legal messages and the repairs, whose indices are those of the old transcript, `view`.
 
     `item_ids` are the item ids used before these messages.
     """
@@ -143,22 +146,22 @@ def make_legal(
 def let_user_open(
     messages: Transcript, repairs: tuple[Repair, ...], fold: str
 ) -> tuple[Transcript, tuple[Repair, ...]]:
-    """After the system prompt a user speaks first, if only a short generated message does."""
+    """Insert a short generated user message if no user message follows the system prompt."""
     first = first_turn(messages)
     if first == len(messages) or may_open(messages[first]):
         return messages, repairs
     opened = (*messages[:first], filler(fold, "user"), *messages[first:])
-    return opened, (*repairs, Repair(-1, "let a user message come first"))
+    return opened, (*repairs, Repair(-1, "inserted a user message before the first turn"))
 
 
 def missing_originals(job: CompactionContext, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:
-    """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""
-    there = {id(message) for message in (*view, *fold)}
-    return {handle_of(message): (message,) for message in job.messages if id(message) not in there}
+    """Return originals that are neither in the view nor in the fold (repaired, noted or replaced ones), by handle."""
+    present = {id(message) for message in (*view, *fold)}
+    return {handle_of(message): (message,) for message in job.messages if id(message) not in present}
 
 
 def media_digests(job: CompactionContext, fold: frozenset[int] = frozenset()) -> list[Digest]:
-    """The messages of the view that lost older pictures."""
+    """Return a digest for each message of the view that lost older pictures."""
     return [
         Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)
         for index, handle in job.media.items()

@@ -1,16 +1,15 @@
-"""The messages midfold writes itself: how they are framed, and how they are recognised again.
+"""Write and recognise the messages that midfold generates.
 
-Rules of this file:
-1. A generated message carries no key a provider would reject. Its identity is a mark in its text: the id of the fold it
-   stands for, and a check over that id and the body.
-2. It is recognised after any round trip through plain JSON by computing the check again. Text that merely looks like a
-   handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
-   user pastes: ours stand near the beginning, and nowhere else. The check holds no secret, so a store is asked, too
-   (`Keeper`): a handoff that it does not have is a summary that a client brought along.
-3. Clients write summaries of their own into a history. They are told by how they begin (the table of wrappers, and
-   Hermes' own frame), and are the summary so far, not words of the user. Words beside one stay the user's.
-4. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
-   model takes a historical ask for a new one.
+- A generated message has no key that a provider would reject. It is identified by a mark in its text: the id of its
+  fold and a check over that id and the body.
+- It is recognised after any round trip through plain JSON by computing the check again. Text that only looks like a
+  handoff, quotes one, or is in a tool result is not accepted. Nor is a genuine handoff of another session that a
+  user pastes: handoffs are only accepted near the beginning. The check is not secret, so a store is consulted too
+  (`Keeper`): a handoff it does not have is treated as a summary written by a client.
+- Clients write their own summaries into a history. They are recognised by how they begin (the table of wrappers,
+  and Hermes' frame) and become the previous summary, not words of the user. Words beside one remain the user's.
+- The frame says that the summary is reference, that the latest user message wins, and where the summary ends, so
+  that no model takes a historical request for a new one.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ OPENING = (
     "tasks in it are historical and may be finished, the latest user message wins."
 )
 UNFOLDS = " Originals unfold by handle."
-"""Only where the model has a tool for it."""
+"""Sentence added if the model has a tool to unfold originals."""
 TERSE_OPENING = "Reference only; the latest user message wins."
 TERSE_END = "[END OF CONTEXT COMPACTION]"
-"""The frame where a size was asked for: every word of it is taken from what could be kept."""
+"""Short frame for requested target sizes, where every token counts."""
 ENDS = (END_MARKER, TERSE_END)
 ACKNOWLEDGEMENT = "Understood; I continue below."
 TERSE_ACKNOWLEDGEMENT = "Understood."
@@ -46,16 +45,16 @@ SYSTEM_NOTE = (
 )
 
 HEAD = 3
-"""So many messages at the beginning stay, unless more are configured."""
+"""Default number of messages in the head."""
 PINNED = 7
-"""So many may stay between them and a handoff, results aside: an ask, a picture, an answer, and replies to them."""
+"""Maximum messages between the head and a handoff, tool results aside: pinned user messages, answers and replies."""
 
 _THOUGHTS = re.compile(r"<(think|thinking|analysis|reasoning)>", re.IGNORECASE | re.ASCII)
 _THOUGHT_ENDS = re.compile(r"</(think|thinking|analysis|reasoning)>", re.IGNORECASE | re.ASCII)
 
 Kind = Literal["fold", "ack", "bridge"]
 RECENT = 20
-"""So many messages at the end stay as they are, unless they stand in the head: no summary is looked for in them."""
+"""Default number of messages at the end in which client summaries are not searched, unless they are in the head."""
 _HERMES = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:")
 _HERMES_OPENING = "Earlier turns were compacted"
 _HERMES_END = "--- END OF CONTEXT SUMMARY"
@@ -63,9 +62,9 @@ _REQUESTS = (
     "\nPlease continue the conversation from where we left",
     "\nContinue the conversation from where it left off",
 )
-"""How Claude Code goes on after a summary: it asks its model for something, and tells nothing."""
+"""Instructions that Claude Code appends to its summary; they carry no information."""
 _OPENCODE = "What did we do so far?"
-"""What opencode lets its user ask at the beginning of a conversation it has compacted; its summary is the answer."""
+"""User message that opencode puts at the beginning of a compacted conversation; its summary is the answer."""
 _NUMBERED = re.compile(r"^[0-9]{1,2}\. ([A-Z][A-Za-z ]{3,40})[^\n:]{0,40}:$", re.MULTILINE)
 _SECTIONS = {
     "primary request and intent": "Goal",
@@ -75,14 +74,14 @@ _SECTIONS = {
     "current work": "Active State",
     "optional next step": "Next Steps",
 }
-"""Claude Code's headings, and the sections of ours they mean; others keep their words."""
+"""Section headings of Claude Code and the corresponding ones of midfold; other headings are kept."""
 _MARK = re.compile(r" \(midfold (fold|ack|bridge) ([0-9a-f]{12}) ([0-9a-f]{12})\)")
 _TERSE_FILLERS = {"assistant": f"{MARKER} {TERSE_ACKNOWLEDGEMENT} (midfold ack)", "user": f"{MARKER} (midfold bridge)"}
-"""They say nothing that somebody could have changed, so they need no check."""
+"""Fillers without a check: their text is fixed."""
 
 
 class Generated(NamedTuple):
-    """A message of ours, recognised; or a summary that a client wrote, of no fold that we know."""
+    """Recognised generated message, or a summary written by a client, which has no fold id."""
 
     kind: Kind
     fold: str
@@ -94,14 +93,14 @@ class Generated(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Who keeps the originals, and so knows what is ours."""
+    """Store of originals, which knows the handles and handoffs it issued."""
 
     def has_handle(self, handle: str) -> bool:
-        """Whether this leads to originals."""
+        """Return whether the handle resolves to originals."""
         ...
 
     def has_handoff(self, handoff: Generated) -> bool:
-        """Whether this very handoff was written here."""
+        """Return whether exactly this handoff was stored."""
         ...
 
 
@@ -110,7 +109,7 @@ def check(kind: str, fold: str, body: str) -> str:
 
 
 def handoff(body: str, fold: str, role: Role, *, terse: bool = False, unfolds: bool = False) -> Message:
-    """The one message that stands for a fold; `unfolds`: the model has a tool that shows the originals."""
+    """Return the message that replaces a fold; `unfolds` says that the model has a tool to show originals."""
     body = body.strip()
     mark = f" (midfold fold {fold} {check('fold', fold, body)})"
     if terse:
@@ -120,7 +119,7 @@ def handoff(body: str, fold: str, role: Role, *, terse: bool = False, unfolds: b
 
 
 def filler(fold: str, role: Role, *, terse: bool = False) -> Message:
-    """A short message between two neighbours of the same role."""
+    """Return a short message that separates two neighbours of the same role."""
     if terse:
         return Message(role, (Text(_TERSE_FILLERS[role]),))
     kind: Kind = "ack" if role == "assistant" else "bridge"
@@ -129,7 +128,7 @@ def filler(fold: str, role: Role, *, terse: bool = False) -> Message:
 
 
 def recognise(message: Message) -> Generated | None:
-    """What this generated message is; None for everything we did not write."""
+    """Return the kind, fold and body of a generated message; None for any other message."""
     if message.role not in ("user", "assistant") or len(message.parts) != 1:
         return None
     part = message.parts[0]
@@ -158,7 +157,7 @@ def recognise(message: Message) -> Generated | None:
 
 
 def recognise_foreign(message: Message) -> tuple[Generated, bool] | None:
-    """A summary that a client wrote, and whether the user speaks beside it; None for what looks like one of ours."""
+    """Return a summary written by a client and whether the message also holds words of the user, else None."""
     if message.role not in ("user", "assistant") or message.kinds != TEXT:
         return None
     if (found := _hermes_summary(message)) is not None:
@@ -171,14 +170,14 @@ def recognise_foreign(message: Message) -> tuple[Generated, bool] | None:
 
 
 def without_summary(message: Message) -> Message:
-    """A message without the summary that a client put beside the user's words."""
+    """Return a message without the summary that a client put beside the user's words."""
     if (found := _hermes_summary(message)) is not None:
         return message.with_parts((Text(found[1]),))
     return without_client_summary(message)
 
 
 def _hermes_summary(message: Message) -> tuple[str, str] | None:
-    """The summary of Hermes', and what is said behind it in the same message."""
+    """Return the summary in a Hermes message and the text that follows it."""
     part = message.parts[0]
     text = part.text.strip() if len(message.parts) == 1 and isinstance(part, Text) else ""
     if not text.startswith(_HERMES) or any(end in text for end in ENDS):
@@ -188,7 +187,7 @@ def _hermes_summary(message: Message) -> tuple[str, str] | None:
 
 
 def _without_requests(text: str) -> str:
-    """A summary of a client's own without the sentence that introduces it, and without what it asks of its model."""
+    """Return a client's summary without its introductory sentence and its instructions to the model."""
     body = text.partition("\n")[2] or text
     for request in _REQUESTS:
         body = body.partition(request)[0]
@@ -201,27 +200,27 @@ def _section(numbered: re.Match[str]) -> str:
 
 
 def _without_hermes_opening(text: str) -> str:
-    """The summary without the label, and without the line that says what it is."""
+    """Return the summary without its label and its introductory line."""
     text = text.partition("]")[2].removeprefix(":").strip()
     return text.partition("\n")[2] if text.startswith(_HERMES_OPENING) else text
 
 
 def bare_summary(text: str) -> str:
-    """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
+    """Return a summary without reasoning and without frames that the model copied: handoffs are never nested."""
     text = _without_fence(_without_thoughts(text).strip())
     lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() not in ENDS]
     return "\n".join(lines).strip()
 
 
 def _without_fence(text: str) -> str:
-    """Models like to put a whole summary into a block of code."""
+    """Remove a code fence around the whole text, which models like to add."""
     first, _, rest = text.partition("\n")
     is_fenced = first.startswith("```") and text.endswith("\n```") and text.count("\n```") == 1
     return rest.removesuffix("```").strip() if is_fenced else text
 
 
 def _without_thoughts(text: str) -> str:
-    """A thought that is never closed goes to the end."""
+    """Remove reasoning blocks; an unclosed one extends to the end."""
     pieces: list[str] = []
     place = 0
     while (opened := _THOUGHTS.search(text, place)) is not None:
@@ -234,9 +233,9 @@ def _without_thoughts(text: str) -> str:
 def generated_messages(
     messages: Transcript, head: int = HEAD, known: Container[str] = (), recent: int = RECENT
 ) -> dict[int, Generated]:
-    """The messages of ours, by their places; handoffs of a known fold, or behind no more than may stand before one.
+    """Return the generated messages by index: handoffs of a known fold, or near the beginning.
 
-    Summaries of clients count, too, but for those among the `recent` messages at the end.
+    Includes client summaries, except those among the `recent` messages at the end.
     """
     return find_generated(messages, head, known, recent)[0]
 
@@ -244,7 +243,7 @@ def generated_messages(
 def find_generated(
     messages: Transcript, head: int = HEAD, known: Container[str] = (), recent: int = RECENT
 ) -> tuple[dict[int, Generated], dict[int, Generated]]:
-    """The same, and the summaries of clients that stand in a message of the user's."""
+    """Return the generated messages, and the client summaries that share a message with the user's words, by index."""
     found: dict[int, Generated] = {}
     beside: dict[int, Generated] = {}
     found |= _opencode_summary(messages)
@@ -254,10 +253,10 @@ def find_generated(
         if kinds == RESULT or index in found:
             continue
         is_early, is_text = others <= head + PINNED, kinds == TEXT
-        ours = recognise(message) if is_text else None
-        foreign = recognise_foreign(message) if is_text and ours is None and (is_early or index < old) else None
-        if ours is not None and (is_early or ours.fold in known or ours.kind != "fold"):
-            found[index] = ours
+        generated = recognise(message) if is_text else None
+        foreign = recognise_foreign(message) if is_text and generated is None and (is_early or index < old) else None
+        if generated is not None and (is_early or generated.fold in known or generated.kind != "fold"):
+            found[index] = generated
         elif foreign is not None and not foreign[1]:
             found[index] = foreign[0]
         elif message.role != "system":
@@ -268,7 +267,7 @@ def find_generated(
 
 
 def _opencode_summary(messages: Transcript) -> dict[int, Generated]:
-    """The question and the answer that stand for what opencode has compacted, if the conversation begins with them."""
+    """Return the question and answer with which opencode begins a compacted conversation."""
     first = first_turn(messages)
     question, *rest = messages[first : first + 2] or (None,)
     if question is None or not rest or (question.role, question.text.strip()) != ("user", _OPENCODE):
@@ -279,5 +278,5 @@ def _opencode_summary(messages: Transcript) -> dict[int, Generated]:
 
 
 def newest_handoff(found: dict[int, Generated]) -> tuple[int, Generated] | None:
-    """The last summary among messages of ours."""
-    return next(((index, ours) for index, ours in reversed(found.items()) if ours.kind == "fold"), None)
+    """Return the last summary among generated messages."""
+    return next(((index, generated) for index, generated in reversed(found.items()) if generated.kind == "fold"), None)

@@ -1,10 +1,10 @@
-"""What becomes of old pictures: a line of text, or what the caller's reducer makes of them.
+"""Replace old pictures with a placeholder or with the output of the caller's reducer.
 
-Rules of this file:
-1. Pictures before the newest human turn that has one are replaced; that turn, and what came after it, nobody touches.
-2. A line that stands for a picture is always the same, and names the handle of the original.
-3. Nothing here looks into a picture. A reducer that does is asked once for each, the newest first, as long as what it
-   makes has room; what it returns must be smaller, and where it fails the line stands, and the failure is counted.
+- Pictures before the newest human turn that has one are replaced; that turn and everything after it are not
+  changed.
+- A placeholder is deterministic and names the handle of the original.
+- Pictures are never inspected here. A reducer is called once per picture, newest first, while its output fits the
+  budget. Its output must be smaller; if it fails, the placeholder is used and the failure counted.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from midfold.transcript.message import IMAGE, Media, Message, Part, Text, ToolRe
 from midfold.transcript.tokens import estimate_text, media_units
 
 MediaReducer = Callable[[Media], "Media | str | None"]
-"""Given a picture of an old message: a smaller picture, a text that says what it shows, or None for the usual line."""
+"""Callable that returns a smaller picture, a text description, or None for the placeholder."""
 ADDRESSES = ("http://", "https://")
 
 
 class MediaReduction:
-    """A reducer at work on one conversation: what it makes is checked, bounded and counted."""
+    """Calls to a caller's reducer for one conversation: checks, limits and counts its output."""
 
-    def __init__(self, reducer: MediaReducer, redact: Callable[[str], str], room: int) -> None:
-        self._reducer, self._redact, self._room = reducer, redact, room
-        self._asked = self._without_room = 0
+    def __init__(self, reducer: MediaReducer, redact: Callable[[str], str], max_tokens: int) -> None:
+        self._reducer, self._redact, self._left = reducer, redact, max_tokens
+        self._calls = self._over_budget = 0
         self._failures: list[str] = []
 
     def reduce(self, media: Media) -> Media | str | None:
-        """What stands for a picture; None for the usual line."""
-        if self._room <= 0:
-            self._without_room += 1
+        """Return the replacement of a picture; None for the placeholder."""
+        if self._left <= 0:
+            self._over_budget += 1
             return None
-        self._asked += 1
+        self._calls += 1
         try:
             made = self._reducer(media)
         except Exception as error:  # noqa: BLE001 - whatever a caller's reducer raises must not lose the fold
@@ -48,29 +48,31 @@ class MediaReduction:
             self._failures.append(wrong)
             return None
         price = media_units(made) if isinstance(made, Media) else estimate_text(made)
-        self._room -= price
-        if self._room < 0:
-            self._without_room += 1
+        self._left -= price
+        if self._left < 0:
+            self._over_budget += 1
             return None
         return made
 
     @property
     def notices(self) -> list[str]:
-        """What the caller should know of it."""
-        told = []
+        """Notices for the caller about failures and the budget."""
+        notices = []
         if self._failures:
             why = ", ".join(dict.fromkeys(self._failures))
-            told.append(
-                f"the media reducer failed for {len(self._failures):,} of {self._asked:,} old pictures ({why}); "
-                "a placeholder stands for each"
+            notices.append(
+                f"Media reducer failed for {len(self._failures):,} of {self._calls:,} old pictures ({why}); "
+                "used placeholders."
             )
-        if self._without_room:
-            told.append(f"{self._without_room:,} old pictures are placeholders: reduced ones had no more room")
-        return told
+        if self._over_budget:
+            notices.append(
+                f"Replaced {self._over_budget:,} old pictures with placeholders: no budget left for reduced ones."
+            )
+        return notices
 
 
 def _fault(made: object, media: Media) -> str:
-    """Why this cannot stand for a picture; empty if it can."""
+    """Return why this cannot replace a picture; empty if it can."""
     if isinstance(made, str):
         return "not smaller" if estimate_text(made) >= media_units(media) else ""
     if not isinstance(made, Media) or made.kind != media.kind or not made.data:
@@ -80,7 +82,7 @@ def _fault(made: object, media: Media) -> str:
 
 
 def newest_picture(messages: Transcript) -> int | None:
-    """The newest human turn with an image; without one, the newest message with an image."""
+    """Return the index of the newest human turn with an image, else of the newest message with an image."""
     newest = None
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].kinds & IMAGE:
@@ -97,7 +99,7 @@ def has_images(parts: tuple[Part, ...]) -> bool:
 def replace_historical_media(
     messages: Transcript, handle: Callable[[Message], str], reduction: MediaReduction | None = None
 ) -> tuple[Transcript, dict[int, str]]:
-    """The transcript with older images as placeholders, or reduced, and the handle of each message that changed."""
+    """Return the transcript with older images replaced or reduced, and the handle of each changed message."""
     newest = newest_picture(messages)
     if newest is None:
         return messages, {}

@@ -1,8 +1,8 @@
-"""Failures while deriving text for a summary: the text is omitted, the compaction goes on, the receipt says so.
+"""Record failures while deriving text for a summary: omit the text, continue the compaction, report it in the
+receipt.
 
-Everything in a summary that is derived from messages (file tracking, digests, headlines, checks, redaction) reads
-text that agents and tools produced, so some of it may always be of a shape that the code does not expect. Each place
-that asks for such a text does it through `Omissions.attempt`.
+File tracking, digests, headlines, checks and redaction read text produced by agents and tools, whose form can
+always be unexpected. Every such derivation runs in `Omissions.attempt`.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ Derivation = Literal[
     "client instructions", "file tracking", "local summary", "redaction", "step handles", "summary check",
     "tool arguments", "tool digest", "tool headline", "user words",
 ]  # fmt: skip
-"""What may be omitted. The gateway counts by these names, so none of them may hold text of a message."""
+"""Kinds of derived text that may be omitted. The gateway uses them as metric labels, so they must not hold message
+text.
+"""
 REDACTION_FAILED = "[text omitted: its redaction failed]"
 
 
 class Omission(msgspec.Struct, frozen=True, kw_only=True):
-    """A derived text that is missing from a summary, and the error that prevented it."""
+    """Derived text that is missing from a summary, and the error that prevented it."""
 
     what: Derivation
     error: str
-    """The type of the exception; its text may quote a message and is dropped."""
+    """Type of the exception; its text may quote a message and is dropped."""
     where: str
-    """The source line that raised it, as `file.py:12`."""
+    """Source line that raised it, as `file.py:12`."""
     count: int = 1
 
     @property
     def notice(self) -> str:
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return (
-            f"Omitted from the summary: {self.what}{times}, {self.error} at {self.where}. The compaction went on; "
+            f"Omitted from the summary: {self.what}{times}, {self.error} at {self.where}. The compaction continued; "
             "originals are kept. Report this line as a bug."
         )
 
 
 class Omissions:
-    """The omissions of one compaction, counted by kind and place."""
+    """Omissions of one compaction, counted by kind and source line."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Derivation, str, str], int] = {}
 
     def attempt(self, what: Derivation, make: Callable[[], T], otherwise: T) -> T:
-        """Return what `make` returns, or `otherwise` if it raises."""
+        """Return the result of `make`, or `otherwise` if it raises."""
         try:
             return make()
         except Exception as error:  # noqa: BLE001 - a text that cannot be derived must not cost the compaction
@@ -61,8 +63,8 @@ class Omissions:
     def redactor(self, redact: Callable[[str], str]) -> Callable[[str], str]:
         """Return a redactor that replaces a text whose redaction fails.
 
-        The built-in rules come back as they are, because readers apply them to many texts at once; where they fail,
-        the attempt around them omits the text.
+        The built-in rules are returned unwrapped, because callers apply them to many texts at once; if they fail,
+        the enclosing attempt omits the text.
         """
         if redact is built_in_rules:
             return redact

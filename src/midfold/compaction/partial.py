@@ -1,4 +1,4 @@
-"""Folding up to a point the user chose: split, preview, rejoin, on messages or on plain dicts."""
+"""Split, preview and rejoin a history for a partial compaction, given as messages or plain dicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midfold.transcript.tokens import Meter
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a partial compaction would do, without doing it. Tokens are estimates."""
+    """Effect of a partial compaction, computed without doing it. Tokens are estimates."""
 
     head_messages: int
     tail_messages: int
@@ -28,7 +28,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_for_partial_compaction(history: Sequence[Any], keep_last_exchanges: int) -> tuple[Any, Any]:
-    """Head and tail; the tail starts at the n-th newest human turn. An empty head: there is nothing to fold."""
+    """Return head and tail, the tail starting at the n-th newest human turn. With an empty head there is nothing to
+    fold.
+    """
     if not all(isinstance(item, Message) for item in history):
         head, _ = split(read(list(history)).messages, keep_last_exchanges)
         return list(history[: len(head)]), list(history[len(head) :])
@@ -36,7 +38,7 @@ def split_for_partial_compaction(history: Sequence[Any], keep_last_exchanges: in
 
 
 def rejoin(head: Sequence[Any], tail: Sequence[Any]) -> Any:
-    """Head and tail together, with a short generated message where two neighbours would have the same role."""
+    """Join head and tail, with a short generated message between neighbours of the same role."""
     if all(isinstance(item, Message) for item in (*head, *tail)):
         return _join(tuple(head), tuple(tail))
     document = read([*head, *tail])
@@ -52,7 +54,7 @@ def _join(head: Transcript, tail: Transcript) -> Transcript:
 
 
 def preview(history: Sequence[Any], keep_last_exchanges: int) -> Preview:
-    """Counts and estimated tokens of both sides; nothing is changed."""
+    """Return message counts and estimated tokens of both sides; nothing is changed."""
     head, tail = split(read(list(history)).messages, keep_last_exchanges)
     meter = Meter()
     head_tokens, tail_tokens = meter.count(head).tokens, meter.count(tail).tokens

@@ -1,44 +1,41 @@
-"""How much stays: the plan of a compaction, and what gives way where not everything fits.
+"""Plan a compaction, relaxing protections in order until it fits.
 
-Rules of this file:
-1. What the settings keep is kept: the tail budget, at least `protect_last_n` messages, and the anchors. Nothing gives
-   way to reach a nicer size.
-2. Where the view would not fall below the threshold, or would hardly be smaller, the messages of the tail beyond
-   `protect_last_n` are folded, too. Where it would not fall below the threshold even so, `protect_last_n` is at most
-   half of all messages: a summary of the others tells more than their ends. Then long results are shown by their ends,
-   and only then does the rest of `protect_last_n` give way, one group after the other. A notice says so. What gives
-   way leaves room for some turns: a fold that ends just below the threshold is soon followed by another.
-3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
-   messages stay, at most half of all.
-4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
-   is newest is shown by its ends. Where even the ends are too much, the newest answer gives way if it only announces
-   calls: the ask and the newest messages stay, and the summary has the room.
+1. The tail budget, at least `protect_last_n` messages, and the anchors stay; they are not reduced for a nicer size.
+2. If the view would not fall below the threshold, or would hardly be smaller, tail messages beyond `protect_last_n`
+   are folded. If it still would not, `protect_last_n` is capped at half of all messages, because a summary of the
+   others says more than their ends; then long results are truncated; and only then is the rest of `protect_last_n`
+   folded group by group, with a notice. Each step leaves space for some turns: a compaction that ends just below
+   the threshold is soon followed by another.
+3. A requested compaction of a conversation that fits its tail keeps `protect_last_n` messages, at most half of all.
+4. A requested target size overrides `protect_last_n` but not the anchors. Older tail messages are folded before
+   newer ones are truncated. If even the truncated ones are too large, the newest answer is folded if it only
+   announces calls: the user message and the newest messages stay, and the summary gets the tokens.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from midfold.compaction.boundary import SMALLEST_FLOOR, Plan, split_for_partial_compaction
-from midfold.compaction.context import FRAME_TOKENS, WITH_ADDED, CompactionContext
+from midfold.compaction.boundary import MIN_TAIL_MESSAGES, Plan, split_for_partial_compaction
+from midfold.compaction.context import ADDED_FACTOR, FRAME_TOKENS, CompactionContext
 from midfold.compaction.previews import EXACT, WHOLE_TEXTS, Ends
 
 SMALLEST_GAIN = 0.9
-"""What stays of a view: with more of it a fold hardly helps."""
-LONGEST_SUMMARY = 1.1
-"""Times its budget: what is longer is cut."""
-ANSWER_FOLDED = "the newest answer is folded, too: it only announces calls, and the size asked for is small"
+"""Maximum share of its old size that an effective compaction leaves."""
+SUMMARY_TOLERANCE = 1.1
+"""Factor on the summary budget above which a summary is truncated."""
+ANSWER_FOLDED = "Folded the newest answer too: it only announces tool calls, and the requested size is small."
 
 
 def plan_whole(job: CompactionContext) -> Plan:
-    """Head, fold and tail with everything that the settings keep."""
+    """Return the plan that keeps everything the settings protect."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
     return _whole(job)
 
 
 def plan_fold(job: CompactionContext) -> Plan:
-    """The plan with as much of that as fits; what gave way is in the job's notices."""
+    """Return the plan that keeps as much of that as fits; notices name the relaxed protections."""
     if job.request.keep_last_exchanges is not None:
         return _partial(job)
     layout, whole = job.layout, _whole(job)
@@ -55,91 +52,95 @@ def plan_fold(job: CompactionContext) -> Plan:
     goal = job.roomy_limit
     half = _shorten(job, protected.tail_start, layout.cut_before(count - min(floor, count // 2)), goal)
     if not _can_fit(job, half, goal):
-        half = _give_way(job, half, goal)
-    return _tell(job, half)
+        half = _relax_tail(job, half, goal)
+    return _with_notice(job, half)
 
 
 def _can_fit(job: CompactionContext, plan: Plan, goal: int) -> bool:
-    """Whether a plan has that size with its long results shown by their ends, if it must be."""
+    """Return whether a plan fits `goal` tokens, with long results truncated if necessary."""
     return size_of(job, plan) <= goal or size_of(job, plan, WHOLE_TEXTS) <= goal
 
 
 def size_of(job: CompactionContext, plan: Plan, ends: Ends = EXACT) -> int:
-    """The size of the view that a plan makes, with a full summary."""
+    """Return the tokens of the view that a plan makes, with a full summary."""
     if not plan.fold():
         return job.staying(plan, ends)
-    longest = WITH_ADDED if job.request.target_tokens is None else LONGEST_SUMMARY
+    longest = ADDED_FACTOR if job.request.target_tokens is None else SUMMARY_TOLERANCE
     return job.staying(plan, ends) + int(job.summary_budget(plan) * longest) + FRAME_TOKENS + job.words.tokens(plan)
 
 
 def _whole(job: CompactionContext) -> Plan:
     layout = job.layout
     if job.request.target_tokens is not None:
-        return layout.plan(min(layout.protection.protect_last_n, SMALLEST_FLOOR))
+        return layout.plan(min(layout.protection.protect_last_n, MIN_TAIL_MESSAGES))
     plan = layout.plan()
     wants_fold = job.request.force and not job.request.ahead and job.prompt_tokens <= job.limit
     return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
 
 
 def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
-    """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
+    """Return the plan with the longest tail from `first` to `last` that fits; the one from `last` if none does."""
     layout = job.layout
     cuts = layout.cuts_between(first, last)
     goal = min(limit, job.prompt_tokens * SMALLEST_GAIN)
-    place = bisect_left(cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, room=layout.room)) <= goal)
-    return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
+    place = bisect_left(
+        cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, pin_budget=layout.pin_budget)) <= goal
+    )
+    return layout.plan_from(cuts[place] if place < len(cuts) else last, pin_budget=layout.pin_budget)
 
 
-def _give_way(job: CompactionContext, protected: Plan, goal: int) -> Plan:
-    """The plan with as many of the last messages as fit, their long results by their ends."""
+def _relax_tail(job: CompactionContext, protected: Plan, goal: int) -> Plan:
+    """Return the plan with as many of the last messages as fit, their long results truncated."""
     layout, count, floor = job.layout, len(job.messages), job.request.options.protection.protect_last_n
-    cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
+    cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, MIN_TAIL_MESSAGES)))
 
     def spare(cut: int) -> int:
-        return -size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS)
+        return -size_of(job, layout.plan_from(cut, pin_budget=layout.pin_budget), WHOLE_TEXTS)
 
     for limit in (goal, job.limit):
         place = bisect_left(cuts, -limit, key=spare)
         if place < len(cuts):
-            return layout.plan_from(cuts[place], room=layout.room)
+            return layout.plan_from(cuts[place], pin_budget=layout.pin_budget)
     return layout.plan_from(cuts[-1]) if cuts else protected
 
 
-def _tell(job: CompactionContext, plan: Plan) -> Plan:
-    """The plan; where it keeps less than `protect_last_n`, a notice says why."""
+def _with_notice(job: CompactionContext, plan: Plan) -> Plan:
+    """Return the plan, adding a notice if it keeps fewer than `protect_last_n` messages."""
     floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
     if kept < min(floor, len(job.messages) - job.layout.first):
         why = "with" if _can_fit(job, plan, job.limit) else "even without"
-        name = "the size to land at" if job.request.trigger_tokens else "the threshold"
+        name = "the target size" if job.request.trigger_tokens else "the threshold"
         limit = f"the view would not be below {name} of {job.limit + 1:,} tokens"
         job.notices.append(
-            f"the last {kept} messages stay, not the {floor} of protect_last_n: "
-            f"{why} the ones before them and with a summary of full length {limit}"
+            f"Kept the last {kept} messages instead of the {floor} of protect_last_n: {why} the ones before them "
+            f"and with a full-length summary {limit}."
         )
     return plan
 
 
 def _for_target(job: CompactionContext, whole: Plan) -> Plan:
-    """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
-    layout, room = job.layout, job.words.staying_tokens
-    if job.staying(whole) <= room:
+    """Return the plan with the longest tail that fits its share of the target size; the shortest if none does."""
+    layout, max_tokens = job.layout, job.words.staying_tokens
+    if job.staying(whole) <= max_tokens:
         return whole
-    cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - SMALLEST_FLOOR))
-    place = bisect_left(cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, room=layout.room)) <= room)
+    cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - MIN_TAIL_MESSAGES))
+    place = bisect_left(
+        cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, pin_budget=layout.pin_budget)) <= max_tokens
+    )
     if place < len(cuts):
-        return layout.plan_from(cuts[place], room=layout.room)
+        return layout.plan_from(cuts[place], pin_budget=layout.pin_budget)
     shortest = layout.plan_from(cuts[-1]) if cuts else whole
-    least = layout.plan_from(layout.cut_before(len(job.messages) - SMALLEST_FLOOR), only_asks=True)
+    least = layout.plan_from(layout.cut_before(len(job.messages) - MIN_TAIL_MESSAGES), fold_announcement=True)
     sizes = [job.staying(plan, job.words.ladder[-1]) for plan in (least, shortest)]
-    if sizes[1] <= max(room, sizes[0]):
+    if sizes[1] <= max(max_tokens, sizes[0]):
         return shortest
     job.notices.append(ANSWER_FOLDED)
     return least
 
 
 def _partial(job: CompactionContext) -> Plan:
-    """Everything before the last exchanges that were asked for."""
+    """Return the plan that folds everything before the requested last exchanges."""
     layout = job.layout
     head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)
     start = max(cut for cut in layout.cuts if cut <= len(head))
-    return Plan(start, start) if start < layout.earliest else layout.plan_from(start, room=layout.room)
+    return Plan(start, start) if start < layout.earliest else layout.plan_from(start, pin_budget=layout.pin_budget)

@@ -1,6 +1,6 @@
-"""How messages look when they are shown by their beginning and end, and which results nobody has read yet.
+"""Truncate messages to their beginning and end, with the rest behind a handle.
 
-Whatever is shortened is behind a handle. Who shortens, and when, is decided by the planner and by `assemble`.
+The planner and `assemble` decide when to do this.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from midfold.compaction.local.digest import shrink_arguments
 from midfold.compaction.local.outcome import error_line, read_body, verdict
-from midfold.compaction.request import HARDLY_SHORTER, SHORT_TEXT, leaf_characters, longest_whole
+from midfold.compaction.request import MIN_SAVED_CHARACTERS, SHORT_TEXT, leaf_characters, max_whole_characters
 from midfold.compaction.summary import CHARACTERS_PER_TOKEN
 from midfold.compaction.truncate import ends_of, ends_of_result, ends_with, shown_words
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
@@ -17,25 +17,26 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-LONGEST_ENDING = 160
-TARGET_PER_END, LEAST_END = 12, 600
-"""Characters at each end of a result that always stay: one for so many tokens asked for, at most so many. Results of up
-to three times that stay whole."""
-TELLING_END = 180
-"""Characters; a shorter end of what a client puts behind the user's words says nothing."""
-ANSWER_OF_TARGET = 0.2
-"""Of a size that was asked for: what the answer has that the newest ask takes up in a few words ("yes, do that")."""
+MAX_ENDING_CHARACTERS = 160
+TARGET_PER_END, MAX_GUARANTEED_END = 12, 600
+"""Target tokens per character that always stays at each end of a result, and the maximum of those characters.
+Results up to three times as long stay whole.
+"""
+MIN_USEFUL_END = 180
+"""Minimum characters for which the end of the text after the user's words is kept; less would say nothing."""
+ANSWER_SHARE_OF_TARGET = 0.2
+"""Share of a target size for the answer that the newest user message assents to ("yes, do that")."""
 
 
 class Ends(NamedTuple):
-    """Characters that stay at each end of what must be shortened."""
+    """Characters kept at each end of a truncated part."""
 
     results: int
     texts: int
     asks: int = 0
-    """Characters that stay at the beginning of what the user said, where that is more."""
+    """Characters kept at the beginning of the user's words, if that is more."""
     answers: int = 0
-    """Characters that stay at each end of an answer that the newest ask takes up, where that is more."""
+    """Characters kept at each end of an answer that the newest user message assents to, if that is more."""
 
     @property
     def of_answer(self) -> Ends:
@@ -44,9 +45,9 @@ class Ends(NamedTuple):
 
 ALL = 1_000_000
 EXACT = Ends(ALL, ALL)
-"""Nothing is shortened."""
+"""No truncation."""
 WHOLE_TEXTS = Ends(SHORT, ALL)
-"""Only results are shown by their ends."""
+"""Truncation of tool results only."""
 LADDER = (
     EXACT,
     WHOLE_TEXTS,
@@ -58,22 +59,22 @@ LADDER = (
 
 
 def ladder_for(target_tokens: int, asks: int) -> tuple[Ends, ...]:
-    """How much of what is long can stay where a size was asked for, from all of it down to the least.
+    """Return the levels of truncation for a target size, from none to the strongest.
 
-    Of what the user said so many characters stay, however short the rest is.
+    At least `asks` characters of the user's words stay at every level.
     """
-    answers = int(target_tokens * ANSWER_OF_TARGET * CHARACTERS_PER_TOKEN)
-    least = min(target_tokens // TARGET_PER_END, LEAST_END)
-    told = {"asks": asks, "answers": answers // 2}
-    return (EXACT, *(ends._replace(results=max(ends.results, least), **told) for ends in LADDER[1:]))
+    answers = int(target_tokens * ANSWER_SHARE_OF_TARGET * CHARACTERS_PER_TOKEN)
+    guaranteed = min(target_tokens // TARGET_PER_END, MAX_GUARANTEED_END)
+    minimums = {"asks": asks, "answers": answers // 2}
+    return (EXACT, *(ends._replace(results=max(ends.results, guaranteed), **minimums) for ends in LADDER[1:]))
 
 
 def preview_text(text: str, handle: str, preview: int = LONG, ending: str = "") -> str:
-    """The beginning and the end of a result, by whole lines or words, and how a run ended where neither shows it."""
+    """Return the beginning and end of a result in whole lines or words, and `ending` if neither contains it."""
     printed = without_reminders(text)
     head, tail = ends_of_result(printed, preview) if len(printed) > 2 * preview else (printed, "")
-    told = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
-    return _with_gap(text, handle, head, told, tail)
+    shown = f"{ending} […]" if ending and ending not in head and ending not in tail else ""
+    return _with_gap(text, handle, head, shown, tail)
 
 
 def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
@@ -82,11 +83,11 @@ def _with_gap(text: str, handle: str, head: str, *after: str) -> str:
 
 
 def _is_long(text: str, ends: Ends) -> bool:
-    return len(text) > 2 * ends.texts + HARDLY_SHORTER
+    return len(text) > 2 * ends.texts + MIN_SAVED_CHARACTERS
 
 
 def shorten(message: Message, handle: str, ends: Ends) -> Message:
-    """A message that must stay, its long texts and arguments by their ends; the same one where nothing is long."""
+    """Return a message with its long texts and arguments truncated; the same object if nothing is long."""
     if message.role not in ("user", "assistant"):
         return message
     calls = any(isinstance(part, ToolCall) for part in message.parts)
@@ -106,22 +107,22 @@ def _shorten_part(part: Part, handle: str, ends: Ends, role: Role) -> Part:
 
 
 def _preview_words(text: str, handle: str, ends: Ends, role: Role) -> str:
-    """What somebody said, shortened: of a user's message the beginning of their words, and how the message ends."""
+    """Return a truncated text: of a user message, the beginning of the user's words and the end of the message."""
     words = read_user_text(text).words if role == "user" and ends.asks else ""
     head, tail = shown_words(words or text, ends.texts, ends.asks if words else 0)
     if words and not ends_with(text, words):
-        tail = ends_of(text, ends.texts)[1] if ends.texts >= TELLING_END else ""
+        tail = ends_of(text, ends.texts)[1] if ends.texts >= MIN_USEFUL_END else ""
     short = _with_gap(text, handle, head, tail)
     return short if len(short) < len(text) else text
 
 
 def spill_results(message: Message, handle: str, preview: int) -> Message:
-    """A message whose long results are shown by their ends."""
+    """Return a message with its long results truncated."""
     return message.with_parts(tuple(_spill(part, handle, preview) for part in message.parts))
 
 
 def _spill(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= longest_whole(preview):
+    if not isinstance(part, ToolResult) or len(part.text) <= max_whole_characters(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
     text = preview_text(part.text, handle, preview, _ending(part))
@@ -129,13 +130,13 @@ def _spill(part: Part, handle: str, preview: int) -> Part:
 
 
 def _ending(result: ToolResult) -> str:
-    """The line that says how a run ended, or what went wrong in it."""
+    """Return the line that says how a run ended or what went wrong."""
     body = read_body(result)
     has_failed = result.is_error or body.exit_code not in (None, 0)
-    return (verdict(body) or (error_line(body) if has_failed else ""))[:LONGEST_ENDING]
+    return (verdict(body) or (error_line(body) if has_failed else ""))[:MAX_ENDING_CHARACTERS]
 
 
 def newest_batch(messages: Transcript) -> int:
-    """Where the newest calls stand, which the newest results follow."""
+    """Return the index of the newest message with tool calls, or the number of messages."""
     places = range(len(messages) - 1, -1, -1)
     return next((index for index in places if messages[index].kinds & CALL), len(messages))

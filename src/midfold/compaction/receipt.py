@@ -1,4 +1,4 @@
-"""The receipt of one compaction, or of one decision not to compact: every decision and its reason, and no content."""
+"""Receipt of a compaction, or of the decision not to compact: decisions and reasons, without message content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PersistenceRecommendation = Literal["in_place_archive", "child_continuation", "n
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """messages[start:end] was folded, less the messages in `pinned`."""
+    """Folded range: messages[start:end] without the messages in `pinned`."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool result, or one call's arguments, that became shorter; `message` counts in the old transcript."""
+    """Shortened tool result or call arguments; `message` is an index in the old transcript."""
 
     message: int
     kind: Literal["digest", "duplicate", "placeholder", "arguments", "spill", "media"]
@@ -38,7 +38,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the summary came from."""
+    """Origin and quality of the summary."""
 
     source: Literal["model", "local", "none"] = "none"
     confidence: Literal["normal", "lower"] = "normal"
@@ -48,81 +48,85 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     retry_class: Literal["", "none", "transient", "permanent"] = ""
     retry_after: float = 0.0
-    """Seconds the provider asked to be left alone."""
+    """Seconds to wait that the provider requested."""
     cooldown: float = 0.0
-    """Seconds from now in which no automatic compaction asks the model; 0 without a failure."""
+    """Seconds from now without automatic model calls; 0 without a failure."""
     done: str = ""
-    """What was done about the failure."""
+    """Action taken after the failure."""
     next: str = ""
-    """What happens next, and what a person can do about it."""
+    """Next step, and the remedy a person can apply."""
     recovered_from: str = ""
-    """What the summary model failed with before the conversation's own model wrote this."""
+    """Failure of the summary model before the conversation's own model wrote this summary."""
     readiness: Readiness = ""
-    """Made ahead of time; while a request waited for it; without a model, because none was ready within the time that a
-    request waits; too late, and put in the place of such a local one. Empty where the fold was made when needed."""
+    """When the summary was made: "prepared" ahead of time; "waited" while a request waited for it; "local" without
+    a model, because none was ready in time; "late" to replace such a local one. Empty if made when needed.
+    """
     updated_previous: bool = False
     unverified: int = 0
-    """Identifiers marked because the source does not know them, and lines because it is not certain of them."""
+    """Identifiers marked because they are not in the source, and lines marked because the source is not certain of
+    them.
+    """
     removed: int = 0
-    """Lines taken out because they rested on nothing the source knows."""
+    """Lines removed because they rest on nothing in the source."""
     quoted: int = 0
-    """Lines told as orders found in data."""
+    """Lines quoted as instructions found in data."""
     facts_kept: int = 0
-    """Facts of the fold that the summary has, those added to it included."""
+    """Facts of the fold that are in the summary, including those added to it."""
     facts_recoverable: int = 0
     """Facts that are only behind the fold's handle."""
     facts_lost: int = 0
-    """Facts that are nowhere any more: neither in the summary nor, where originals were not kept, behind a handle."""
+    """Facts that are neither in the summary nor, if originals were not kept, behind a handle."""
     facts_estimate: float = 1.0
-    """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
+    """Estimated share of the needed facts that is kept; names are weighted by how likely a later turn needs them."""
 
 
 Reason = Literal["hard", "cold", "expiring", "switch", "pays", "waiting", "below"]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision to fold now or to wait. Sizes are tokens, costs are tokens at the base price."""
+    """Decision to compact now or to wait. Sizes are in tokens, costs in tokens at the base price."""
 
     fold: bool
     reason: Reason
     told: str
     prompt_tokens: int = 0
     rewritten: int = 0
-    """What would have to be written again."""
+    """Tokens that would have to be written to the cache again."""
     removed: int = 0
-    """What every later call would no longer send."""
+    """Tokens that later calls would no longer send."""
     summary_cost: float = 0.0
     break_even_calls: float | None = None
-    """None where it never pays."""
+    """Calls until the compaction pays off; None if it never does."""
     expected_calls: float = 0.0
     saved_now: float = 0.0
-    """What folding saves at this very call; negative while the prefix is warm."""
+    """Cost that compacting saves at this call; negative while the prefix is cached."""
 
 
 class RecallCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What looking back costs a conversation whose model has tools for it."""
+    """Cost of recall for a conversation whose model has recall tools."""
 
     introduced_tokens: int = 0
-    """Tools and system prompt that the provider writes anew, once, because the tools come with this fold."""
+    """Tokens of tools and system prompt that the provider caches again because this compaction adds the tools."""
     rounds: int = 0
-    """Rounds before this fold in which a gateway ran the tools, kept from its client; and their tokens."""
+    """Rounds before this compaction in which a gateway ran the tools without showing its client; their tokens follow.
+    """
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
 
 
 class OmittedWords(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules, decisions or task items of one message of the user that the view does not hold verbatim."""
+    """Rules, decisions or task items of one user message that the view does not contain verbatim."""
 
     handle: str
     """Handle of the message, or of the fold whose originals include it."""
     tokens: int
     kept_tokens: int = 0
-    """Size of what is quoted of the same message."""
+    """Tokens quoted of the same message."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done and why: positions and sizes, and the artifact trail; nothing else of what a message says."""
+    """Report of what was done and why: positions, sizes and the artifact trail, but no other message content."""
 
     status: Status
     reason: str
@@ -137,7 +141,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int
     window_source: str
     landing_tokens: int
-    """What the size was to come down to: the size asked for, else the threshold, which must not be reached."""
+    """Target of the compaction: the requested size, else the threshold, which must not be reached."""
     fixed_tokens: int
     compaction_count: int
     boundary: Boundary | None = None
@@ -146,20 +150,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[Digest, ...] = ()
     repairs: tuple[Repair, ...] = ()
     recoverable: bool = True
-    """Whether every original that left the view can be had back: from a store, or from the archive in the result."""
+    """True if every removed original can be restored, from a store or from the archive in the result."""
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"
     trail: Trail | None = None
-    """What the agent did so far, redacted: files, acts, what runs, the last checks. Only where something was folded."""
+    """Redacted record of the agent's work: files, actions, running processes, last checks. Only if something was
+    folded.
+    """
     timing: Timing | None = None
-    """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
+    """Reasons and numbers for compacting now or waiting; only if compactions are scheduled."""
     recall: RecallCost | None = None
-    """Only where looking back costs something."""
+    """Cost of recall; only if there is any."""
     omitted_words: tuple[OmittedWords, ...] = ()
-    """Words of the user that no size allows for, or that another engine left out, with their handles."""
+    """Words of the user that did not fit, or that another engine omitted, with their handles."""
     omitted: tuple[Omission, ...] = ()
-    """Derived texts that are missing because deriving them failed: a bug of midfold's, or of a redactor."""
+    """Derived texts that are missing because deriving them failed: a bug in midfold or in a redactor."""
     notices: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,7 +173,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
     def with_originals(self, *, kept: bool) -> Receipt:
-        """The receipt of a compaction whose originals are all kept, or are not."""
+        """Return the receipt of a compaction whose originals are all kept, or are not."""
         facts, changed = self.summary, self.status in ("compacted", "pruned")
         if kept or not changed:
             return msgspec.structs.replace(self, recoverable=True)
@@ -177,24 +183,23 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def receipt_schema() -> dict[str, Any]:
-    """A JSON Schema of the receipt."""
+    """Return a JSON Schema of the receipt."""
     return msgspec.json.schema(Receipt)
 
 
-# What happens when a summary fails: one table, read by the engine, the provider client and the documentation.
+# Treatment of failed summaries: one table, read by the engine, the provider client and the documentation.
 #
-# Rules:
-# 1. A failure that says nothing about the conversation (a wrong key, no network) never costs it a message.
-# 2. Whatever else fails may be answered with the local summary, if the caller accepts one; originals are recoverable.
-# 3. What will pass by itself is tried again, a bounded number of times; what will not is not.
-# 4. After a failure no automatic compaction calls the model again before its cooldown is over. A forced one does.
+# 1. A failure that is unrelated to the conversation (a wrong key, no network) never costs it a message.
+# 2. Any other failure may fall back to the local summary if the caller accepts one; originals are recoverable.
+# 3. Transient failures are retried a limited number of times, permanent ones are not.
+# 4. After a failure no automatic compaction calls the model before the cooldown is over. A forced one does.
 
 
 RetryClass = Literal["none", "transient", "permanent"]
 
 
 class Treatment(NamedTuple):
-    """One row: what is tried, what is waited for, what becomes of the fold, and what a person can do about it."""
+    """Treatment of one kind of failure: retries, waits, fallback and remedy."""
 
     retry_class: RetryClass
     retries: int
@@ -202,7 +207,7 @@ class Treatment(NamedTuple):
     main_model: bool
     cooldown: float
     then: Literal["keep", "local"]
-    told: str
+    description: str
     remedy: str
 
 
@@ -210,11 +215,11 @@ _SETTING = "auxiliary.compression"
 FAILURES: dict[FailureKind, Treatment] = {
     "no_provider": Treatment(
         "permanent", 0, 0, False, 600, "local", "no summary model is configured",
-        f"configure one under {_SETTING}, or let summaries be local",
+        f"configure one under {_SETTING}, or use local summaries",
     ),
     "auth": Treatment(
-        "permanent", 0, 0, False, 300, "keep", "the key, a permission or the account's quota was refused",
-        f"give a key that is accepted ({_SETTING}.api_key_env), or settle the account",
+        "permanent", 0, 0, False, 300, "keep", "the provider refused the key, a permission or the account's quota",
+        f"set a valid key ({_SETTING}.api_key_env), or check the account",
     ),
     "network": Treatment(
         "transient", 2, 1, False, 30, "keep", "the provider could not be reached",
@@ -222,15 +227,15 @@ FAILURES: dict[FailureKind, Treatment] = {
     ),
     "timeout": Treatment(
         "transient", 0, 0, True, 60, "local", "the provider did not finish in time",
-        f"give it more time ({_SETTING}.timeout), or choose a faster model",
+        f"increase {_SETTING}.timeout, or choose a faster model",
     ),
     "rate_limit": Treatment(
-        "transient", 1, 5, False, 60, "local", "the provider asked for fewer requests",
+        "transient", 1, 5, False, 60, "local", "the provider limited the request rate",
         "wait, or use another key or model",
     ),
     "unavailable": Treatment(
         "transient", 2, 1, True, 60, "local", "the provider answered with a server error",
-        "wait until the provider has mended it",
+        "wait until the provider recovers",
     ),
     "model_not_found": Treatment(
         "permanent", 0, 0, True, 600, "local", "the provider does not know the summary model",
@@ -241,44 +246,44 @@ FAILURES: dict[FailureKind, Treatment] = {
         f"correct {_SETTING}.context_length, or choose a model with a larger window",
     ),
     "malformed": Treatment(
-        "transient", 1, 0, True, 30, "local", "the answer was not a summary",
-        "choose another model if it goes on",
+        "transient", 1, 0, True, 30, "local", "the response was not a summary",
+        "choose another model if this persists",
     ),
     "filtered": Treatment(
         "permanent", 0, 0, True, 60, "local", "the provider or the model declined to answer",
         "choose another model for this conversation",
     ),
     "ineffective": Treatment(
-        "transient", 1, 0, True, 30, "local", "the summary was longer than what it stands for",
-        "choose another model if it goes on",
+        "transient", 1, 0, True, 30, "local", "the summary was longer than its source",
+        "choose another model if this persists",
     ),
     "other": Treatment(
         "none", 0, 0, False, 30, "local", "the summarizer failed",
-        "see what your summarizer raises",
+        "check the exception that your summarizer raises",
     ),
 }  # fmt: skip
 
 KEEPS_HISTORY: frozenset[FailureKind] = frozenset(kind for kind, row in FAILURES.items() if row.then == "keep")
-"""Failures after which nothing is folded, whatever is allowed: they say nothing about the conversation."""
-LONGEST_WAIT = 20.0
-"""Seconds a compaction waits for a provider that named a time; longer ones are a cooldown."""
+"""Failures after which nothing is ever folded, because they are unrelated to the conversation."""
+MAX_WAIT_SECONDS = 20.0
+"""Maximum seconds a compaction waits for a provider that named a time; a longer time becomes a cooldown."""
 
 
-def waiting_time(kind: FailureKind, attempt: int, asked: float = 0.0) -> float | None:
-    """Seconds before the next attempt at the same model; None if there is none. `attempt` counts from 0."""
+def waiting_time(kind: FailureKind, attempt: int, retry_after: float = 0.0) -> float | None:
+    """Return the seconds before the next attempt with the same model; None if there is none. `attempt` starts at 0."""
     row = FAILURES[kind]
-    if attempt >= row.retries or asked > LONGEST_WAIT:
+    if attempt >= row.retries or retry_after > MAX_WAIT_SECONDS:
         return None
-    return asked or min(row.wait * 2**attempt, LONGEST_WAIT)
+    return retry_after or min(row.wait * 2**attempt, MAX_WAIT_SECONDS)
 
 
-def cooldown(kind: FailureKind, asked: float = 0.0) -> float:
-    """Seconds without automatic calls after the failure."""
-    return max(FAILURES[kind].cooldown, asked)
+def cooldown(kind: FailureKind, retry_after: float = 0.0) -> float:
+    """Return the seconds without automatic calls after the failure."""
+    return max(FAILURES[kind].cooldown, retry_after)
 
 
 class Account(NamedTuple):
-    """What a receipt says of a failed summary: what was done about it, and what happens next."""
+    """Report of a failed summary: what was done, and what happens next."""
 
     retry_class: RetryClass
     cooldown: float
@@ -287,20 +292,23 @@ class Account(NamedTuple):
     next: str
 
 
-def account(kind: FailureKind, *, kept: bool, asked: float = 0.0, left: float = 0.0) -> Account:
-    """The account of a failure: `kept` says that nothing was folded; `left` is what an earlier pause has left."""
+def account(kind: FailureKind, *, kept: bool, retry_after: float = 0.0, left: float = 0.0) -> Account:
+    """Return the report of a failure.
+
+    `kept` says that nothing was folded; `left` is the remaining time of an earlier cooldown.
+    """
     row = FAILURES[kind]
-    pause = left or cooldown(kind, asked)
+    pause = left or cooldown(kind, retry_after)
     done = (
-        "nothing was folded, every message is as it was"
+        "nothing was folded and no message changed"
         if kept
-        else "a local summary stands for the fold, every original is behind its handle"
+        else "used a local summary; every original is behind its handle"
     )
-    again = "the same is expected again" if row.retry_class == "permanent" else "it may have passed by then"
+    again = "the failure persists until fixed" if row.retry_class == "permanent" else "it may have passed by then"
     seconds = f"{math.ceil(pause):,} s"
     return Account(
         row.retry_class,
         pause,
-        f"{row.told}: {done}",
-        f"no automatic compaction asks the model for {seconds}, a forced one does at once; {again}: {row.remedy}",
+        f"{row.description}: {done}",
+        f"automatic compactions do not call the model for {seconds}, a forced one does; {again}: {row.remedy}",
     )

@@ -1,11 +1,11 @@
-"""Takes credentials out of text and of JSON values: a safety net in front of models, summaries and search.
+"""Replace credentials in text and JSON values: a safety net in front of models, summaries and search.
 
     redact("export API_KEY=9f8b7c6d5e4f")  ->  "export API_KEY=[REDACTED:api-key]"
 
-Rules of this file:
-1. Linear time, whatever the text: a place is found by a literal, and what is read there is bounded or consumed.
-2. Nothing but credentials changes; a text without any is returned as the same object.
-3. Redacting twice gives what redacting once gave.
+- Linear time for any text: candidates are found by a literal, and matching there is bounded or consumes what it
+  reads.
+- Only credentials change; a text without any is returned as the same object.
+- Redaction is idempotent.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from midfold.compaction.redact_keys import (
-    LONGEST_BARE,
     MARK,
+    MAX_BARE_CHARACTERS,
     WORDS,
     KeySpan,
     assignments,
@@ -28,17 +28,18 @@ from midfold.compaction.redact_keys import (
 )
 from midfold.transcript import jsonio
 
-# Credentials in other scripts: full-width letters, and the word for a password in other languages.
+# Credentials in other scripts: full-width letters, and words for "password" in other languages.
 #
-# Rules:
-# 1. Folding a text changes no position: each full-width character has a plain one of its own.
-# 2. Only texts that are not plain ASCII are looked at, but for the one phrase that is.
+# Narrowing keeps positions: each full-width character maps to one ASCII character. Only non-ASCII texts are searched,
+# except for the one phrase that is ASCII.
 
 
 _WIDE = re.compile("[\uff01-\uff5e\u3000]+")
 _PLAIN_OF = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
-_TELLING = "ｅｓｗＥＳＷ"
-"""No name of a credential is without one of these, and hardly a token; a colon is in every other Chinese text."""
+_WIDE_LETTERS = "ｅｓｗＥＳＷ"
+"""Letters of which every name of a credential, and nearly every token, has at least one. A full-width colon would
+not do: it is in every other Chinese text.
+"""
 _LATIN = ("contraseña", "mot de passe")
 _NEEDLES = {
     "密": ("密码", "密碼"),
@@ -50,25 +51,25 @@ _NEEDLES = {
     "ñ": ("contraseña", "Contraseña"),
     "Ñ": ("CONTRASEÑA",),
 }
-"""By one of their letters: to look for a letter costs a fraction of looking for a word."""
+"""Words for "password" by one of their letters: searching for a letter is much cheaper than searching for a word."""
 _BARE = r"""[!#-%*+./0-9:=?@A-Z^_a-z~-]"""
 _VALUE = re.compile(
     r"""(?:\\{0,7}+["'`])?[ \t]{0,4}+(?:=>|:=|[:=](?![:=]))[ \t]{0,4}+(?:\\{0,7}+["'`])?"""
-    rf"({_BARE}{{3,{LONGEST_BARE}}}+)"
+    rf"({_BARE}{{3,{MAX_BARE_CHARACTERS}}}+)"
 )
 _DIGIT = re.compile(r"[0-9]")
 _REST = re.compile(f"{_BARE}*+")
 
 
 def narrow_text(text: str) -> str:
-    """The text with full-width characters as plain ones, position by position."""
-    if any(letter in text for letter in _TELLING):
+    """Replace full-width characters with ASCII ones, keeping positions."""
+    if any(letter in text for letter in _WIDE_LETTERS):
         return _WIDE.sub(lambda found: found[0].translate(_PLAIN_OF), text)
     return text.replace("\uff1a", ":").replace("\uff1d", "=")
 
 
 def foreign(text: str) -> Iterator[KeySpan]:
-    """The values behind words for a password; a plain word in a Latin language only where it ends its line."""
+    """Yield values after words for "password"; a plain word in a Latin language only if it ends its line."""
     for letter, needles in _NEEDLES.items():
         if letter in text:
             for needle in needles:
@@ -76,7 +77,7 @@ def foreign(text: str) -> Iterator[KeySpan]:
 
 
 def phrases(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
-    """The same behind `mot de passe`."""
+    """Yield values after `mot de passe`."""
     while at >= 0:
         span = _value(text, at + len(needle), needle.decode())
         if span is not None:
@@ -104,22 +105,21 @@ def _value(text: str, at: int, word: str) -> KeySpan | None:
     return None
 
 
-# Credentials that their own form gives away: tokens with a known beginning, private keys, addresses and headers.
+# Credentials recognised by their own form: tokens with a known prefix, private keys, addresses and headers.
 #
-# Rules:
-# 1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`. It begins the run, follows an
+# 1. A provider's token is a run of at least `MIN_RUN` letters, digits, `_` and `-`. It begins the run, follows an
 #    escaped line break or, in a run longer than a UUID, a `-` or `_`. Runs are found without regular expressions.
-# 2. Every pattern is matched at a place found by a literal, fails within a constant number of characters or consumes
-#    what it read, and has no nested quantifier that could give anything back.
+# 2. Every pattern is matched at a position found by a literal, fails within a constant number of characters or consumes
+#    what it read, and has no nested quantifier that can backtrack.
 # 3. A token is replaced to the end of its run, so nothing of it is left and a second pass finds nothing new.
 
 
-SHORTEST_RUN = 20
-LONGEST_PLAIN_RUN = 36
+MIN_RUN = 20
+MAX_PLAIN_RUN = 36
 
 _IN_RUN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _RUN_TABLE = bytes(97 if code in _IN_RUN else 32 for code in range(256))
-_RUN = b"a" * SHORTEST_RUN
+_RUN = b"a" * MIN_RUN
 
 _TOKENS = (
     ("api-key", r"sk-(?:proj|svcacct|admin|ant|or|lf|None)-[\w-]{16}|sk-(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"),
@@ -147,7 +147,7 @@ _TOKENS = (
     ("supabase-key", r"sbp_(?:v0_|oauth_)?[a-f0-9]{40}|sb_secret_[\w-]{20}"),
     ("tailscale-key", r"tskey-[a-z]{2,10}-[\w-]{12}"),
 )  # fmt: skip
-"""Kind and pattern. The beginnings are those that the vendors document or that gitleaks has rules for."""
+"""Kind and pattern. The prefixes are documented by the vendors or have gitleaks rules."""
 _TOKENS_AT_START = (
     ("aws-key", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("google-key", r"AIza[\w-]{35}(?![\w-])"),
@@ -175,7 +175,7 @@ _KINDS = tuple((re.compile(pattern, re.ASCII), kind) for kind, pattern in (*_TOK
 
 
 class _Marked(NamedTuple):
-    """A token of which a run of word characters is only a part: `before` is how far ahead of the run it begins."""
+    """Token that begins `before` characters ahead of its run of word characters."""
 
     before: int
     kind: str
@@ -195,22 +195,22 @@ _MARKS = {
     b".atlasv1.": _mark_of(23, "terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}+"),
     b"1//": _mark_of(3, "google-refresh-token", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{40,}+"),
 }
-"""What stands before the run, and the whole token."""
+"""Text before the run, and the pattern of the whole token."""
 _MARK_ENDS = tuple(_MARKS)
-_LONGEST_MARK = max(map(len, _MARKS))
+_MAX_MARK_CHARACTERS = max(map(len, _MARKS))
 _TELEGRAM = re.compile(r"(?<![0-9])[0-9]{8,10}:AA[\w-]{32,34}(?![\w-])", re.ASCII)
 _SLACK_HOOK = b"hooks.slack.com/services/"
 
 
 def tokens(text: str, raw: bytes) -> list[KeySpan]:
-    """Tokens with a beginning that their provider chose to be recognisable."""
+    """Return tokens with a recognisable prefix chosen by their provider."""
     spans: list[KeySpan] = []
-    if len(raw) < SHORTEST_RUN:
+    if len(raw) < MIN_RUN:
         return spans
     runs = raw.translate(_RUN_TABLE)
     start = runs.find(_RUN)
     while start >= 0:
-        end = runs.find(b" ", start + SHORTEST_RUN)
+        end = runs.find(b" ", start + MIN_RUN)
         if end < 0:
             end = len(runs)
         span = _token_in_run(text, raw, start, end)
@@ -228,7 +228,7 @@ def _token_in_run(text: str, raw: bytes, start: int, end: int) -> KeySpan | None
         found = _AT_START.match(text, begin)
         if found is not None:
             return KeySpan(begin, max(end, found.end()), _kind_at(text, begin))
-    if end - begin > LONGEST_PLAIN_RUN:
+    if end - begin > MAX_PLAIN_RUN:
         found = _INSIDE.search(text, begin, end)
         if found is not None:
             return KeySpan(found.start() + 1, end, _kind_at(text, found.start() + 1))
@@ -242,7 +242,7 @@ def _kind_at(text: str, position: int) -> str:
 
 
 def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> KeySpan | None:
-    if raw.endswith(_MARK_ENDS, max(0, start - _LONGEST_MARK), start):
+    if raw.endswith(_MARK_ENDS, max(0, start - _MAX_MARK_CHARACTERS), start):
         mark = next(mark for mark in _MARK_ENDS if raw.endswith(mark, 0, start))
         before, kind, pattern = _MARKS[mark]
         found = pattern.match(text, start - before) if start >= before else None
@@ -262,11 +262,11 @@ _KEY_BODY = re.compile(
     rf"(?>(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}})(?>(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*)"
     rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\0|\Z)))?"
 )
-_LONGEST_KEY = 65_536
+_MAX_KEY_CHARACTERS = 65_536
 
 
 def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[KeySpan]:
-    """Whole PEM blocks; of a block that was cut off, everything that still looks like key."""
+    """Yield whole PEM blocks; of a truncated block, everything that still looks like a key."""
     end = 0
     while start >= 0:
         begin = _BEGIN.match(text, start)
@@ -276,9 +276,9 @@ def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[K
             stop = body.end() if body is not None else begin.end()
             if 0 <= end < stop:
                 end = text.find("-----END ", stop)
-            limit = min(following if following >= 0 else len(text), stop + _LONGEST_KEY)
+            limit = min(following if following >= 0 else len(text), stop + _MAX_KEY_CHARACTERS)
             close = _END.match(text, end) if 0 <= end <= limit else None
-            if stop > begin.end() + SHORTEST_RUN:
+            if stop > begin.end() + MIN_RUN:
                 stop = close.end() if close is not None and end - stop < 200 else stop
                 yield KeySpan(start, stop, "private-key")
         start = following
@@ -293,10 +293,10 @@ _PUTTY = re.compile(
 
 
 def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
-    """The private lines of a PuTTY key file, and the code over them."""
+    """Yield the private lines of a PuTTY key file and their MAC."""
     while at >= 0:
         found = _PUTTY.match(text, at)
-        if found is not None and found.end() - found.start(1) > SHORTEST_RUN:
+        if found is not None and found.end() - found.start(1) > MIN_RUN:
             yield KeySpan(found.start(1) + len(found[1]) - len(found[1].lstrip()), found.end(1), "private-key")
         at = low.find(needle, at + len(needle))
 
@@ -305,7 +305,7 @@ _USER_INFO = re.compile(
     r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?>(?:[^\s/"'`<>\\@?#]{1,256}+@)?))"""
 )
 _OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…|.$|(?i:pass(?:word|wd|phrase)?|pwd)$")
-"""What stands for a password in examples: a variable, a mask, one character, or the word itself."""
+"""Placeholder passwords in examples: a variable, a mask, one character, or the word itself."""
 _SAMPLE_ACCOUNTS = frozenset({("scott", "tiger")})
 """Oracle's sample account, which the documentation of many databases uses."""
 
@@ -315,20 +315,20 @@ def _is_example(user: str, password: str) -> bool:
 
 
 def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
-    """The password of `scheme://user:password@host`, or a token that stands in the user's place."""
+    """Yield the password of `scheme://user:password@host`, or a token in place of the user."""
     while at >= 0:
         info = _USER_INFO.match(text, at + len(mark))
         if info is not None:
             password = None if info[2] is None else text[info.start(2) : info.end() - 1]
             if password is not None and not _is_example(info[1], password) and MARK not in password:
                 yield KeySpan(info.start(2), info.end() - 1, "password")
-            elif password is None and len(info[1]) >= SHORTEST_RUN and any(map(str.isdigit, info[1])):
+            elif password is None and len(info[1]) >= MIN_RUN and any(map(str.isdigit, info[1])):
                 yield KeySpan(info.start(1), info.end(1), "url-token")
         at = low.find(mark, at + len(mark))
 
 
 PLANETSCALE = b"pscale_"
-"""The beginning of tokens with dots in them, which are no single run."""
+"""Prefix of tokens that contain dots and so are not a single run."""
 _OPEN_QUOTE = r"""(?>(?:\\{0,7}+["'`])?)"""
 _AUTHORIZATION = re.compile(
     rf"(?i:authorization){_OPEN_QUOTE}\]?[ \t]{{0,8}}+[:=](?![:=])[ \t]{{0,8}}+{_OPEN_QUOTE}"
@@ -350,7 +350,7 @@ _AUTH_ENTRY = re.compile(
 
 
 class _Header(NamedTuple):
-    """A pattern to match at each place of its needle, and what its last group is."""
+    """Pattern to match at each position of its needle, and the kind of its last group."""
 
     pattern: re.Pattern[str]
     kind: str
@@ -368,7 +368,7 @@ _HEADERS = {
 
 
 def headers(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
-    """Authorization and Cookie headers wherever they are quoted, `Bearer …`, and signed addresses."""
+    """Yield the values of Authorization and Cookie headers, `Bearer …`, and signatures of URLs."""
     pattern, kind = _HEADERS[needle]
     while at >= 0:
         match = pattern.match(text, at)
@@ -399,15 +399,15 @@ _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
     (b"@", ((b"://", addresses), (b":\\/\\/", addresses))),
     (PLANETSCALE, ((PLANETSCALE, headers),)),
 )
-"""A gate, and what can only be there where the gate is."""
+"""Gates with their finders: a finder's needle can only occur if its gate does."""
 
 
 _NEEDED = (b" ", b":", b"=", b">", b"%", PLANETSCALE)
-"""No finder finds anything in a text without one of these."""
+"""Marks of which every text with a finding has at least one, tokens aside."""
 
 
 def credentials(text: str) -> list[KeySpan]:
-    """Every credential in the text, in no order; spans may overlap. A needle that is absent costs one search."""
+    """Return every credential in the text, unordered; spans may overlap. An absent needle costs one search."""
     own: Iterable[KeySpan] = ()
     if not text.isascii():
         text = narrow_text(text)
@@ -429,11 +429,11 @@ def credentials(text: str) -> list[KeySpan]:
 
 Redactor = Callable[[str], str]
 
-MOST_PASSES = 4
-SHORTEST = 8
-DEEPEST = 200
+MAX_PASSES = 4
+MIN_TEXT_CHARACTERS = 8
+MAX_DEPTH = 200
 SEAM = "\n\0\n"
-"""Between texts that are searched as one: no credential goes across it."""
+"""Separator between texts that are searched as one; no credential spans it."""
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
 _FILE_NAME = re.compile(
@@ -447,9 +447,9 @@ _PLACEHOLDER = re.compile(
 
 
 def redact(text: str) -> str:
-    """The text with each credential replaced by `[REDACTED:kind]`; the same object if there is none."""
-    for _ in range(MOST_PASSES):
-        spans = credentials(text) if len(text) >= SHORTEST else ()
+    """Replace each credential with `[REDACTED:kind]`; return the same object if there is none."""
+    for _ in range(MAX_PASSES):
+        spans = credentials(text) if len(text) >= MIN_TEXT_CHARACTERS else ()
         if not spans:
             break
         text = _replace_spans(text, spans)
@@ -457,7 +457,7 @@ def redact(text: str) -> str:
 
 
 def with_credentials(texts: Sequence[str]) -> set[int]:
-    """The places of the texts that `redact` would change: many short ones are searched in one go."""
+    """Return the indices of the texts that `redact` would change; many short texts are searched at once."""
     spans = credentials(SEAM.join(texts))
     if not spans:
         return set()
@@ -471,7 +471,7 @@ def with_credentials(texts: Sequence[str]) -> set[int]:
 
 
 def _replace_spans(text: str, spans: Iterable[KeySpan]) -> str:
-    """The text without the spans; of spans that overlap, the union goes and the longest names the kind."""
+    """Replace the spans; overlapping spans are merged, and the longest names the kind."""
     pieces: list[str] = []
     position = 0
     for start, end, kind in _unite(spans):
@@ -494,25 +494,26 @@ def _unite(spans: Iterable[KeySpan]) -> list[KeySpan]:
 
 
 def is_sensitive_key(key: object) -> bool:
-    """Whether a value under this key is a credential: by the words the key ends in, whatever its spelling.
+    """Return whether a value under this key is a credential, by the last words of the key in any spelling.
 
     `password`, `DB_PASSWORD`, `clientSecret`, `x-api-key`, `refresh_token` and `Set-Cookie` are; `max_tokens`,
-    `token_count`, `next_page_token`, `eos_token`, `password_field`, `secret_name`, `session_id`, `public_key` are not.
+    `token_count`, `next_page_token`, `eos_token`, `password_field`, `secret_name`, `session_id`, `public_key` are
+    not.
     """
     return isinstance(key, str) and kind_of_name(key) is not None
 
 
 def redact_value(value: Any) -> Any:
-    """A JSON value with its strings redacted, and whole values under sensitive keys replaced.
+    """Return a JSON value with its strings redacted and values under sensitive keys replaced.
 
-    What did not change is the same object; nothing is changed in place. Values nested more than 200 levels deep
-    and values that contain themselves are replaced rather than trusted.
+    Unchanged parts are the same objects; nothing is changed in place. Values nested more than 200 levels deep and
+    values that contain themselves are replaced.
     """
     return _RedactingWalk().visit(value, 0, None)
 
 
 def redact_arguments(text: str, redactor: Callable[[str], str]) -> str:
-    """Redact the JSON of a call so that it stays JSON: as a whole where that is possible, else value by value."""
+    """Redact the JSON arguments of a call so that they stay JSON: as a whole if possible, else value by value."""
     redacted = redactor(text)
     if redacted == text or jsonio.is_json(redacted):
         return redacted
@@ -523,7 +524,7 @@ def redact_arguments(text: str, redactor: Callable[[str], str]) -> str:
 
 
 def _redact_below(key: str, value: Any, redactor: Callable[[str], str]) -> Any:
-    """Redact the value under a key; one that would be no JSON any more is replaced."""
+    """Redact the value under a key; replace it if the result would not be JSON."""
     if isinstance(value, Mapping):
         return {name: _redact_below(name, item, redactor) for name, item in value.items()}
     if isinstance(value, list):
@@ -537,7 +538,7 @@ def _redact_below(key: str, value: Any, redactor: Callable[[str], str]) -> Any:
 
 
 class _RedactingWalk:
-    """One walk over a value. `kind` is what everything below a sensitive key is replaced by."""
+    """Recursive redaction of one value. `kind` replaces everything below a sensitive key."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -556,8 +557,8 @@ class _RedactingWalk:
         known = self._done.get((id(value), kind))
         if known is not None:
             return known
-        if depth >= DEEPEST or id(value) in self._open:
-            return f"{MARK}{'too-deep' if depth >= DEEPEST else 'cycle'}]"
+        if depth >= MAX_DEPTH or id(value) in self._open:
+            return f"{MARK}{'too-deep' if depth >= MAX_DEPTH else 'cycle'}]"
         self._open.add(id(value))
         done = self._mapping(value, depth, kind) if isinstance(value, Mapping) else self._items(value, depth, kind)
         self._open.discard(id(value))
@@ -590,7 +591,7 @@ class _RedactingWalk:
 
 
 def _mark_value(value: str, kind: str) -> str:
-    """The mark for a string under a sensitive key; an empty string, a placeholder, a file name or a mark stays."""
+    """Return the mark for a string under a sensitive key; empty strings, placeholders, file names and marks stay."""
     stripped = value.strip()
     if not stripped or stripped.startswith(MARK) or _PLACEHOLDER.fullmatch(stripped) or _FILE_NAME.fullmatch(stripped):
         return redact(value)

@@ -1,12 +1,11 @@
-"""Credentials that only their name gives away: `password=…`, `"api_key": "…"`, `--token …`, headers and cookies.
+"""Find credentials by their name: `password=…`, `"api_key": "…"`, `--token …`.
 
-Rules of this file:
-1. A name is looked up as bytes in the lower-cased text (one byte per character, so positions agree), and a pattern is
-   only ever matched at a place so found.
-2. A value in quotes is read to its quote, a bare value over at most `LONGEST_BARE` characters: no place costs more than
-   a constant, or than what lies before the next quote.
-3. Code is not a credential: calls, look-ups, attributes, annotations, placeholders and names of variables stay.
-4. A line break and a NUL end a text, so that many texts can be searched as one.
+- Names are searched as bytes in the lower-cased text (one byte per character, so positions agree); patterns are
+  only matched at positions found that way.
+- A quoted value is read to its closing quote, a bare value for at most `MAX_BARE_CHARACTERS` characters, so each
+  position costs a constant, or the distance to the next quote.
+- Code is not a credential: calls, look-ups, attributes, annotations, placeholders and variable names stay.
+- A line break followed by NUL ends a text, so that many texts can be searched as one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-# Lines of a text, where only the line tells a credential from code: `password: word` in YAML.
+# Line context: in YAML only the whole line distinguishes `password: word` from code.
 #
-# Whatever is looked at around a place is bounded, so no place costs more than a constant.
+# The context examined around a position is bounded, so each position costs a constant.
 
 
 _LINE_START = re.compile(r"""(?:\A|\n)(?>(?:[ \t]|[0-9]{1,6}[→|:]|- ){0,40})["']?\Z""")
@@ -39,7 +38,9 @@ def ends_a_line(text: str, at: int) -> bool:
 
 
 def is_alone_in_yaml(text: str, start: int, value: str, end: int) -> bool:
-    """Whether `name: word` is a whole line among lines that are not code: `start` of the name, `end` of the word."""
+    """Return whether `name: word` is a whole line outside code; `start` is that of the name, `end` that of the
+    word.
+    """
     if not _IN_YAML.fullmatch(value) or value in _KINDS_IN_YAML or not ends_a_line(text, end):
         return False
     if _LINE_START.search(text, max(0, start - 48), start) is None:
@@ -49,11 +50,11 @@ def is_alone_in_yaml(text: str, start: int, value: str, end: int) -> bool:
     return before[-1:] not in _CODE_BEFORE and (not following or following not in _CODE_AFTER)
 
 
-LONGEST_BARE = 96
-LONGEST_NAME = 64
+MAX_BARE_CHARACTERS = 96
+MAX_NAME_CHARACTERS = 64
 MARK = "[REDACTED:"
 END = r"\Z|(?=\n\0)"
-"""The end of a text, or of one among many."""
+"""End of a text, or of one of several joined texts."""
 
 
 class KeySpan(NamedTuple):
@@ -63,7 +64,7 @@ class KeySpan(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word that ends the name of a credential; only a `strong` one makes a credential of mere letters."""
+    """Word that ends the name of a credential; only after a `strong` one is a value of mere letters a credential."""
 
     endings: tuple[bytes, ...]
     strong: bool
@@ -96,17 +97,19 @@ _TOKEN_NOT_OF = _words(
     " old this that sync resume cursor pagination lex lexer parser syntax"
 )
 FOREIGN = ("密码", "密碼", "口令", "パスワード", "비밀번호", "пароль", "contraseña", "mot de passe")
-"""A password in other languages; those that are letters of names of ours are found as these."""
+"""Words for "password" in other languages."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
 
 
 @lru_cache(maxsize=4096)
 def kind_of_name(name: str) -> str | None:
-    """What a value under this name is (`password`, `secret`, `token`, ...), or None where the name is harmless."""
+    """Return the kind of a value under this name (`password`, `secret`, `token`, ...), or None if the name is
+    harmless.
+    """
     if name.lower().endswith(FOREIGN):
         return "password"
-    words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-LONGEST_NAME:]).lower()) if word]
+    words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-MAX_NAME_CHARACTERS:]).lower()) if word]
     if not words:
         return None
     last, before, flat = words[-1], words[-2] if len(words) > 1 else "", "".join(words[-3:])
@@ -134,7 +137,7 @@ _ENCODED_SEPARATOR = re.compile(
     re.IGNORECASE,
 )
 _ENCODED = r"(?:[A-Za-z0-9_.~!*+$-]|%(?!(?:25){0,3}(?:0[AD]|2[0267C]|3B|5[BCD]|7[BD]))[0-9A-F]{2})"
-_ENCODED_VALUE = re.compile(rf"(?>{_ENCODED}{{3,{LONGEST_BARE}}})", re.IGNORECASE)
+_ENCODED_VALUE = re.compile(rf"(?>{_ENCODED}{{3,{MAX_BARE_CHARACTERS}}})", re.IGNORECASE)
 _ENCODED_REST = re.compile(rf"(?>{_ENCODED}*)", re.IGNORECASE)
 _QUOTED = {
     '"': re.compile(rf'"([^"\\\s]*+(?>(?:\\[^\s][^"\\\s]*+)*))(?:"|{END})'),
@@ -143,7 +146,7 @@ _QUOTED = {
 }
 _QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|{END})") for quote in "\"'`"}
 _OPENING = re.compile(r"""\\{0,7}+(["'`])""")
-_BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{LONGEST_BARE}}}+""")
+_BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{MAX_BARE_CHARACTERS}}}+""")
 _BARE_REST = re.compile(r"""[^\s"'`,;&|<>(){}\[\]\\]*+""")
 _ELEMENT = re.compile(r">([^<>\s]{4,256}+)</")
 _PLAIN_WORD = re.compile(r"""[A-Za-z_-]{1,16}+(?=[.:]{0,2}+(?:[\s"'`,;&|<>(){}\[\]\\]|\Z))""")
@@ -179,7 +182,7 @@ _FILE_STEMS = frozenset({b"test", b"tests", b"example", b"sample", b"dummy", b"f
 _NAME_OF_ENTRY = re.compile(
     r"@?[A-Za-z]{1,15}+[0-9]{0,3}+(?>(?:[._:/@-]{1,2}(?:[A-Za-z]{1,15}+[0-9]{0,3}+|[0-9]{1,3}+)){0,12})"
 )
-"""Words that are joined by marks: `gatomia.hooks.execution-logs`, `@app/settings:v2`."""
+"""Words joined by punctuation: `gatomia.hooks.execution-logs`, `@app/settings:v2`."""
 _FLAG_FIELD = re.compile(r"(?:id|src|source|type|env|name|file)=")
 _WORDS_OF_CODE = _words(
     "none null nil undefined true false self this str string text number boolean bool object any bytes float"
@@ -192,7 +195,7 @@ _WORDS_OF_CODE = _words(
 
 
 def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
-    """The values of names that end in a telling word."""
+    """Yield the values of names that end in a credential word."""
     word = WORDS[needle]
     while at >= 0:
         span = _named_span(text, low, at, word)
@@ -218,12 +221,12 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     if separator is None:
         if low[end] not in _BEFORE_VALUE:
             return None
-    elif _is_hopeless(text, separator.end()):
+    elif _cannot_be_value(text, separator.end()):
         return None
     is_key = word is _KEY
     if is_key and not low[max(0, at - 14) : at].rstrip(b"_- ").endswith(_KEY_OF_BYTES):
         return None
-    before = low[max(0, at - LONGEST_NAME) : at]
+    before = low[max(0, at - MAX_NAME_CHARACTERS) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES + b" " if is_key else _NAME_BYTES))
     if _is_file_name(low, start, at):
         return None
@@ -242,23 +245,23 @@ def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
 
 
 def _is_file_name(low: bytes, start: int, at: int) -> bool:
-    """Return whether the name at `start` is a file's, as in `./db.secret: 12 bytes`, and what follows is about it."""
+    """Return whether the name at `start` is a file name, as in `./db.secret: 12 bytes`."""
     stem = low[start:at]
     return stem.endswith(b".") and (stem[:-1] in _FILE_STEMS or low.endswith(b"./", 0, start))
 
 
 def _names_a_place(low: bytes, at: int, value: str) -> bool:
-    """Return whether the value of a `..._storage_key` is the name of an entry (of a browser's storage) and no key."""
+    """Return whether the value of a `..._storage_key` names an entry, such as one of a browser's storage."""
     of = low[max(0, at - 14) : at].rstrip(b"_- ")
-    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:LONGEST_BARE]) is not None
+    return of.endswith(b"storage") and _NAME_OF_ENTRY.fullmatch(value[:MAX_BARE_CHARACTERS]) is not None
 
 
 def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
-    """The value in `%22api_key%22%3A%22value%22` or `password%3Dvalue`: JSON and queries as addresses carry them."""
+    """Return the value in percent-encoded JSON or queries: `%22api_key%22%3A%22value%22`, `password%3Dvalue`."""
     separator = _ENCODED_SEPARATOR.match(text, end)
     if separator is None:
         return None
-    before = low[max(0, at - LONGEST_NAME) : at]
+    before = low[max(0, at - MAX_NAME_CHARACTERS) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES))
     while low[start - 1 : start] == b"%" and start + 2 <= at:
         start += 2
@@ -272,8 +275,8 @@ def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> 
     return KeySpan(value.start(), value.end() if rest is None else rest.end(), kind)
 
 
-def _is_hopeless(text: str, at: int) -> bool:
-    """Whether what follows a separator is seen to be no credential before its name is looked at."""
+def _cannot_be_value(text: str, at: int) -> bool:
+    """Return whether the text after a separator cannot be a credential, whatever its name."""
     first = text[at : at + 1]
     if first in _NEVER_FIRST:
         return True
@@ -284,7 +287,7 @@ def _is_hopeless(text: str, at: int) -> bool:
 
 
 def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
-    """The value in `<password>value</password>` or `--password value`."""
+    """Return the value in `<password>value</password>` or `--password value`."""
     if low[end] == 0x3E:
         element = _ELEMENT.match(text, end)
         return element.span(1) if element is not None and _in_quotes(element[1], strong=strong) else None
@@ -292,7 +295,7 @@ def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: b
 
 
 def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
-    """Where the value of the name at `start:end` stands, if it is a credential."""
+    """Return the span of the value of the name at `start:end` if it is a credential."""
     opening = _OPENING.match(text, separator.end())
     if opening is not None:
         if text.startswith(MARK, opening.end()):
@@ -306,7 +309,7 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
     bare = _BARE.match(text, separator.end())
     if bare is None:
         return None
-    value = bare[0].rstrip(".:") if bare.end() - bare.start() < LONGEST_BARE else bare[0]
+    value = bare[0].rstrip(".:") if bare.end() - bare.start() < MAX_BARE_CHARACTERS else bare[0]
     stop = bare.start() + len(value)
     following = text[stop : stop + 1]
     place = _Place(text[start:end], separator[0], text[max(0, start - 1) : start], following)
@@ -324,7 +327,7 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
 
 
 def _end_of_bare(text: str, stop: int) -> int:
-    """Where a bare value that is to go ends, however long it is; a full stop behind it stays."""
+    """Return the end of a bare value of any length, without a full stop after it."""
     rest = _BARE_REST.match(text, stop)
     return stop if rest is None or not rest[0].strip(".:") else rest.end()
 
@@ -350,7 +353,7 @@ def _after_flag(text: str, end: int) -> tuple[int, int] | None:
 
 
 class _Place(NamedTuple):
-    """What stands around a bare value."""
+    """Context of a bare value."""
 
     name: str
     separator: str
@@ -362,12 +365,12 @@ class _Place(NamedTuple):
         return self.separator.endswith("=") and not self.separator.startswith((" ", "\t"))
 
     @property
-    def is_shouted(self) -> bool:
+    def is_upper_case(self) -> bool:
         return self.name.isupper()
 
 
 def _is_no_credential(value: str) -> bool:
-    """Placeholders, variables, words of code, names of credentials, paths, dates and addresses."""
+    """Return whether a value is a placeholder, variable, code word, name of a credential, path, date or address."""
     if value.lower() in _WORDS_OF_CODE or len(set(value)) == 1 or _PLACEHOLDER.match(value):
         return True
     if MARK in value or "${" in value or "{{" in value or "://" in value:
@@ -385,26 +388,26 @@ def _has_random_part(value: str) -> bool:
 
 
 def _names_a_credential(value: str) -> bool:
-    """`access_token` and `userPassword` are names; `supersecret` may be somebody's password."""
+    """Return whether a value is the name of a credential: `access_token` is one, `supersecret` may be a password."""
     compound = "_" in value or "-" in value or _CAMEL.search(value) is not None
     return compound and kind_of_name(value) is not None
 
 
 def _in_quotes(value: str, *, strong: bool) -> bool:
-    if len(value) < (3 if strong else 6) or _is_no_credential(value[:LONGEST_BARE]):
+    if len(value) < (3 if strong else 6) or _is_no_credential(value[:MAX_BARE_CHARACTERS]):
         return False
     if strong:
         return True
-    return _is_mixed(value[:LONGEST_BARE])
+    return _is_mixed(value[:MAX_BARE_CHARACTERS])
 
 
-def _is_jumbled(value: str) -> bool:
-    """Twenty letters or more whose case changes more often than in the name of anything."""
+def _has_random_case(value: str) -> bool:
+    """Return whether a value is at least twenty letters whose case changes more often than in a name."""
     return _LETTERS_ONLY.fullmatch(value) is not None and len(_CAMEL.findall(value)) * 5 > len(value)
 
 
 def _is_mixed(value: str) -> bool:
-    if _is_jumbled(value):
+    if _has_random_case(value):
         return True
     return _DIGIT.search(value) is not None and _DATE_OR_VERSION.fullmatch(value) is None
 
@@ -415,12 +418,12 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
     query = place.before in ("?", "&")
     if value.isdigit():
         return len(value) >= 4 and (
-            query or (strong and place.separator != ":") or (place.is_shouted and place.is_tight)
+            query or (strong and place.separator != ":") or (place.is_upper_case and place.is_tight)
         )
     if _IDENTIFIER.fullmatch(value):
         return _is_word_credential(value, place, strong=strong, query=query)
     if place.is_tight:
-        return len(value) >= 4 and (strong or place.is_shouted or query or (len(value) >= 6 and _is_mixed(value)))
+        return len(value) >= 4 and (strong or place.is_upper_case or query or (len(value) >= 6 and _is_mixed(value)))
     if not strong:
         return len(value) >= 10 and _is_mixed(value)
     own = place.name.lower().rpartition(".")[2]
@@ -430,15 +433,17 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
 
 
 def is_value(value: str) -> bool:
-    """Whether a value may be a credential at all: no placeholder, word of code, name of a variable or path."""
-    return len(value) >= 3 and not _is_no_credential(value[:LONGEST_BARE])
+    """Return whether a value may be a credential, that is no placeholder, code word, variable name or path."""
+    return len(value) >= 3 and not _is_no_credential(value[:MAX_BARE_CHARACTERS])
 
 
 def _is_word_credential(value: str, place: _Place, *, strong: bool, query: bool) -> bool:
-    """A bare value without digits is a credential in an environment, a query or a connection string, not in code."""
-    if place.is_tight and _is_jumbled(value):
+    """Return whether a bare value without digits is a credential: in an environment, query or connection string,
+    not in code.
+    """
+    if place.is_tight and _has_random_case(value):
         return True
-    if place.is_shouted and (place.is_tight or place.separator.endswith(": ")):
+    if place.is_upper_case and (place.is_tight or place.separator.endswith(": ")):
         return len(value) >= 4 and strong
     if not place.is_tight or len(value) < 4:
         return False

@@ -1,10 +1,10 @@
-"""Bounded, fenced rendering of structured values for models and people.
+"""Render structured values for models and people, bounded and fenced.
 
-Rules of this file:
-1. Every text that leaves is at most `max_chars` long, whatever the value, and costs about what it shows: a list of a
-   million items is asked for its length and its first few.
+1. Output is at most `max_chars` long for any value, and costs about as much as it shows: of a list of a million
+   items only the length and the first few items are read.
 2. Text inside a fence cannot end it; text outside a fence is one line.
-3. What is shown is redacted: first a window around it, then it is cut, so that no half of a credential is left.
+3. Output is redacted: a window larger than the shown text first, then it is cut, so that no partial credential is
+   left.
 4. Status and error come first, so that no limit cuts them off.
 """
 
@@ -24,11 +24,11 @@ PRIORITY = (
     "pid", "count", "total", "total_count", "title", "type",
 )  # fmt: skip
 MAX_CHARS = 8_000
-DEEPEST = 32
-LONGEST_JSON = 1_000_000
-LONGEST_KEY = 80
+MAX_DEPTH = 32
+MAX_JSON_CHARACTERS = 1_000_000
+MAX_KEY_CHARACTERS = 80
 WINDOW = 8_192
-LONGEST_LANGUAGE = 30
+MAX_LANGUAGE_CHARACTERS = 30
 
 _BACKTICKS = re.compile(r"`+")
 _NOT_LANGUAGE = re.compile(r"[^A-Za-z0-9_+#.-]+")
@@ -42,15 +42,15 @@ _NESTED = ("metadata", "extras", "result", "data", "structuredContent")
 
 
 def fence(text: str, language: str = "") -> str:
-    """The text as a Markdown code block whose fence is longer than any run of backticks inside."""
+    """Return the text as a Markdown code block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     ticks = "`" * max(3, longest + 1)
     end = "" if text.endswith("\n") or not text else "\n"
-    return f"{ticks}{_NOT_LANGUAGE.sub('', language)[:LONGEST_LANGUAGE]}\n{text}{end}{ticks}"
+    return f"{ticks}{_NOT_LANGUAGE.sub('', language)[:MAX_LANGUAGE_CHARACTERS]}\n{text}{end}{ticks}"
 
 
 def clip(text: str, limit: int) -> str:
-    """The text, redacted; if it is longer than `limit`, its head and tail and how many characters are left out."""
+    """Redact the text; if it exceeds `limit`, keep its head and tail and the number of omitted characters."""
     if len(text) <= max(limit, 4 * WINDOW):
         shown = redact(text)
         if len(shown) <= limit:
@@ -59,22 +59,22 @@ def clip(text: str, limit: int) -> str:
     else:
         head, tail = redact(text[: limit + WINDOW]), _whole_words(redact(text[-limit - WINDOW :]))
         length = len(text)
-    room = limit - len(f" […{length:,} characters left out…] ")
-    if room < 8:
+    left = limit - len(f" […{length:,} characters left out…] ")
+    if left < 8:
         return head[: max(0, limit)]
-    front = room - room // 3
-    back = min(room // 3, len(tail))
+    front = left - left // 3
+    back = min(left // 3, len(tail))
     return f"{head[:front]} […{length - front - back:,} characters left out…] {tail[len(tail) - back :]}"
 
 
 def _whole_words(tail: str) -> str:
-    """Without the piece of a word, and perhaps of a credential, that the window began with."""
+    """Drop the partial word, perhaps part of a credential, at the start of the window."""
     space = re.search(r"\s", tail)
     return tail[space.end() :] if space else ""
 
 
 def inline(text: str, limit: int) -> str:
-    """One line of Markdown: breaks become ⏎, and text that Markdown would read as markup becomes a code span."""
+    """Return one line of Markdown: line breaks become ⏎, and text that Markdown would parse becomes a code span."""
     line = _BREAKS.sub(" ⏎ ", clip(text, limit).strip())
     if _PLAIN.fullmatch(line):
         return line
@@ -87,8 +87,8 @@ def inline(text: str, limit: int) -> str:
 
 
 def block(text: str, limit: int, language: str = "") -> str:
-    """A fenced text of at most `limit` characters, fence and all."""
-    whole = fence(clip(text, limit - 10 - LONGEST_LANGUAGE), language)
+    """Return the text in a fence, at most `limit` characters in total."""
+    whole = fence(clip(text, limit - 10 - MAX_LANGUAGE_CHARACTERS), language)
     return whole if len(whole) <= limit else fence(clip(text, max(0, limit // 3 - 20)), language)
 
 
@@ -101,15 +101,15 @@ def render_value(
     priority: Sequence[str] = PRIORITY,
     max_chars: int = MAX_CHARS,
 ) -> str:
-    """A structured value as nested bullets, bounded in depth, entries per level, string length and total length."""
+    """Render a value as nested bullets, bounded in depth, entries per level, string length and total length."""
     writer = _Bullets(
-        min(depth, DEEPEST), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
+        min(depth, MAX_DEPTH), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
     )
     return fit_lines(writer.lines(value, 0), max_chars)
 
 
 def fit_lines(lines: Iterable[str], max_chars: int) -> str:
-    """The lines as far as they fit whole; the last one says that there was more. Of the first, at least a part."""
+    """Join the lines that fit whole; the last one says that there is more. At least a part of the first is kept."""
     more = "- […more left out]"
     kept: list[str] = []
     size = 0
@@ -123,7 +123,7 @@ def fit_lines(lines: Iterable[str], max_chars: int) -> str:
 
 
 class _Bullets:
-    """The limits of one rendering, and the containers it is inside of."""
+    """Limits of one rendering, and the containers it is inside of."""
 
     def __init__(self, depth: int, items: int, string: int, ranks: Mapping[str, int]) -> None:
         self._depth = depth
@@ -148,7 +148,7 @@ class _Bullets:
         self._open.discard(id(value))
 
     def _fields(self, value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-        """Priority keys first, found by asking for them; then the others in their own order."""
+        """Yield priority keys first, then the others in their own order."""
         first = [key for key in self._ranks if key in value]
         known = set(first)
         for key in (*first, *(key for key in islice(value, self._items + len(first)) if not _in(key, known))):
@@ -184,11 +184,11 @@ def _in(key: Any, known: set[str]) -> bool:
 
 
 def _label(key: Any) -> str:
-    return inline(key if isinstance(key, str) else scalar(key, LONGEST_KEY), LONGEST_KEY)
+    return inline(key if isinstance(key, str) else scalar(key, MAX_KEY_CHARACTERS), MAX_KEY_CHARACTERS)
 
 
 def scalar(value: Any, limit: int) -> str:
-    """A value that holds no others, in at most about `limit` characters; an object of an unknown kind by its type."""
+    """Render a value that is not a container in about `limit` characters; an unknown object by its type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -203,8 +203,8 @@ def scalar(value: Any, limit: int) -> str:
 
 
 def parse_json(value: Any) -> Any:
-    """The JSON value in a text that is JSON of moderate size; anything else as it is."""
-    if not isinstance(value, str) or len(value) > LONGEST_JSON or value.lstrip()[:1] not in ("{", "["):
+    """Parse a text that is JSON of moderate size; return anything else unchanged."""
+    if not isinstance(value, str) or len(value) > MAX_JSON_CHARACTERS or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
         return json.loads(value)
@@ -213,7 +213,7 @@ def parse_json(value: Any) -> Any:
 
 
 def failure(value: Any) -> str | None:
-    """Why a structured result is a failure, in a line; None if nothing in it says that it is one."""
+    """Return in one line why a structured result is a failure; None if it is not."""
     value = parse_json(value)
     if not isinstance(value, Mapping):
         return None
@@ -262,7 +262,7 @@ def _failed_state(value: Mapping[Any, Any]) -> str | None:
 
 
 def _one_line(error: Any) -> str:
-    """The message of an error in any of its usual shapes."""
+    """Return the message of an error in any of its usual forms."""
     for _ in range(4):
         if isinstance(error, Mapping):
             error = next(
@@ -274,20 +274,19 @@ def _one_line(error: Any) -> str:
     return scalar(error, 300) if not isinstance(error, Mapping | list | tuple) else "error"
 
 
-# Tool results of the usual kinds as bounded Markdown: searches, file reads, processes and delegated tasks.
+# Tool results of common kinds as bounded Markdown: searches, file reads, processes and delegated tasks.
 #
-# Rules:
-# 1. A result comes in the shape its agent chose: an object, a JSON text, a list of content blocks or plain text. Names
-#    are looked up at the top and then one level down (`metadata`, `extras`, `file`, ...).
+# 1. A result is an object, a JSON text, a list of content blocks or plain text. Names are looked up at the top level,
+#    then one level down (`metadata`, `extras`, `file`, ...).
 # 2. No value raises, and no text is longer than `max_chars`.
-# 3. Status and error stand at the top and are never cut away.
+# 3. Status and error come first and are never cut off.
 
-MOST_FILES = 20
-MOST_MATCHES = 20
-MOST_TASKS = 10
-LONGEST_PATH = 200
-LONGEST_SNIPPET = 160
-LONGEST_SUMMARY = 2_000
+MAX_FILES = 20
+MAX_MATCHES = 20
+MAX_TASKS = 10
+MAX_PATH_CHARACTERS = 200
+MAX_SNIPPET_CHARACTERS = 160
+MAX_SUMMARY_CHARACTERS = 2_000
 
 _BELOW = ("metadata", "extras", "result", "data", "structuredContent", "file", "output", "toolUseResult")
 _MAIN_TEXT = ("content", "output", "text", "stdout", "result", "aggregated_output")
@@ -304,14 +303,14 @@ _LANGUAGES = {
 
 
 class _Result(NamedTuple):
-    """A tool result, whatever shape it came in: its fields, and its main text or list."""
+    """Tool result of any form: its fields, and its main text or list."""
 
     fields: Mapping[Any, Any]
     text: str
     items: list[Any]
 
     def get(self, *names: str) -> Any:
-        """The first of these fields that is there, at the top or one level down."""
+        """Return the first of these fields that is present, at the top level or one level down."""
         for fields in (self.fields, *(self.fields.get(key) for key in _BELOW)):
             if isinstance(fields, Mapping):
                 for name in names:
@@ -328,7 +327,7 @@ class _Result(NamedTuple):
 
 
 def _open_result(value: Any) -> _Result:
-    """The result inside JSON text, content blocks and wrappers around them."""
+    """Unwrap a result from JSON text, content blocks and their wrappers."""
     fields: Mapping[Any, Any] = {}
     for _ in range(4):
         value = parse_json(value)
@@ -363,12 +362,12 @@ def _join_texts(blocks: Any) -> str:
 
 
 def _outcome(result: _Result, value: Any, *fields: tuple[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield the named fields that are there, then the reason of a failure unless a field before it states it."""
+    """Yield the fields that are present, then the reason of a failure unless a field already states it."""
     stated: set[str] = set()
     for label, names in fields:
         found = result.get(*names)
         if found is not None and not isinstance(found, Mapping | list | tuple):
-            yield f"- {label}: {scalar(found, LONGEST_PATH)}"
+            yield f"- {label}: {scalar(found, MAX_PATH_CHARACTERS)}"
             stated.update(f"{name} {scalar(found, 40)}" for name in names)
     reason = failure(result.fields) or failure(value)
     if reason is not None and reason not in stated:
@@ -388,8 +387,8 @@ def _path_of(item: Any) -> str:
     return item if isinstance(item, str) else ""
 
 
-def render_file_search(value: Any, *, limit: int = MOST_FILES, max_chars: int = MAX_CHARS) -> str:
-    """How many files were found, the first few, and how to see fewer."""
+def render_file_search(value: Any, *, limit: int = MAX_FILES, max_chars: int = MAX_CHARS) -> str:
+    """Render the number of files found, the first few, and how to narrow the search."""
     result = _open_result(value)
     found = result.get_list("files", "filenames", "paths", "matches", "results")
     paths = [path for path in map(_path_of, found) if path] or _non_empty_lines(result.text)
@@ -401,7 +400,7 @@ def _file_search_lines(result: _Result, value: Any, paths: list[str], count: int
     yield from _outcome(result, value, _STATUS)
     yield f"{count:,} {'file' if count == 1 else 'files'} found"
     for path in paths[:limit]:
-        yield f"- {inline(path, LONGEST_PATH)}"
+        yield f"- {inline(path, MAX_PATH_CHARACTERS)}"
     if count > min(limit, len(paths)):
         yield f"- […and {count - min(limit, len(paths)):,} more; narrow the pattern or the folder to see them]"
     elif result.get("truncated") is True:
@@ -418,8 +417,8 @@ class _Match(NamedTuple):
     snippet: str
 
 
-def render_content_search(value: Any, *, limit: int = MOST_MATCHES, max_chars: int = MAX_CHARS) -> str:
-    """How many matches there are, and the first few with path, line and a short snippet."""
+def render_content_search(value: Any, *, limit: int = MAX_MATCHES, max_chars: int = MAX_CHARS) -> str:
+    """Render the number of matches, and the first few with path, line and a short snippet."""
     result = _open_result(value)
     found = result.get_list("matches", "results", "hits", "files", "filenames")
     rows: list[Any] = found or _non_empty_lines(result.text)
@@ -431,8 +430,8 @@ def _content_search_lines(result: _Result, value: Any, rows: list[Any], count: i
     yield from _outcome(result, value, _STATUS)
     yield f"{count:,} {'match' if count == 1 else 'matches'} found"
     for match in map(_match_of, rows[:limit]):
-        place = inline(match.path, LONGEST_PATH) + (f" line {match.line}" if match.line else "")
-        yield f"- {place}" + (f": {inline(match.snippet, LONGEST_SNIPPET)}" if match.snippet else "")
+        place = inline(match.path, MAX_PATH_CHARACTERS) + (f" line {match.line}" if match.line else "")
+        yield f"- {place}" + (f": {inline(match.snippet, MAX_SNIPPET_CHARACTERS)}" if match.snippet else "")
     if count > min(limit, len(rows)):
         yield f"- […and {count - min(limit, len(rows)):,} more; narrow the pattern or the path to see them]"
 
@@ -443,13 +442,13 @@ def _match_of(row: Any) -> _Match:
         snippet = next((row[key] for key in _SNIPPETS if isinstance(row.get(key), str)), "")
         return _Match(_path_of(row), scalar(line, 20) if line != "" else "", snippet)
     if not isinstance(row, str):
-        return _Match("", "", scalar(row, LONGEST_SNIPPET))
+        return _Match("", "", scalar(row, MAX_SNIPPET_CHARACTERS))
     grep = _GREP.match(row)
     return _Match(grep[1], grep[2], grep[3]) if grep is not None else _Match(row, "", "")
 
 
 def render_file_read(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """The path, which lines of how many, and the text in a fence."""
+    """Render the path, the line range and total, and the text in a fence."""
     result = _open_result(value)
     path = result.get_text(*_PATHS)
     lines = [*_outcome(result, value, ("path", ("path", "file_path", "filePath", "filename")), _STATUS)]
@@ -471,23 +470,23 @@ def _range_lines(result: _Result) -> Iterator[str]:
 
 
 def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars: int) -> str:
-    """The lines, then each text that is not empty in a fence of its own, sharing the room that is left."""
+    """Return the lines followed by each non-empty text in its own fence; the texts share the remaining characters."""
     blocks = [item for item in blocks if item[1].strip()]
     head = fit_lines(lines, max_chars if not blocks else max(max_chars // 2, max_chars - 2_000))
     pieces = [head] if head else []
-    room = max_chars - len(head)
+    left = max_chars - len(head)
     for index, (label, text, language) in enumerate(blocks):
-        share = room // (len(blocks) - index) - len(label) - 4
+        share = left // (len(blocks) - index) - len(label) - 4
         if share < 80:
             break
         piece = (f"{label}:\n" if label else "") + block(text, share, language)
         pieces.append(piece)
-        room -= len(piece) + 1
+        left -= len(piece) + 1
     return "\n".join(pieces)
 
 
 def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """Status, process id, exit code and error, then what it wrote."""
+    """Render status, process id, exit code and error, then the output."""
     result = _open_result(value)
     lines = [
         *_outcome(
@@ -506,12 +505,12 @@ def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
 
 
 def render_delegated_task(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """For each task: status, duration, error, the tools it used and its summary."""
+    """Render each task's status, duration, error, tools and summary."""
     result = _open_result(value)
     tasks = [item for item in result.get_list("results", "tasks") if isinstance(item, Mapping)]
     if not tasks:
         return _task(result, value, max_chars)
-    shown = tasks[:MOST_TASKS]
+    shown = tasks[:MAX_TASKS]
     lines = [*_outcome(result, value, _STATUS, ("duration", ("total_duration_seconds", "duration_seconds")))]
     head = fit_lines([*lines, f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}"], max_chars // 3)
     share = (max_chars - len(head) - 40) // len(shown) - 16
@@ -532,17 +531,17 @@ def _task(result: _Result, value: Any, max_chars: int) -> str:
     ]
     names = _tool_names(result)
     if names:
-        lines.append(f"- tools: {inline(', '.join(names), LONGEST_PATH)}")
+        lines.append(f"- tools: {inline(', '.join(names), MAX_PATH_CHARACTERS)}")
     summary = result.get_text("summary", "final_response", "answer", "message") or result.text
     if summary.strip():
-        return _with_blocks(lines, [("summary", clip(summary, LONGEST_SUMMARY), "")], max_chars)
+        return _with_blocks(lines, [("summary", clip(summary, MAX_SUMMARY_CHARACTERS), "")], max_chars)
     if lines:
         return fit_lines(lines, max_chars)
     return render_value(value, depth=3, items=10, string=200, max_chars=max(0, max_chars))
 
 
 def _tool_names(result: _Result) -> list[str]:
-    """The names of the tools a task used, each once, in the order of first use."""
+    """Return the names of the tools a task used, without duplicates, in order of first use."""
     trace = result.get("tool_trace", "tools", "tool_calls", "tools_used", "toolNames")
     if not isinstance(trace, list | tuple):
         return []

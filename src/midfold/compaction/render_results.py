@@ -1,8 +1,8 @@
-"""Choose how people see a tool result: chat, pages and `sessions view` call this, models never see it.
+"""Choose how people see a tool result. Used by chat, pages and `sessions view`; models never see it.
 
-1. The family of the tool decides how JSON is read; without a known family its fields do, if none would be lost.
-2. Of plain text only what gains by it is rendered: hits and lists of files get a count and a limit, output of commands
-   gets its exit status first. File contents and reports of sub-agents are shown as they are.
+1. JSON is rendered by the family of the tool; without a known family by its fields, if none would be lost.
+2. Of plain text, search hits and file lists get a count and a limit, and command output starts with its exit
+   status. File contents and sub-agent reports are shown unchanged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from midfold.transcript.message import ToolCall, ToolResult
 _HIT = re.compile(r"[^:\s][^:]{0,400}?:\d{1,9}:")
 _FILE_COUNT = re.compile(r"Found (\d{1,9}) files?\b[^\n]*\n")
 _FILE_LINE = re.compile(r"[^\s:;<>|\"]{1,400}")
-MOST_NOTES = 3
-LEAST_HITS = 0.8
-"""Of the lines of a search: with fewer hits among them, it printed something else."""
+MAX_NOTES = 3
+MIN_HIT_SHARE = 0.8
+"""Minimum share of hits among the lines of a search; with fewer, it printed something else."""
 _ENDS = frozenset({"status", "state", "ok", "success", "error", "message"})
 _FOUND = frozenset({*COUNT_KEYS, "truncated", "query", "pattern"})
 
@@ -43,10 +43,10 @@ class _Shape(NamedTuple):
     """Fields of a JSON result that one renderer reads."""
 
     render: Callable[..., str]
-    sure: frozenset[str]
-    """One of these must be there."""
-    usual: frozenset[str]
-    """These may be there; any other field would be lost."""
+    required: frozenset[str]
+    """Fields of which at least one must be present."""
+    optional: frozenset[str]
+    """Fields that may be present; any other field would be lost."""
 
 
 _PROCESS = _Shape(
@@ -70,15 +70,15 @@ _SHAPES = (_PROCESS, _MATCHES, _FILES, _READ, _TASKS)
 
 
 class _Family(NamedTuple):
-    """How JSON from a family of tools is rendered, if it has one of these fields."""
+    """Renderer for a family of tools, used if the JSON has one of these fields."""
 
     shape: _Shape
     fields: frozenset[str]
 
 
 _FAMILIES: dict[Callable[..., Any], _Family] = {
-    shell: _Family(_PROCESS, _PROCESS.sure),
-    process: _Family(_PROCESS, _PROCESS.sure | {"status", "pid"}),
+    shell: _Family(_PROCESS, _PROCESS.required),
+    process: _Family(_PROCESS, _PROCESS.required | {"status", "pid"}),
     search: _Family(_MATCHES, frozenset({"matches", "results", "hits"})),
     listing: _Family(_FILES, frozenset({"files", "filenames", "paths", "matches"})),
     read: _Family(_READ, frozenset({"content", "totalLines", "total_lines", "file"})),
@@ -95,7 +95,7 @@ def render_result(
     string: int = 400,
     max_chars: int = MAX_CHARS,
 ) -> str:
-    """Render a tool result as bounded Markdown, status and error first; return nothing if its text is best as it is.
+    """Render a tool result as bounded Markdown, status and error first; return "" if its text needs no rendering.
 
     `has_heading` says that the reader already sees what the call did and how it ended.
     """
@@ -108,13 +108,13 @@ def render_result(
         if known is not None and value.keys() & known.fields:
             return known.shape.render(value, max_chars=max_chars)
         for shape in _SHAPES:
-            if value.keys() & shape.sure and value.keys() <= shape.sure | shape.usual | _ENDS:
+            if value.keys() & shape.required and value.keys() <= shape.required | shape.optional | _ENDS:
                 return shape.render(value, max_chars=max_chars)
     return render_value(value, items=items, string=string, max_chars=max_chars)
 
 
 def brief(result: ToolResult, call: ToolCall | None = None, *, max_chars: int) -> str:
-    """Return the beginning of a tool result for one line: what it says first; of a file, its path before its text."""
+    """Return the beginning of a tool result in one line; for a file, its path before its text."""
     rendered = render_result(result, call, max_chars=max_chars)
     look = read_call_alone(call, redact) if call is not None else None
     if not rendered and look is not None and recognise(look) is read and look.paths():
@@ -133,7 +133,7 @@ def _short_path(path: str) -> str:
 
 
 def visible_lines(markdown: str) -> list[str]:
-    """Return the lines of a rendering without its fences and the label of the only stream of output."""
+    """Return the lines of a rendering without fences and without the label of a single output stream."""
     lines = markdown.splitlines()
     longest = max((len(line) - len(line.lstrip("`")) for line in lines), default=0)
     fence = "`" * max(longest, 3)
@@ -158,9 +158,9 @@ def _render_text(body: Body, family: Any, has_heading: bool, items: int, max_cha
     if family is search:
         hits = [line for line in lines if _HIT.match(line)]
         notes = [line for line in lines if line.startswith("[")]
-        if hits and len(hits) >= LEAST_HITS * (len(lines) - len(notes)):
+        if hits and len(hits) >= MIN_HIT_SHARE * (len(lines) - len(notes)):
             rendered = render_content_search({"matches": hits}, limit=items, max_chars=max_chars)
-            return "\n".join([rendered, *(redact(note) for note in notes[:MOST_NOTES])])[:max_chars]
+            return "\n".join([rendered, *(redact(note) for note in notes[:MAX_NOTES])])[:max_chars]
     if family is listing and lines and all(_FILE_LINE.fullmatch(line) and {"/", "."} & set(line) for line in lines):
         return render_file_search({"files": lines}, limit=items, max_chars=max_chars)
     return ""

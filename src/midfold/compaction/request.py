@@ -1,4 +1,4 @@
-"""What goes into a compaction, what it asks for on the way, and what comes out."""
+"""Types of a compaction: its request, the summary request it makes, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from midfold.compaction.media import MediaReducer
 from midfold.compaction.omissions import Omissions
 from midfold.compaction.receipt import Readiness, Receipt
 from midfold.compaction.summary import (
-    LITTLE_ROOM,
+    TERSE_SUMMARY_TOKENS,
     WHOLE,
     StayingText,
-    TextRoom,
+    TextLimits,
     build_prompt,
     sections_text,
     serialize_turns,
@@ -33,45 +33,45 @@ from midfold.transcript.repairs import OrphanCalls
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
-"""Of a summary's budget: what the user said and a model left out, added word for word."""
+"""Share of a summary's budget for verbatim text that a model left out."""
 TRAIL_SHARE, DENSE_TRAIL_SHARE = 0.1, 0.05
-"""The same: what was made and changed, as calls and results tell it; and where a size was asked for."""
+"""Share of a summary's budget for the trail; the second applies if a target size was requested."""
 CUT_OUT, STAYS_AGAIN = "(from here on it is cut out:)", "(and this stays again:)"
 SHORTENED_CALL = "(Of long arguments only about {shown:,} characters each stay:)"
 SHORT_TEXT = 360
-"""Characters of an ask or an answer that always stays whole."""
-HARDLY_SHORTER, LEAST_GAP = 120, 200
-"""Characters; no text, and no result, is shortened that is only so much longer than what would be left of it."""
+"""Maximum characters of a user message or an answer that always stays whole."""
+MIN_SAVED_CHARACTERS, MIN_GAP_CHARACTERS = 120, 200
+"""Minimum characters that truncating a text, and a result, must save."""
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
 PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]
-"""An instruction and a wire's name -> the request the provider has in its cache, with that instruction at its end."""
+"""Callable from an instruction and a wire name to the provider's cached request with that instruction appended."""
 
 CachedPrefix = Callable[[Transcript, str, str], "Mapping[str, Any] | None"]
-"""The same of any messages: those that are to be shown, an instruction and a wire's name."""
+"""Callable like PrefixRequest that also takes the messages to show."""
 
 
 class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one compaction hands to the next one of the same conversation. Plain JSON."""
+    """State that one compaction passes to the next of the same conversation. Plain JSON."""
 
     lineage: str = ""
-    """The conversation it is of: the id of its first fold, or what the caller calls it."""
+    """Id of the conversation: that of its first fold, or the caller's name for it."""
     count: int = 0
     summary: str = ""
     folds: tuple[str, ...] = ()
     trail: Trail = Trail()
-    """What the folded messages did."""
+    """Trail of the folded messages."""
     ineffective: int = 0
     ineffective_tokens: int = 0
-    """The size that the newest fold left that did not help."""
+    """Tokens left by the newest compaction that did not help."""
     failure: FailureKind = ""
-    """Why the newest summary failed; empty after one that did not."""
+    """Failure of the newest summary; empty if it succeeded."""
     cooldown_until: float = 0.0
-    """Seconds since 1970, by the host's clock; before that no automatic compaction asks the model again."""
+    """Unix time by the host's clock before which no automatic compaction calls the model."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to compact."""
+    """Options of a compaction."""
 
     enabled: bool = True
     protection: Protection = Protection()
@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an engine may know. Nothing in it is mutated."""
+    """Input of an engine. Never mutated."""
 
     messages: Transcript
     budget: Budget
@@ -94,54 +94,57 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     system: Message | None = None
     tools: tuple[Tool, ...] = ()
     late_tools: tuple[Tool, ...] = ()
-    """Tools that a fold brings along: no part of the prompt so far, and part of what it leaves."""
+    """Tools that the compaction adds: not part of the prompt so far, but of the view."""
     has_unfold_tool: bool = False
-    """Whether the model can have originals shown by a tool that is not among these."""
+    """True if the model has an unfold tool that is not in `tools`."""
     usage: Usage | None = None
     prompt_tokens: int | None = None
-    """The size of the request where the host knows it, and what that number rests on."""
+    """Size of the request if the host knows it; `token_basis` is the origin of that number."""
     token_basis: Basis = "reported"
     state: CompactionState = CompactionState()
     lineage: str = ""
-    """The conversation these messages are of, where the caller knows: a state of the same lineage is used, also where
-    no handoff in the messages proves it."""
+    """Conversation id if the caller knows it: a state of the same lineage is used even if no handoff in the
+    messages proves it.
+    """
     options: Options = Options()
     focus: str | None = None
     force: bool = False
     overflowed: bool = False
-    """Whether it is wanted because a provider refused the request as too large: a pause after a failure is kept."""
+    """True if the provider refused the request as too large; a cooldown after a failure still applies."""
     ahead: bool = False
-    """Whether this is made before it is time: then nothing is folded that the settings keep, forced or not."""
+    """True if this compaction is prepared in advance; then protected messages are never folded, even if forced."""
     trigger_tokens: int = 0
-    """The size at which folds begin, where the budget's threshold is lower to leave room: results that the model has
-    not seen yet are shortened only where the view would not be below this."""
+    """Size at which compactions start if the budget's threshold is lower to leave free space. Results that the
+    model has not seen yet are truncated only if the view would not be below this.
+    """
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
     window_source: str = "given"
     model: str | None = None
     cached_prefix: CachedPrefix | None = None
-    """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
+    """Callable from messages, an instruction and a wire name to the provider's cached request with the instruction."""
     cached_price: float = 0.0
-    """What a token of that request costs, as a share of a new one's price: where that is more than a summary without
-    the cache, it is not used. 0: whatever it costs."""
+    """Price of a cached token as a share of a new one. The cache is not used if a summary without it is cheaper; 0
+    always uses it.
+    """
     media_reducer: MediaReducer | None = None
-    """Makes old pictures smaller, or says what they show; without one a line stands for each."""
+    """Callable that makes old pictures smaller or describes them; without one each becomes a placeholder."""
     keeper: Keeper | None = None
-    """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
+    """Store that knows which handoffs and handles are genuine; without one their checks and frames are trusted."""
 
     @property
     def is_explicit(self) -> bool:
-        """Return whether the caller asked for this compaction, whatever the size of the prompt."""
+        """Return whether the caller requested this compaction regardless of the prompt size."""
         return self.force or self.target_tokens is not None or self.keep_last_exchanges is not None
 
 
 def reported_tokens(request: CompactionRequest) -> int:
-    """The size that the host or the provider told; 0 where neither did."""
+    """Return the size reported by the host or the provider; 0 if unknown."""
     return request.prompt_tokens or (request.usage.prompt_tokens if request.usage else 0)
 
 
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary is needed: of these raw messages, updating the previous one."""
+    """Request for a summary of these raw messages that updates the previous summary."""
 
     messages: Transcript
     budget_tokens: int
@@ -152,46 +155,46 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_characters: int = 400_000
     prefix: PrefixRequest | None = None
     before: Transcript = ()
-    """What stays before the fold, and after it: a summary need not repeat it."""
+    """Messages that stay before the fold (`before`) and after it (`after`); a summary need not repeat them."""
     after: Transcript = ()
     pinned: tuple[int, ...] = ()
-    """For each of the first messages after the fold that stood within it: how many of `messages` came before it."""
+    """For each leading message of `after` that was inside the fold: the number of `messages` before it."""
     trail: Trail = Trail()
-    """What was done so far, kept messages included; `midfold.compaction.tracking.render` shows it."""
+    """Trail up to now, kept messages included; `midfold.compaction.tracking.render` formats it."""
     folded_trail: Trail = Trail()
-    """The same up to the end of the fold: what the next compaction goes on with."""
+    """Trail up to the end of the fold, with which the next compaction continues."""
     shown_results: int = 0
-    """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
+    """Characters visible at each end of a long kept result; 0 if all of it is."""
     shown_texts: int = 0
-    """The same of other long texts that stay."""
+    """Characters visible at each end of other long kept texts; 0 if all of them are."""
     shown_asks: int = 0
-    """Characters that are seen at least of what the user said in them."""
+    """Minimum characters visible of the user's words in them."""
     shown_answer: int = 0
-    """Characters that are seen at each end of an answer that the newest ask takes up."""
-    taken_up: int = -1
-    """The place of that answer among `before`, `messages` and `after`; -1 where there is none, or it is folded."""
+    """Characters visible at each end of an answer that the newest user message assents to."""
+    assented: int = -1
+    """Index of that answer in `before`, `messages` and `after` joined; -1 if there is none or it is folded."""
     words: RecordText = NO_RECORD
-    """The user's own words, which the handoff quotes before the summary: a summary need not repeat them."""
+    """User's own words, quoted in the handoff before the summary; a summary need not repeat them."""
     dense: bool = False
-    """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
+    """True if the summary must fit a requested target size: more verbatim lines, less prose about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
-    """What of the trail is added to the sections of a summary, as it is."""
+    """Lines of the trail added verbatim to the sections of a summary."""
     handle_tokens: int = 0
-    """Tokens of the budget that stay free for handles of steps."""
+    """Tokens of the budget reserved for step handles."""
     omissions: Omissions = msgspec.field(default_factory=Omissions)
-    """Collects what cannot be derived while the request is answered."""
+    """Collector of derivations that fail while the request is answered."""
     missing: str = ""
-    """What an answer to the same question lacked; empty where it is asked for the first time."""
+    """Deficiency of a previous answer to the same request; empty on the first attempt."""
 
     @property
     def asked_tokens(self) -> int:
-        """How long a model's answer should be: the budget, less what is added where a size was asked for."""
+        """Tokens to request from a model: the budget, minus what is added if a target size was requested."""
         budget = self.budget_tokens
         return max(budget - self._added_tokens, budget // 2) if self.dense else budget
 
     @property
-    def room_tokens(self) -> int:
-        """How long a model's answer may be with what is added to it."""
+    def max_answer_tokens(self) -> int:
+        """Maximum tokens of a model's answer including what is added to it."""
         return self.budget_tokens if self.dense else self.budget_tokens + self._added_tokens
 
     @property
@@ -200,32 +203,32 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         return trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
 
     def shows_text(self, text: str, at: int) -> bool:
-        """Whether all of a text is seen in a message that stays, the one at this place."""
-        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + HARDLY_SHORTER)
+        """Return whether all of a text is visible in the kept message at index `at`."""
+        return not self.shown_texts or len(text) <= max(SHORT_TEXT, 2 * self._ends_of(at) + MIN_SAVED_CHARACTERS)
 
     def _ends_of(self, at: int) -> int:
-        return max(self.shown_texts, self.shown_answer if at == self.taken_up else 0)
+        return max(self.shown_texts, self.shown_answer if at == self.assented else 0)
 
     def shows_call(self, arguments: str) -> bool:
-        """The same of a call's arguments."""
-        return not self.shown_texts or len(arguments) <= 2 * self.shown_texts + HARDLY_SHORTER
+        """Return whether all of a call's arguments are visible."""
+        return not self.shown_texts or len(arguments) <= 2 * self.shown_texts + MIN_SAVED_CHARACTERS
 
     def shows_result(self, text: str) -> bool:
-        """The same of a result."""
-        return not self.shown_results or len(text) <= longest_whole(self.shown_results)
+        """Return whether all of a result is visible."""
+        return not self.shown_results or len(text) <= max_whole_characters(self.shown_results)
 
     def visible_result(self, text: str) -> tuple[str, str]:
-        """The beginning and the end that are surely seen of a long result that stays."""
+        """Return the beginning and the end of a long kept result that are visible."""
         return ends_of_result(text, self.shown_results)
 
     def visible_text(self, text: str, role: Role, at: int) -> tuple[str, str]:
-        """The same of what somebody said, in the message at this place."""
+        """Return the visible beginning and end of a text in the kept message at index `at`."""
         return shown_words(text, self._ends_of(at), self.shown_asks if role == "user" else 0)
 
     def pieces(self, characters: int) -> Iterator[Transcript]:
-        """The messages in runs of at most so many characters, at least one each: for models that read no more at once.
+        """Yield the messages in runs of at most so many characters, at least one message each.
 
-        Each run is asked about with the summary of those before it as `previous`.
+        For models with a small window: each run is summarized with the summary of the previous runs as `previous`.
         """
         start, used = 0, 0
         for index, message in enumerate(self.messages):
@@ -237,13 +240,15 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         yield self.messages[start:]
 
     def prompt(self) -> str:
-        """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
-        most = self.prompt_characters
+        """Return the prompt for a model: the template, the previous summary, the kept text and the raw turns,
+        redacted.
+        """
+        limit = self.prompt_characters
         previous = without_trail(self.previous)
-        needed = len(serialize_turns(self.messages, self.redact, most)) if self.shown_results else most
-        reference = staying_text(self, max(most - needed - len(previous), most // 4))
-        left = most - sum(map(len, reference)) - len(previous)
-        turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
+        needed = len(serialize_turns(self.messages, self.redact, limit)) if self.shown_results else limit
+        reference = staying_text(self, max(limit - needed - len(previous), limit // 4))
+        left = limit - sum(map(len, reference)) - len(previous)
+        turns = serialize_turns(self.messages, self.redact, max(left, limit // 2))
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(
             turns,
@@ -256,64 +261,71 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trail_share(budget_tokens: int, *, is_dense: bool) -> float:
-    """What the trail may take of a model's summary: of a small one the model knows best what matters."""
+    """Return the share of a summary for the trail; none of a small one, where the model knows best what matters."""
     if is_dense:
-        return 0.0 if budget_tokens < LITTLE_ROOM else DENSE_TRAIL_SHARE
+        return 0.0 if budget_tokens < TERSE_SUMMARY_TOKENS else DENSE_TRAIL_SHARE
     return TRAIL_SHARE
 
 
-def longest_whole(preview: int) -> int:
-    """Results up to this length are not worth spilling with such a preview."""
-    return max(3 * preview, 2 * preview + LEAST_GAP)
+def max_whole_characters(preview: int) -> int:
+    """Return the maximum length of a result that is not worth spilling with this preview."""
+    return max(3 * preview, 2 * preview + MIN_GAP_CHARACTERS)
 
 
 def leaf_characters(ends: int) -> int:
-    """Characters that stay of a long string in a call's arguments, where so many stay at each end of a text."""
+    """Return the characters kept of a long string in a call's arguments if `ends` stay at each end of a text."""
     return max(2 * ends, 60)
 
 
-def staying_text(ask: SummaryRequest, characters: int) -> StayingText:
-    """What stays before and after the fold, redacted, in at most about so many characters."""
-    words = ask.words.text if len(ask.words.text) <= characters // 2 else ""
-    before, after = _staying(ask, ask.before, 0), _staying(ask, ask.after, len(ask.before) + len(ask.messages))
+def staying_text(request: SummaryRequest, characters: int) -> StayingText:
+    """Return the redacted text that stays before and after the fold, in about so many characters."""
+    words = request.words.text if len(request.words.text) <= characters // 2 else ""
+    before, after = (
+        _staying(request, request.before, 0),
+        _staying(request, request.after, len(request.before) + len(request.messages)),
+    )
     if len(before) + len(after) > characters:
-        before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)
-        after = serialize_turns(_without_prompt(ask.after), ask.redact, characters * 3 // 4)
-    return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(ask.trail_lines))
+        before = serialize_turns(_without_prompt(request.before), request.redact, characters // 4)
+        after = serialize_turns(_without_prompt(request.after), request.redact, characters * 3 // 4)
+    return StayingText("\n\n".join(filter(None, [words, before])), after, sections_text(request.trail_lines))
 
 
-def _staying(ask: SummaryRequest, messages: Transcript, first: int) -> str:
+def _staying(request: SummaryRequest, messages: Transcript, first: int) -> str:
     placed = [(at, message) for at, message in enumerate(messages, first) if message.role != "system"]
-    texts = ((message, _marked_text(ask, message, at)) for at, message in placed)
-    return "\n\n".join(f"{_shortened_call(ask, message)}{text}" for message, text in texts if text)
+    texts = ((message, _marked_text(request, message, at)) for at, message in placed)
+    return "\n\n".join(f"{_shortened_call(request, message)}{text}" for message, text in texts if text)
 
 
-def _shortened_call(ask: SummaryRequest, message: Message) -> str:
-    """What is told of a message with calls that do not stay whole."""
+def _shortened_call(request: SummaryRequest, message: Message) -> str:
+    """Return the note on a message with calls whose arguments are truncated."""
     calls = (part.arguments for part in message.parts if isinstance(part, ToolCall))
     return (
-        "" if all(map(ask.shows_call, calls)) else f"{SHORTENED_CALL.format(shown=leaf_characters(ask.shown_texts))}\n"
+        ""
+        if all(map(request.shows_call, calls))
+        else f"{SHORTENED_CALL.format(shown=leaf_characters(request.shown_texts))}\n"
     )
 
 
-def _marked_text(ask: SummaryRequest, message: Message, at: int) -> str:
-    """A message that stays, redacted, with marks around what will not be seen of it."""
-    marked = message.with_parts(tuple(_marked_part(ask, part, message.role, at) for part in message.parts))
-    return turn_text(marked, TextRoom(WHOLE, WHOLE), ask.redact)
+def _marked_text(request: SummaryRequest, message: Message, at: int) -> str:
+    """Return a kept message, redacted, with marks around the parts that will be cut."""
+    marked = message.with_parts(tuple(_marked_part(request, part, message.role, at) for part in message.parts))
+    return turn_text(marked, TextLimits(WHOLE, WHOLE), request.redact)
 
 
-def _marked_part(ask: SummaryRequest, part: Part, role: Role, at: int) -> Part:
-    if isinstance(part, ToolResult) and not ask.shows_result(part.text):
-        text = ask.redact(part.text)
-        return ToolResult(part.call_id, (Text(_with_marks(text, *ask.visible_result(text))),), part.is_error, part.name)
-    if isinstance(part, Text) and not ask.shows_text(part.text, at):
-        text = ask.redact(part.text)
-        return Text(_with_marks(text, *ask.visible_text(text, role, at)))
+def _marked_part(request: SummaryRequest, part: Part, role: Role, at: int) -> Part:
+    if isinstance(part, ToolResult) and not request.shows_result(part.text):
+        text = request.redact(part.text)
+        return ToolResult(
+            part.call_id, (Text(_with_marks(text, *request.visible_result(text))),), part.is_error, part.name
+        )
+    if isinstance(part, Text) and not request.shows_text(part.text, at):
+        text = request.redact(part.text)
+        return Text(_with_marks(text, *request.visible_text(text, role, at)))
     return part
 
 
 def _with_marks(text: str, head: str, tail: str) -> str:
-    """A text in which it is marked where it is cut: after its beginning, and before its end where that is seen."""
+    """Return a text with marks where it is cut: after its beginning, and before its end if that is visible."""
     body, head, tail = text.rstrip(), head.rstrip(), tail.rstrip()
     end = len(body) - len(tail) if body.endswith(tail) else len(body)
     start = len(head) if body.startswith(head) else 0
@@ -334,26 +346,26 @@ def _without_prompt(messages: Transcript) -> Transcript:
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary, or why there is none."""
+    """Summary, or the failure that prevented it."""
 
     text: str = ""
     source: Literal["model", "local"] = "model"
     failure: FailureKind = ""
     retry_after: float = 0.0
     pause_left: float = 0.0
-    """Seconds that are left of the pause after an earlier failure: nobody was asked."""
+    """Seconds left of the cooldown after an earlier failure; the model was not called."""
     model: str = ""
     calls: int = 0
     recovered_from: FailureKind = ""
     notes: tuple[str, ...] = ()
     facts: tuple[int, int, float] | None = None
-    """Names kept, names behind the handle, and the estimated share of what is needed; where the summarizer knows."""
+    """Names kept, names behind the handle and the estimated share of needed facts, if the summarizer knows them."""
     strict: bool = False
-    """Whether to apply the checks for answers of models; without it any non-empty text is accepted."""
+    """True to apply the checks for answers of models; without it any non-empty text is accepted."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: the view from now on, and everything needed to account for it or to undo it."""
+    """Result of a compaction: the new view, and everything needed to account for it or to undo it."""
 
     messages: Transcript
     system: Message | None
@@ -366,19 +378,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.receipt.status in ("compacted", "pruned")
 
     def with_readiness(self, readiness: Readiness) -> Outcome:
-        """The outcome whose receipt says when its summary was made."""
+        """Return the outcome with `readiness` in its receipt."""
         if not self.changed:
             return self
         summary = msgspec.structs.replace(self.receipt.summary, readiness=readiness)
         return msgspec.structs.replace(self, receipt=msgspec.structs.replace(self.receipt, summary=summary))
 
     def with_recovery(self, messages: Transcript) -> Outcome:
-        """The outcome whose receipt says whether every one of these originals is in the view or behind a handle."""
-        there = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
-        known = set(map(id, there))
-        left = [message for message in messages if id(message) not in known] if self.changed else []
+        """Return the outcome, its receipt saying whether all these originals are still accessible."""
+        present = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
+        present_ids = set(map(id, present))
+        left = [message for message in messages if id(message) not in present_ids] if self.changed else []
         if left:
-            digests = {message.digest for message in there}
+            digests = {message.digest for message in present}
             left = [message for message in left if message.digest not in digests]
         return msgspec.structs.replace(self, receipt=self.receipt.with_originals(kept=not left))
 

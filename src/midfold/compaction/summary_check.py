@@ -1,18 +1,18 @@
-"""A summary is checked against its source before it is trusted.
+"""Check a summary against its source before it is trusted.
 
-    rejection(text, ask)    why a text is no summary at all, or ""
-    lacking(text, ask)      what a summary must have and this one has not, or ""
-    accept(answer, ask)     whether to use an answer: strict for models we call, any text of a caller's summarizer
-    audit_summary(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
+    rejection(text, ask)      why a text is not a summary, or ""
+    lacking(text, ask)        what a summary must have and this one lacks, or ""
+    accept(answer, ask)       whether to use an answer: strict for models midfold calls, any text of a caller's
+    summarizer
+    audit_summary(ask, text)  the summary with its claims grounded, instructions quoted and omitted names added
 
-Rules of this file:
-1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries. So is one
-   that names no task, nothing done or no state, or is far shorter than its fold deserves.
-2. The room is the model's. What is added below its text is what models forget and we know word for word: names from
-   the last steps, the trail. Nothing is added to fill room. The user's words are quoted before it (`user_record`).
-3. What the source is not certain of is not told as a fact: the line says so.
-4. A model's text that is too long loses lines of its longest sections, not its end.
-5. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
+- Refusals, error pages, empty texts and summaries longer than their source are failures. So is a summary that names
+  no task, no work or no state, or is far too short for its fold.
+- The budget is the model's. Only what models omit and midfold knows verbatim is added below: names from the last
+  steps and the trail, never filler. The user's words are quoted before the summary (`user_record`).
+- Claims that are uncertain in the source are marked.
+- A model's text that is too long loses lines of its longest sections, not its end.
+- The result is redacted, within its budget, and cannot be taken for an instruction.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from midfold.compaction.handoff import bare_summary
 from midfold.compaction.injection import (
     Identifier,
     Source,
+    defuse,
     ground,
-    harmless,
     identifiers,
     is_suspicious,
     quote_instructions,
@@ -55,13 +55,13 @@ from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
 
 SCANNED_FOR_MODEL = 150_000
-"""Characters read for the receipt's account of what a model's summary has."""
-SHORTEST_SOURCE = 400
-"""Tokens; a shorter fold may well have a summary as long as itself."""
-WARRANTING = 2_000
-"""Tokens; of a shorter fold little need be said."""
-DESERVED, LEAST = 0.2, 0.15
-"""Of a fold: what its summary deserves, at most its budget; and of that, what it must have."""
+"""Characters read to count the facts that a model's summary has, for the receipt."""
+MIN_SOURCE_TOKENS = 400
+"""Tokens up to which a fold may have a summary as long as itself."""
+MIN_CHECKED_TOKENS = 2_000
+"""Minimum tokens of a fold whose summary is checked for content."""
+EXPECTED_SHARE, MIN_EXPECTED_SHARE = 0.2, 0.15
+"""Share of a fold that its summary should have, at most its budget, and the share of that it must have."""
 TASK = ("task_snapshot", "goal", "constraints", "pending")
 WORK = ("done", "progress", "in_progress", "decisions", "resolved", "files")
 STATE = ("active_state", "in_progress", "blocked", "pending", "next_steps", "task_snapshot")
@@ -80,7 +80,7 @@ _TOOL_CALL = re.compile(r"\s*(?:<(?:tool_call|function_calls?|invoke)\b|\{\s*\"(
 
 
 class Audit(NamedTuple):
-    """A summary that was checked, and what the check found."""
+    """Checked summary and the findings of the check."""
 
     text: str
     unverified: int = 0
@@ -89,8 +89,8 @@ class Audit(NamedTuple):
     book: Book = Book()
 
 
-def rejection(text: str, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
-    """Why this is no summary; empty if it may be one. A part of one (not `is_whole`) need not say everything."""
+def rejection(text: str, request: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
+    """Return why this is not a summary; empty if it may be one. A part of one (not `is_whole`) may be incomplete."""
     body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
         return "malformed"
@@ -99,21 +99,23 @@ def rejection(text: str, ask: SummaryRequest, *, is_whole: bool = True) -> Failu
         return "malformed"
     if not headings and _REFUSAL.match(body):
         return "filtered"
-    enough = max(estimate_text(body), SHORTEST_SOURCE + 1)
-    if SHORTEST_SOURCE < source_tokens(ask, enough) < enough:
+    enough = max(estimate_text(body), MIN_SOURCE_TOKENS + 1)
+    if MIN_SOURCE_TOKENS < source_tokens(request, enough) < enough:
         return "ineffective"
-    return "malformed" if is_whole and lacking(text, ask) else ""
+    return "malformed" if is_whole and lacking(text, request) else ""
 
 
-def lacking(text: str, ask: SummaryRequest) -> str:
-    """What a summary of this fold must have and a text has not, as its author is told it; empty if nothing."""
-    warranted = int(min(ask.asked_tokens, source_tokens(ask, int(ask.asked_tokens / DESERVED)) * DESERVED))
-    if warranted < WARRANTING * DESERVED:
+def lacking(text: str, request: SummaryRequest) -> str:
+    """Return what a summary of this fold must have and the text lacks, worded for its author; empty if nothing."""
+    expected = int(
+        min(request.asked_tokens, source_tokens(request, int(request.asked_tokens / EXPECTED_SHARE)) * EXPECTED_SHARE)
+    )
+    if expected < MIN_CHECKED_TOKENS * EXPECTED_SHARE:
         return ""
     body = bare_summary(text)
     size = estimate_text(body)
-    if size < warranted * LEAST:
-        return f"it was far too short, about {size:,} tokens of {ask.asked_tokens:,}"
+    if size < expected * MIN_EXPECTED_SHARE:
+        return f"it was far too short, about {size:,} tokens of {request.asked_tokens:,}"
     if not follows_template(body):
         return ""
     summary = parse_summary(body)
@@ -123,19 +125,19 @@ def lacking(text: str, ask: SummaryRequest) -> str:
 
 
 class Acceptance(NamedTuple):
-    """The failure of an unusable answer, or the notice about a doubtful one that is used."""
+    """Failure of an unusable answer, or the notice about a doubtful one that is used."""
 
     failure: FailureKind
     notice: str = ""
 
 
-def accept(answer: SummaryAnswer, ask: SummaryRequest, *, is_whole: bool) -> Acceptance:
+def accept(answer: SummaryAnswer, request: SummaryRequest, *, is_whole: bool) -> Acceptance:
     """Apply the strict checks to a model's answer; accept any text of a caller's summarizer, with a notice."""
     if answer.strict:
-        return Acceptance(rejection(answer.text, ask, is_whole=is_whole))
+        return Acceptance(rejection(answer.text, request, is_whole=is_whole))
     if not bare_summary(answer.text):
         return Acceptance("malformed")
-    doubt = _DOUBTS.get(rejection(answer.text, ask, is_whole=False), "") or lacking(answer.text, ask)
+    doubt = _DOUBTS.get(rejection(answer.text, request, is_whole=False), "") or lacking(answer.text, request)
     return Acceptance("", f"Accepted the summarizer's text, although {doubt}." if doubt else "")
 
 
@@ -146,10 +148,10 @@ _DOUBTS: dict[FailureKind, str] = {
 }
 
 
-def source_tokens(ask: SummaryRequest, enough: int) -> int:
-    """About how many tokens the summary stands for; counted up to what is enough to know."""
-    length = len(ask.previous) + _middles(ask)
-    for message in ask.messages:
+def source_tokens(request: SummaryRequest, enough: int) -> int:
+    """Return about how many tokens the summary covers; counting stops at `enough`."""
+    length = len(request.previous) + _middles(request)
+    for message in request.messages:
         if length // 4 >= enough:
             break
         for part in message.parts:
@@ -160,93 +162,95 @@ def source_tokens(ask: SummaryRequest, enough: int) -> int:
     return length // 4
 
 
-def _middles(ask: SummaryRequest) -> int:
-    """Characters of results that stay by their ends and are told by the summary alone."""
-    ends = 3 * ask.shown_results
-    results = (part for message in ask.after for part in message.parts if isinstance(part, ToolResult)) if ends else ()
+def _middles(request: SummaryRequest) -> int:
+    """Return the characters of truncated results that only the summary covers."""
+    ends = 3 * request.shown_results
+    results = (
+        (part for message in request.after for part in message.parts if isinstance(part, ToolResult)) if ends else ()
+    )
     return sum(max(len(part.text) - ends, 0) for part in results)
 
 
-def audit_summary(ask: SummaryRequest, text: str, *, strict: bool = True) -> Audit:
-    """Return the checked summary; where it is not strict, unknown names and doubts are counted and stay unmarked."""
-    known = (*ask.before, *ask.messages, *ask.after)
-    written = ask.redact(_without_added(without_stale_states(without_trail(bare_summary(text)), ask.trail)))
-    checked = ground(written, Source(known, ask.previous, ask.focus or ""))
-    certain, doubted = mark_doubts(checked.text if strict else written, ask)
+def audit_summary(request: SummaryRequest, text: str, *, strict: bool = True) -> Audit:
+    """Return the checked summary; if not strict, unknown names and doubts are counted but not marked."""
+    known = (*request.before, *request.messages, *request.after)
+    written = request.redact(_without_added(without_stale_states(without_trail(bare_summary(text)), request.trail)))
+    checked = ground(written, Source(known, request.previous, request.focus or ""))
+    certain, doubted = mark_doubts(checked.text if strict else written, request)
     unverified, removed = checked.marked + doubted, checked.removed
-    claimed = _with_task(parse_summary(certain), ask)
+    claimed = _with_task(parse_summary(certain), request)
     if not strict:
         unverified, removed, claimed = unverified + removed, 0, parse_summary(written)
-    quiet = quote_instructions(claimed.render(), known, ask.redact)
-    trail = sections_text(ask.trail_lines)
-    added = _omissions(ask, f"{quiet.text}\n{trail}")
-    room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
-    summary = _with_lines(_fit_into(parse_summary(quiet.text), room, terse=ask.dense), ask.trail_lines)
-    body = ("\n" if ask.dense else "\n\n").join(filter(None, [summary.render(terse=ask.dense), added]))
-    book = count_names(ask, f"{ask.words.text}\n{body}", SCANNED_FOR_MODEL)
-    return Audit(ask.redact(harmless(body)), unverified, removed, quiet.lines, book)
+    quiet = quote_instructions(claimed.render(), known, request.redact)
+    trail = sections_text(request.trail_lines)
+    added = _omissions(request, f"{quiet.text}\n{trail}")
+    max_tokens = request.max_answer_tokens - estimate_text(added) - estimate_text(trail)
+    summary = _with_lines(_fit_into(parse_summary(quiet.text), max_tokens, terse=request.dense), request.trail_lines)
+    body = ("\n" if request.dense else "\n\n").join(filter(None, [summary.render(terse=request.dense), added]))
+    book = count_names(request, f"{request.words.text}\n{body}", SCANNED_FOR_MODEL)
+    return Audit(request.redact(defuse(body)), unverified, removed, quiet.lines, book)
 
 
-# What the assistant only supposed is not told as a fact: by rule, so that few true lines are marked.
+# Doubts: mark claims that the assistant only supposed, by a rule that marks few true lines.
 #
-# A line is marked that has a name and most of the words of the last sentence about that name, where that sentence says
-# that it is not certain, and the line does not.
+# A line is marked if it has a name and most of the words of the last sentence about that name, and that sentence is
+# hedged while the line is not.
 
 
 UNCERTAIN = " [not certain in the source]"
 SAME_CLAIM = 0.75
-"""Of the longer words of a sentence: a line that has so many of them makes the same claim."""
-MOST_TURNS = 600
-"""Newest messages whose doubts are looked for."""
+"""Minimum share of a sentence's longer words for a line to make the same claim."""
+MAX_DOUBT_MESSAGES = 600
+"""Maximum newest messages that are searched for doubts."""
 HEDGE = re.compile(
     r"\b(?:probabl[ey]|likely|perhaps|maybe|might|may be|could be|seems?|appears? to|presumably|i think|not sure|"
     r"unsure|unverified|untested|unclear|unconfirmed|not (?:yet )?(?:been )?(?:verified|confirmed|tested|checked)|"
     r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?"
 )
-"""For text in small letters: to look for both is several times as slow."""
+"""Pattern for lower-case text; ignoring case would be several times as slow."""
 _HINTS = (
     "probabl", "likely", "perhaps", "maybe", "might", "may be", "could be", "seem", "appear", "presumabl", "i think",
     "not ", "unsure", "unverif", "untest", "unclear", "unconfirm", "assum", "suspect", "guess", "possibl", "apparent",
     "should be", "?",
 )  # fmt: skip
-"""What a text has in which the pattern finds something: to look for these costs a tenth of it."""
+"""Substrings of which every match of the pattern has one; searching for them costs a tenth of it."""
 _SPAN = re.compile(r"`([^`\n]{3,80})`")
 
 
 def is_hedged(text: str) -> bool:
-    """Whether a text says that it is not certain."""
+    """Return whether a text says that it is not certain."""
     low = text.lower()
     return any(map(low.__contains__, _HINTS)) and HEDGE.search(low) is not None
 
 
-def mark_doubts(text: str, ask: SummaryRequest) -> tuple[str, int]:
-    """A summary whose lines say where the source is not certain, and how many were marked."""
+def mark_doubts(text: str, request: SummaryRequest) -> tuple[str, int]:
+    """Return a summary with a mark on each line about which the source is uncertain, and the number of marks."""
     lines = text.split("\n")
     certain = {
         place: names
         for place, line in enumerate(lines)
         if not line.startswith("#") and (names := _names(line)) and not is_hedged(line)
     }
-    doubts = _doubts(ask, set().union(*certain.values()))
+    doubts = _doubts(request, set().union(*certain.values()))
     marked = 0
     for place, names in certain.items():
-        told = frozenset(_WORDS.findall(lines[place].lower()))
-        if any(len(doubts[name] & told) >= SAME_CLAIM * len(doubts[name]) for name in names if name in doubts):
+        words = frozenset(_WORDS.findall(lines[place].lower()))
+        if any(len(doubts[name] & words) >= SAME_CLAIM * len(doubts[name]) for name in names if name in doubts):
             lines[place] += UNCERTAIN
             marked += 1
     return "\n".join(lines), marked
 
 
-def _doubts(ask: SummaryRequest, names: set[str]) -> dict[str, frozenset[str]]:
-    """By name: the words of the last sentence the assistant said of it, where that was not certain."""
+def _doubts(request: SummaryRequest, names: set[str]) -> dict[str, frozenset[str]]:
+    """Return, by name, the words of the assistant's last sentence about it if that was hedged."""
     found: dict[str, frozenset[str]] = {}
-    for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
+    for message in (*request.messages, *request.after)[-MAX_DOUBT_MESSAGES:]:
         for part in message.parts if message.role == "assistant" else ():
-            text = part.text[:LONGEST_READ] if isinstance(part, Text) else ""
+            text = part.text[:MAX_READ_CHARACTERS] if isinstance(part, Text) else ""
             near = [name for name in names if name in text] if text and (found or is_hedged(text)) else []
             for sentence in _SENTENCE.split(text) if near else ():
                 words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence.lower()))) if is_hedged(sentence) else ()
-                if len(words) >= FEWEST_WORDS:
+                if len(words) >= MIN_CLAIM_WORDS:
                     found.update((name, frozenset(words)) for name in near if name in sentence)
                 else:
                     found = {name: doubt for name, doubt in found.items() if name not in sentence}
@@ -257,115 +261,117 @@ def _names(line: str) -> set[str]:
     return {*_SPAN.findall(line), *(item.text for item in identifiers(line))}
 
 
-# What a model forgets, added word for word below its text.
+# Additions: what a model omitted, added verbatim below its text.
 
 
 ADDED = "## Word for Word"
-CONSTANTS, MOST_CONSTANTS = "- Constants that were read: ", 12
-MOST_ADDED = 0.15
-"""Of the budget, where the text leaves room."""
+CONSTANTS, MAX_CONSTANTS = "- Constants that were read: ", 12
+MAX_ADDED_SHARE = 0.15
+"""Maximum share of the budget for additions if the text leaves it free."""
 TOLERANCE = 1.05
-"""Times its room: a text that is only so much longer is left as it is."""
-FEWEST_WORDS = 4
-LEAST_SPOKEN = 0.1
-"""Share of a task's longer words that users must have said, in any message."""
-LAST_STEPS, MOST_NAMES = 8, 8
-"""Messages at the end of the fold whose names belong to open work, and how many names are added at most."""
+"""Factor on its limit up to which a text is not cut."""
+MIN_CLAIM_WORDS = 4
+MIN_SPOKEN_SHARE = 0.1
+"""Minimum share of a task's longer words that users must have said, in any message."""
+LAST_STEPS, MAX_NAMES = 8, 8
+"""Number of last messages of the fold whose names belong to open work, and maximum names added."""
 _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 
 
-def _omissions(ask: SummaryRequest, told: str) -> str:
+def _omissions(request: SummaryRequest, written: str) -> str:
     """Return names of the last steps and constants that a text lacks, in a section of their own.
 
-    Tokens that the text leaves may be used, more than its share is never taken.
+    The section uses tokens that the text leaves free, and at least its fixed share.
     """
-    left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
-    room = max(left, int(ask.budget_tokens * ADDED_SHARE))
-    names = _open_names(ask, f"{ask.words.text}\n{told}")
-    while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
+    left = min(request.max_answer_tokens - estimate_text(written), int(request.budget_tokens * MAX_ADDED_SHARE))
+    max_tokens = max(left, int(request.budget_tokens * ADDED_SHARE))
+    names = _open_names(request, f"{request.words.text}\n{written}")
+    while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > max_tokens:
         names.pop()
     lines = [line] if names else []
-    room -= estimate_text(line) if names else 0
-    lines += _constants_line(ask, told, room)
+    max_tokens -= estimate_text(line) if names else 0
+    lines += _constants_line(request, written, max_tokens)
     return "\n".join([ADDED, *lines]) if lines else ""
 
 
 def _without_added(text: str) -> str:
-    """A text without the section of ours that a model copied from the summary before: it is written anew."""
-    before, there, rest = text.partition(f"{ADDED}\n")
-    return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if there else text
+    """Drop the added section that a model copied from the previous summary; it is written anew."""
+    before, found, rest = text.partition(f"{ADDED}\n")
+    return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if found else text
 
 
-def _with_task(summary: StructuredSummary, ask: SummaryRequest) -> StructuredSummary:
-    """Drop a task that no user ever spoke of: the user's own words are quoted before the summary."""
-    said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
+def _with_task(summary: StructuredSummary, request: SummaryRequest) -> StructuredSummary:
+    """Drop a task that no user mentioned; the user's own words are quoted before the summary."""
+    said = filter(None, map(user_words, reversed((*request.messages, *request.after))))
     newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
     unspoken = set(own)
-    for text in chain((newest, ask.previous), map(_text_of, ask.before), said):
-        if not newest or len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
+    for text in chain((newest, request.previous), map(_text_of, request.before), said):
+        if not newest or len(own) - len(unspoken) >= MIN_SPOKEN_SHARE * len(own):
             return summary
         unspoken.difference_update(_WORDS.findall(text.lower()))
-    if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
+    if len(own) - len(unspoken) >= MIN_SPOKEN_SHARE * len(own):
         return summary
     return msgspec.structs.replace(summary, task_snapshot="")
 
 
-def _open_names(ask: SummaryRequest, told: str) -> list[str]:
-    """Addresses, paths and ids that the assistant used more than once in its last steps, and a text lacks."""
+def _open_names(request: SummaryRequest, written: str) -> list[str]:
+    """Return the addresses, paths and ids that the assistant used repeatedly in its last steps and a text lacks."""
     counts: dict[str, int] = {}
-    for message in ask.messages[-LAST_STEPS:]:
+    for message in request.messages[-LAST_STEPS:]:
         for part in message.parts if message.role == "assistant" else ():
             text = part.text if type(part) is Text else part.arguments if type(part) is ToolCall else ""
-            named = (item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item))
+            named = (
+                item.text for item in identifiers(request.redact(text[:MAX_READ_CHARACTERS])) if _is_specific(item)
+            )
             for name in dict.fromkeys(named):
                 counts[name] = counts.get(name, 0) + 1
-    known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
-    root = f"{ask.trail.root}/"
-    told_by = {name: name.removeprefix(root) for name in counts}
+    known = "\n".join([written, *(_text_of(message) for message in (*request.before, *request.after))])
+    root = f"{request.trail.root}/"
+    written_as = {name: name.removeprefix(root) for name in counts}
     owners = Counter(map(_own_name, counts))
-    told_by |= {name: own for name in counts if owners[own := _own_name(name)] == 1}
-    absent = [name for name, count in counts.items() if count > 1 and not _stands_in(told_by[name], known)]
-    return [f"`{name.removeprefix(root)}`" for name in absent[-MOST_NAMES:]]
+    written_as |= {name: own for name in counts if owners[own := _own_name(name)] == 1}
+    absent = [name for name, count in counts.items() if count > 1 and not _occurs_in(written_as[name], known)]
+    return [f"`{name.removeprefix(root)}`" for name in absent[-MAX_NAMES:]]
 
 
 def _own_name(name: str) -> str:
-    """What a file is called without its folders; a name of anything else as it is."""
+    """Return the name of a file without its folders; any other name unchanged."""
     last = name.rpartition("/")[2]
     return last if "." in last and "://" not in name else name
 
 
-def _stands_in(name: str, text: str) -> bool:
+def _occurs_in(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}", text) is not None
 
 
-def _constants_line(ask: SummaryRequest, told: str, room: int) -> list[str]:
-    """Values of constants in what was read or told before that a text lacks: the newest that fit.
+def _constants_line(request: SummaryRequest, written: str, max_tokens: int) -> list[str]:
+    """Return a line with the newest constants, read or from the previous summary, that a text lacks and that fit.
 
-    Nobody can guess them, and they take a few words each.
+    Their values cannot be guessed, and each takes only a few words.
     """
-    found = constants(ask.previous)
-    for message in ask.messages:
+    found = constants(request.previous)
+    for message in request.messages:
         for part in message.parts:
             if type(part) is ToolResult:
-                found.update(constants(part.text[:LONGEST_READ]))
-    absent = [f"`{name} = {value}`" for name, value in found.items() if name not in told]
-    safe = (item for item in absent if ask.redact(item) == item and not is_suspicious(item))
-    kept = list(safe)[-MOST_CONSTANTS:]
-    while kept and estimate_text(line := f"{CONSTANTS}{', '.join(kept)}") > room:
+                found.update(constants(part.text[:MAX_READ_CHARACTERS]))
+    absent = [f"`{name} = {value}`" for name, value in found.items() if name not in written]
+    safe = (item for item in absent if request.redact(item) == item and not is_suspicious(item))
+    kept = list(safe)[-MAX_CONSTANTS:]
+    while kept and estimate_text(line := f"{CONSTANTS}{', '.join(kept)}") > max_tokens:
         kept.pop(0)
     return [line] if kept else []
 
 
-def _is_telling(item: Identifier) -> bool:
-    """Whether a name says something of the work: not a device, a folder of everybody's, or a file without a folder."""
+def _is_specific(item: Identifier) -> bool:
+    """Return whether a name is specific to the work: no device, system folder or file without a folder."""
     if item.kind != "path":
         return item.kind in ("url", "hash", "id")
     return item.text.count("/") > 1 and not item.text.startswith(("/dev/", "/bin/", "/usr/", "/etc/", "/proc/"))
 
 
-LONGEST_READ = 20_000
+MAX_READ_CHARACTERS = 20_000
 
 
 def _text_of(message: Message) -> str:
@@ -377,7 +383,7 @@ def _text_of(message: Message) -> str:
 
 
 def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) -> StructuredSummary:
-    """A summary with lines at the end of its sections."""
+    """Return a summary with lines appended to its sections."""
     return msgspec.structs.replace(
         summary,
         **{key: "\n".join([*filter(None, [getattr(summary, key).strip()]), *more]) for key, more in lines.items()},
@@ -385,14 +391,14 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 
 
 LEFT_OUT = "- […]"
-GAP, LEAST_WORDS = " […]", 12
-"""Tokens; the beginning of a line that has no more room is left out with the rest of it."""
+GAP, MIN_WORDS_TOKENS = " […]", 12
+"""Mark of a truncated line, and minimum tokens for its beginning to be kept."""
 
 
-def _fit_into(summary: StructuredSummary, room: int, *, terse: bool) -> StructuredSummary:
-    """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
+def _fit_into(summary: StructuredSummary, max_tokens: int, *, terse: bool) -> StructuredSummary:
+    """Return a summary cut to its limit: the longest sections lose lines, those of finished work their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
-    over = estimate_text(summary.render(terse=terse)) - int(room * TOLERANCE)
+    over = estimate_text(summary.render(terse=terse)) - int(max_tokens * TOLERANCE)
     if over <= 0:
         return summary
     low, high = 0, max(sizes.values())
@@ -408,11 +414,11 @@ def _fit_into(summary: StructuredSummary, room: int, *, terse: bool) -> Structur
     )
 
 
-def _shorter(text: str, room: int, oldest: bool) -> str:
-    """The lines of a section that fit, without the last ones, or without the `oldest`."""
+def _shorter(text: str, max_tokens: int, oldest: bool) -> str:
+    """Return the lines of a section that fit, dropping the last ones, or the `oldest`."""
     lines = text.strip().split("\n")
     kept: list[str] = []
-    left = room - estimate_text(LEFT_OUT) - 1
+    left = max_tokens - estimate_text(LEFT_OUT) - 1
     cut_line = ""
     for line in reversed(lines) if oldest else lines:
         if estimate_text(line) + 1 > left:
@@ -421,30 +427,32 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
         left -= estimate_text(line) + 1
         kept.append(line)
     if not kept:
-        return cut_line or first_words(lines[0], room) or LEFT_OUT
+        return cut_line or first_words(lines[0], max_tokens) or LEFT_OUT
     rest = "\n".join(reversed(kept) if oldest else kept)
     cut = [FENCE] if has_open_code(rest) else []
     mark = LEFT_OUT if cut else cut_line or LEFT_OUT
     return "\n".join([mark, *cut, rest] if oldest else [rest, *cut, mark])
 
 
-def first_words(line: str, room: int) -> str:
-    """The first words of a line that fit; nothing where they would hardly say anything."""
-    room -= estimate_text(GAP)
-    words = line[: int(room * CHARACTERS_PER_TOKEN)].rpartition(" ")[0] if room >= LEAST_WORDS else ""
-    while words and (size := estimate_text(words)) > room:
-        words = line[: int(len(words) * room / size)].rpartition(" ")[0]
+def first_words(line: str, max_tokens: int) -> str:
+    """Return the first words of a line that fit; empty if they would hardly say anything."""
+    max_tokens -= estimate_text(GAP)
+    words = line[: int(max_tokens * CHARACTERS_PER_TOKEN)].rpartition(" ")[0] if max_tokens >= MIN_WORDS_TOKENS else ""
+    while words and (size := estimate_text(words)) > max_tokens:
+        words = line[: int(len(words) * max_tokens / size)].rpartition(" ")[0]
     return words and f"{words}{GAP}"
 
 
-def trust_summary(ask: SummaryRequest, text: str) -> Audit:
-    """A summary as its author wrote it, for callers who check their summaries themselves."""
-    return Audit(ask.redact(harmless(bare_summary(text))))
+def trust_summary(request: SummaryRequest, text: str) -> Audit:
+    """Return a summary as its author wrote it, for callers who check their summaries themselves."""
+    return Audit(request.redact(defuse(bare_summary(text))))
 
 
-def local_audit(ask: SummaryRequest, answer: SummaryAnswer) -> Audit:
-    """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quote_instructions(bare_summary(answer.text), (*ask.before, *ask.messages, *ask.after), ask.redact)
+def local_audit(request: SummaryRequest, answer: SummaryAnswer) -> Audit:
+    """Check a summary made by rules: it makes no claims of its own, but what it quotes is defused."""
+    quiet = quote_instructions(
+        bare_summary(answer.text), (*request.before, *request.messages, *request.after), request.redact
+    )
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
-    return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)
+    return Audit(request.redact(defuse(quiet.text)), quoted=quiet.lines, book=book)

@@ -1,17 +1,17 @@
-"""The user's own words, carried verbatim through every compaction.
+"""Carry the user's own words verbatim through every compaction.
 
 A handoff opens with this record: open tasks, standing rules, prohibitions, corrections and decisions, as the user
-wrote them. It is built from the messages and from the record of the previous handoff, never from what a summary
-repeats, so it is the same whoever writes the summary.
+wrote them. It is built from the messages and from the record of the previous handoff, never from a summary, so it
+does not depend on who writes the summary.
 
 Theory of operation:
 
-1. `words_of` takes what the user typed out of a message; client wrappers and tool output are not the user's words.
-2. `parse_record` reads the record back from a handoff that is known to be ours. Only its very beginning is read, and
-   each entry says how many lines it has, so no quoted text can end the record or add an entry.
-3. `UserRecord.build` keeps everything while the budget lasts. Otherwise it keeps, in this order: rules, the newest ask
-   and plans in full, the outline of plans that do not fit, decisions and corrections, then other messages, the short
-   and new ones first. What is missing of the first four is reported.
+1. `words_of` extracts what the user typed from a message; client wrappers and tool output are not the user's words.
+2. `parse_record` reads the record back from a handoff known to be genuine. Only its very beginning is read, and
+   each entry states its number of lines, so no quoted text can end the record or add an entry.
+3. `UserRecord.build` keeps everything while the budget lasts. Otherwise it keeps, in this order: rules, the newest
+   request and plans in full, the outline of plans that do not fit, decisions and corrections, then other messages,
+   the short and new ones first. Omissions from the first four are reported.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ DETAILS = " (verbatim, oldest first; rules hold until changed, tasks are open un
 TERSE_DETAILS = " (verbatim)"
 HEADING_TOKENS = 24
 COPIED_HEADING = "## Words Quoted"
-"""Replaces the heading in a text that is not a record."""
+"""Heading that replaces HEADING in a text that is not a record."""
 LABEL_TOKENS = 4
 GAP = "[…]"
 FINISHED, SHORTENED, CHANGED = "reported finished", "shortened", "changed by "
 MAX_WORDS_SHARE = 0.5
-"""Share of a view that the user's words may take: tasks, rules, decisions and corrections."""
+"""Maximum share of a view for the user's tasks, rules, decisions and corrections."""
 MAX_OTHER_SHARE = 0.05
-"""Share of a view for other messages of the user."""
+"""Maximum share of a view for other messages of the user."""
 DECISIONS_SHARE = 0.25
 """Share of the record that tasks leave to decisions and corrections."""
 SHORT_TOKENS = 60
-"""A message up to this size is kept or omitted as a whole."""
+"""Maximum tokens of a message that is kept or omitted as a whole."""
 MIN_PLAN_ITEMS = 3
 MIN_TASK_TOKENS = 25
-"""Size from which a message without a list can be a task of its own: "Go on." is none."""
+"""Minimum tokens of a message without a list that can be a task of its own: "Go on." is none."""
 MAX_LINE_CHARACTERS = (600, 240, 120, 60, 40)
-"""Length to which the lines of an outline are cut, until they fit."""
+"""Maximum characters of the lines of an outline, tried in order until they fit."""
 MAX_READ_CHARACTERS = 200_000
 """Characters of one message, half of them at each end, that are searched for rules: that takes 0.1 s."""
 NEAR_START = 24
-"""Characters before a phrase that states a rule: closer to the start it is a directive."""
+"""Maximum characters before a rule phrase for the line to be a directive."""
 LONG_LINE = 200
 RULE_LEVEL = 2
 MIN_SHARED_WORDS, SHARED_SHARE = 2, 0.5
@@ -61,7 +61,7 @@ Redact = Callable[[str], str]
 
 
 class Phrases(NamedTuple):
-    """How rules and decisions are phrased in one language."""
+    """Patterns of rules and decisions in one language."""
 
     rules: str
     decisions: str
@@ -127,7 +127,7 @@ _MACHINE = re.compile(
     r"[ \t]{0,40}(?:Traceback|File \"|at [\w.$]{1,80}\(|\w{1,40}(?:Error|Exception)\b|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]"
     r"|\[?(?:ERROR|WARN|WARNING|INFO|DEBUG)\b|[+>$|]|//|/\*|[)}\]];?$)"
 )
-"""Starts of lines that a program wrote: no rule is read from them."""
+"""Starts of lines that a program wrote; no rule is read from them."""
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +|(?<=[。！？])")
 _FINISHED = re.compile(
     r"\b(?:everything (?:you asked for |on the list |in the plan )?(?:is|has been) (?:now )?"
@@ -156,15 +156,15 @@ class Words(msgspec.Struct, frozen=True):
 
     text: str
     handle: str = ""
-    """Handle of the message, where it is known."""
+    """Handle of the message, if known."""
     is_finished: bool = False
     is_whole: bool = True
     is_reply: bool = False
-    """Whether the user only answered a question of the assistant's."""
+    """True if the user only answered a question of the assistant."""
 
 
 class RecordText(NamedTuple):
-    """The user's words as a handoff quotes them, their size, and what of rules and tasks did not fit."""
+    """User's words as a handoff quotes them, their size, and the rules and tasks that did not fit."""
 
     text: str = ""
     tokens: int = 0
@@ -188,7 +188,7 @@ def words_of(message: Message, tools: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def reports_finished(message: Message) -> str:
-    """Return what the assistant says in a message that reports everything finished; empty if it does not."""
+    """Return the assistant's report that everything is finished; empty if the message has none."""
     if message.role != "assistant" or message.kinds & CALL:
         return ""
     for sentence in _SENTENCE_END.split(message.text.replace("\n", " ")[:4_000]):
@@ -198,7 +198,7 @@ def reports_finished(message: Message) -> str:
 
 
 def parse_record(body: str) -> tuple[list[Words], str]:
-    """Return the entries of the record that a handoff's body begins with, and the rest of the body."""
+    """Return the entries of the record at the start of a handoff's body, and the rest of the body."""
     lines = body.split("\n")
     if not lines[0].startswith(HEADING):
         return [], body
@@ -214,7 +214,7 @@ def parse_record(body: str) -> tuple[list[Words], str]:
 
 
 def without_record(text: str) -> str:
-    """Return a summary in which nothing can be taken for a record; a copied one is dropped."""
+    """Return a summary in which nothing can be taken for a record; a copied record is dropped."""
     if HEADING not in text:
         return text
     before, _, rest = text.partition(HEADING)
@@ -237,7 +237,7 @@ class UserRecord:
         """Texts and handles of all entries: most words are in no earlier entry, and those are not searched."""
 
     def add(self, words: Words) -> None:
-        """Append words; a message that is already in the record, whole or shortened, stands once."""
+        """Append words; a message that is already in the record, whole or shortened, is kept once."""
         same = []
         if words.text in self._seen or words.handle in self._seen:
             same = [
@@ -255,7 +255,7 @@ class UserRecord:
         self.entries.append(words)
 
     def finish(self, report: str) -> None:
-        """Mark the tasks that a report of the assistant's covers as finished."""
+        """Mark the tasks that a report of the assistant covers as finished."""
         count = int(digits[0]) if (digits := re.match("[0-9]+", report)) else 0
         covers_all = "everything" in report.lower() or bool(count)
         for place in range(len(self.entries) - 1, -1, -1):
@@ -269,7 +269,7 @@ class UserRecord:
                 return
 
     def build(self, max_tokens: int, max_other_tokens: int, *, terse: bool) -> RecordText:
-        """Return the record within its budget, and what of rules, decisions and tasks did not fit."""
+        """Return the record within its budget, and the rules, decisions and tasks that did not fit."""
         if not self.entries:
             return NO_RECORD
         selection = _Selection(self.entries, max_tokens - HEADING_TOKENS, max_other_tokens)
@@ -287,7 +287,7 @@ class UserRecord:
 
 
 def missing_words(record: UserRecord, seen: str) -> tuple[OmittedWords, ...]:
-    """Return the rules, decisions and tasks that a text does not hold verbatim."""
+    """Return the rules, decisions and tasks that a text does not contain verbatim."""
     said = " ".join(seen.split())
     return tuple(
         OmittedWords(handle=entry.handle, tokens=estimate_text(entry.text), kept_tokens=0)
@@ -330,7 +330,7 @@ def _changes(texts: Sequence[str]) -> dict[int, int]:
 
 
 class WordsLine(NamedTuple):
-    """A line of an entry, or a sentence of a long line."""
+    """Line of an entry, or a sentence of a long line."""
 
     text: str
     line: int
@@ -373,7 +373,7 @@ def _lost_tokens(units: Iterable[WordsLine], kept: str) -> int:
 
 
 class _Selection:
-    """The choice of what is kept of each entry."""
+    """Selection of what is kept of each entry."""
 
     def __init__(self, entries: Sequence[Words], budget: int, other_budget: int) -> None:
         self.entries = entries
@@ -382,10 +382,10 @@ class _Selection:
         self.sizes = [estimate_text(entry.text) + LABEL_TOKENS for entry in entries]
         self.units = [_units(entry.text) for entry in entries]
         self.kept: list[set[int] | None] = [set() for _ in entries]
-        """Numbers of the units that are kept; None: all of the text."""
+        """Indices of the kept units; None for the whole text."""
 
     def choose(self) -> list[str]:
-        """Return what is kept of each entry; empty for those that are omitted."""
+        """Return the kept text of each entry; empty for those that are omitted."""
         units = self.units
         newest_first = range(len(units) - 1, -1, -1)
         found = self._find_tasks()
@@ -412,7 +412,7 @@ class _Selection:
         return [self._text(at) for at in range(len(units))]
 
     def _find_tasks(self) -> set[int]:
-        """Return the newest ask, the first and the newest open one that say more than a few words, and open plans."""
+        """Return the newest request, the first and newest open ones of more than a few words, and open plans."""
         asks = [at for at, entry in enumerate(self.entries) if not entry.is_reply]
         is_open = [at for at in asks if not self.entries[at].is_finished and self.sizes[at] >= MIN_TASK_TOKENS]
         plans = (at for at in is_open if _items(self.entries[at].text) >= MIN_PLAN_ITEMS)
@@ -448,7 +448,7 @@ class _Selection:
             kept.add(number)
 
     def _keep_outline(self, at: int, reserve: int) -> None:
-        """Keep the items and headings of a task that does not fit; its lines are cut shorter until they do."""
+        """Keep the items and headings of a task that does not fit, cutting its lines until they do."""
         kept, units = self.kept[at], self.units[at]
         if kept is None:
             return
@@ -492,7 +492,7 @@ class _Selection:
 
 
 def _readable(text: str) -> str:
-    """Return what is read of a very long text: its beginning and its end."""
+    """Return the beginning and the end of a very long text."""
     half = MAX_READ_CHARACTERS // 2
     return text if len(text) <= 2 * half else f"{text[:half]}\n{text[-half:]}"
 

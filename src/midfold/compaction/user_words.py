@@ -1,4 +1,4 @@
-"""The user's own words in one compaction: which of them stay in messages, and which the handoff quotes."""
+"""Decide which of the user's words stay in messages and which the handoff quotes."""
 
 from __future__ import annotations
 
@@ -32,50 +32,50 @@ if TYPE_CHECKING:
     from midfold.compaction.context import CompactionContext
 
 STAYING_OF_TARGET = 0.1
-"""Share of a size that was asked for, for verbatim messages: where they take more, they are shortened."""
+"""Share of a target size for verbatim messages; if they take more, they are truncated."""
 
 
 class WordsOfUser:
-    """The user's words in the messages of a job and in the handoff before it, read once.
+    """User's words in the messages of a compaction and in the previous handoff, read once.
 
-    The job owns this object, which refers to it weakly: a cycle would keep a large request in memory after its end.
+    The context owns this object, which refers to it weakly: a cycle would keep a large request in memory.
     """
 
     def __init__(self, job: CompactionContext, beside: Callable[[CompactionContext], Container[int]]) -> None:
         self.job: CompactionContext = proxy(job)
         self._find_beside = beside
-        """Returns the places of a job's messages that also hold a client's summary."""
+        """Callable that returns the indices of messages that also hold a client's summary."""
         self._records: dict[Plan, RecordText] = {}
 
     @cached_property
     def view_tokens(self) -> int:
-        """Size of the view without system prompt and tools, at most."""
+        """Maximum tokens of the view without system prompt and tools."""
         job = self.job
         return max(int((job.limit - job.fixed_tokens * job.scale) / max(job.scale, 0.01)), 0)
 
     @cached_property
     def _previous(self) -> tuple[list[Words], str]:
-        """The record and the summary of the previous handoff; no record where the handoff is not ours."""
+        """Record and summary of the previous handoff; no record if the handoff is not genuine."""
         state = self.job.state
         return parse_record(state.summary) if state.folds else ([], state.summary)
 
     @property
     def previous_summary(self) -> str:
-        """The summary of the previous handoff, without the user's words."""
+        """Summary of the previous handoff, without the user's words."""
         return self._previous[1]
 
     @property
     def previous_tokens(self) -> int:
-        """Size of the user's words in the previous handoff."""
+        """Tokens of the user's words in the previous handoff."""
         return estimate_text(self.job.state.summary) - estimate_text(self.previous_summary)
 
     @cached_property
     def _speech(self) -> dict[int, tuple[list[Words], str]]:
-        """The user's words in each message, redacted, and the assistant's reports that everything is finished."""
+        """User's words in each message, redacted, and the assistant's reports that everything is finished."""
         job, tools, beside = self.job, dict[str, str](), self._find_beside(self.job)
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
-            if index in job.ours:
+            if index in job.generated:
                 continue
             said = words_of(without_summary(message) if index in beside else message, tools)
             report = reports_finished(message)
@@ -86,43 +86,43 @@ class WordsOfUser:
         return found
 
     @cached_property
-    def _newest_ask(self) -> int:
-        """The place of the newest message in which the user says something of their own; -1 if there is none."""
+    def _newest_message(self) -> int:
+        """Index of the newest message with words of the user that are not a reply; -1 if there is none."""
         asked = (index for index, (words, _) in self._speech.items() if any(not said.is_reply for said in words))
         return max(asked, default=-1)
 
     @cached_property
-    def _ask_text(self) -> str:
-        return self._speech[self._newest_ask][0][-1].text if self._newest_ask >= 0 else ""
+    def _newest_text(self) -> str:
+        return self._speech[self._newest_message][0][-1].text if self._newest_message >= 0 else ""
 
     @property
     def _max_tokens(self) -> int:
         return int(self.view_tokens * MAX_WORDS_SHARE)
 
     @cached_property
-    def ask_tokens(self) -> int:
-        """Tokens that the newest ask may take as a message of its own: all of it up to half of a view."""
-        size = estimate_text(self._ask_text)
+    def newest_tokens(self) -> int:
+        """Tokens that the newest request may take as a message of its own: all of it up to half of a view."""
+        size = estimate_text(self._newest_text)
         return size if size <= self._max_tokens else self._max_tokens // 2
 
     @cached_property
-    def shown_of_ask(self) -> int:
-        """Characters of the newest ask that stay in its message, however small the view is."""
-        is_whole = estimate_text(self._ask_text) <= self._max_tokens
-        return len(self._ask_text) if is_whole else int(self.ask_tokens * CHARACTERS_PER_TOKEN)
+    def shown_of_newest(self) -> int:
+        """Characters of the newest request that stay in its message, however small the view is."""
+        is_whole = estimate_text(self._newest_text) <= self._max_tokens
+        return len(self._newest_text) if is_whole else int(self.newest_tokens * CHARACTERS_PER_TOKEN)
 
     @cached_property
     def ladder(self) -> tuple[Ends, ...]:
-        """How much of long messages can stay where a size was asked for, from all of it down to the least."""
-        return ladder_for(self.job.limit, self.shown_of_ask)
+        """Levels of truncation for a target size, from none to the strongest."""
+        return ladder_for(self.job.limit, self.shown_of_newest)
 
     @property
     def staying_tokens(self) -> int:
-        """Tokens that verbatim messages may take of a size that was asked for: their share, and the newest ask."""
-        return int(self.job.limit * STAYING_OF_TARGET + self.ask_tokens * self.job.scale)
+        """Tokens of a target size for verbatim messages: their share plus the newest request."""
+        return int(self.job.limit * STAYING_OF_TARGET + self.newest_tokens * self.job.scale)
 
     def tokens(self, plan: Plan) -> int:
-        """Return the size of the user's words in the handoff of a plan."""
+        """Return the tokens of the user's words in the handoff of a plan."""
         return round(self.record(plan).tokens * self.job.scale)
 
     def record(self, plan: Plan) -> RecordText:
@@ -133,7 +133,7 @@ class WordsOfUser:
         return self._records[plan]
 
     def missing_from(self, view: Transcript) -> tuple[OmittedWords, ...]:
-        """Return the rules, decisions and tasks in the messages that a view does not hold verbatim."""
+        """Return the rules, decisions and tasks in the messages that a view does not contain verbatim."""
         record = UserRecord(self._previous[0])
         for words, _ in self._speech.values():
             for spoken in words:
@@ -143,7 +143,7 @@ class WordsOfUser:
 
     @property
     def _previous_record(self) -> RecordText:
-        """The record of the previous handoff, unchanged."""
+        """Record of the previous handoff, unchanged."""
         text = self.job.state.summary.removesuffix(self.previous_summary).strip() if self._previous[0] else ""
         return RecordText(text, estimate_text(text))
 
@@ -157,12 +157,12 @@ class WordsOfUser:
                 if report:
                     record.finish(report)
         shown = 0
-        if self._newest_ask >= 0 and self._newest_ask not in fold:
-            shown = self.ask_tokens
-            if terse and len(self._ask_text) > self.shown_of_ask:
-                head = shown_words(self._ask_text, 0, self.shown_of_ask)[0]
-                handle = handle_of(self.job.messages[self._newest_ask])
+        if self._newest_message >= 0 and self._newest_message not in fold:
+            shown = self.newest_tokens
+            if terse and len(self._newest_text) > self.shown_of_newest:
+                head = shown_words(self._newest_text, 0, self.shown_of_newest)[0]
+                handle = handle_of(self.job.messages[self._newest_message])
                 fence = "```\n" if head.count("```") % 2 else ""
-                record.add(Words(fence + self._ask_text[len(head) :].strip(), handle, is_whole=False))
-        most = max(self._max_tokens - shown, self._max_tokens // 2)
-        return record.build(most, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)
+                record.add(Words(fence + self._newest_text[len(head) :].strip(), handle, is_whole=False))
+        maximum = max(self._max_tokens - shown, self._max_tokens // 2)
+        return record.build(maximum, int(self.view_tokens * MAX_OTHER_SHARE), terse=terse)

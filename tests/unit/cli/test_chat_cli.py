@@ -241,7 +241,7 @@ def test_every_slash_command(folder: Path) -> None:
         assert "would be pruned" in preview
         assert "would be compacted" in said("/compress --preview the fox")
         folded = said("/compress the fox")
-        assert "compacted: folded, as asked" in folded
+        assert "compacted: folded, as requested" in folded
         handle = folded[folded.index("mf-") :].split()[0]
         assert "the fox is 413" in said(f"/unfold {handle}")
         assert "is undone" in said("/undo")

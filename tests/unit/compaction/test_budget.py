@@ -63,12 +63,16 @@ def test_from_a_window_of_40_000_on_the_documents_formula_holds_whatever_the_thr
 
 
 def test_where_there_is_room_a_summary_in_a_small_window_may_be_as_long_as_in_one_of_64_000() -> None:
-    small = [plan_budget(window).summary_tokens(100_000, room=50_000) for window in (8_000, 16_000, 24_000, 63_999)]
+    small = [
+        plan_budget(window).summary_tokens(100_000, free_tokens=50_000) for window in (8_000, 16_000, 24_000, 63_999)
+    ]
     assert small == [1_200, 2_400, 3_200, 3_200]
-    assert plan_budget(24_000).summary_tokens(100_000, room=2_500) == 2_500
-    assert plan_budget(24_000).summary_tokens(9_000, room=50_000) == 2_000, "a fifth of it, at least 2,000"
+    assert plan_budget(24_000).summary_tokens(100_000, free_tokens=2_500) == 2_500
+    assert plan_budget(24_000).summary_tokens(9_000, free_tokens=50_000) == 2_000, "a fifth of it, at least 2,000"
     for window in (64_000, 100_000, 200_000, 1_000_000):
-        assert plan_budget(window).summary_tokens(100_000, room=50_000) == plan_budget(window).summary_tokens(100_000)
+        assert plan_budget(window).summary_tokens(100_000, free_tokens=50_000) == plan_budget(window).summary_tokens(
+            100_000
+        )
 
 
 def test_an_updated_summary_keeps_its_room_and_gets_a_fifth_of_what_is_new() -> None:
@@ -84,18 +88,18 @@ def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:
 
 
 def test_a_target_shrinks_tail_and_summary() -> None:
-    aimed = plan_budget(200_000).aiming_at(5_000)
+    aimed = plan_budget(200_000).for_target(5_000)
     assert aimed.tail_tokens + aimed.summary_maximum < 5_000
 
 
 def test_a_summary_that_had_room_once_is_not_cut_to_the_least_by_the_next_fold() -> None:
     small = plan_budget(24_000)
-    assert small.summary_tokens(9_000, 0, room=4_000) == 2_000
-    assert small.summary_tokens(9_000, 2_400, room=4_000) == 3_200
-    assert 2_700 <= small.summary_tokens(1_000, 3_200, room=0) < 3_200
-    assert small.summary_tokens(1_000, 9_000, room=0) == 3_200
-    assert small.summary_tokens(1_000, 1_000, room=0) == 2_000
-    assert plan_budget(200_000).summary_tokens(1_000, 9_900, room=0) == 10_000
+    assert small.summary_tokens(9_000, 0, free_tokens=4_000) == 2_000
+    assert small.summary_tokens(9_000, 2_400, free_tokens=4_000) == 3_200
+    assert 2_700 <= small.summary_tokens(1_000, 3_200, free_tokens=0) < 3_200
+    assert small.summary_tokens(1_000, 9_000, free_tokens=0) == 3_200
+    assert small.summary_tokens(1_000, 1_000, free_tokens=0) == 2_000
+    assert plan_budget(200_000).summary_tokens(1_000, 9_900, free_tokens=0) == 10_000
 
 
 def test_pressure_is_worded_for_people_and_never_rounded_up() -> None:

@@ -16,7 +16,7 @@ from midfold.compaction.request import (
     SHORTENED_CALL,
     STAYS_AGAIN,
     SummaryRequest,
-    longest_whole,
+    max_whole_characters,
 )
 from midfold.compaction.summary import FEW_HEADINGS
 from midfold.compaction.truncate import ends_of_result
@@ -154,7 +154,7 @@ def test_the_newest_result_stays_whole_where_it_takes_little_of_the_size() -> No
 
 @pytest.mark.parametrize("target", [1_500, 2_500, 4_000])
 def test_a_result_of_which_a_model_is_told_that_it_stays_stays_however_much_the_model_writes(target: int) -> None:
-    longest = longest_whole(target // TARGET_PER_END)
+    longest = max_whole_characters(target // TARGET_PER_END)
     lines = "\n".join(f"step {n:2}: the pool was filled and the queue is empty" for n in range(longest // 53))
     ask = "Port every module of the parser as the list says. " + "Mind the limits of each, too. " * 200
     turns = [*session(60), user(ask), *call(90, "terminal", {"command": "make " + "x " * 900}, lines)]

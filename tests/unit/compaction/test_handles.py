@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from midfold import compact
-from midfold.compaction.archive import framed_handles, handles_in, with_own_handles
+from midfold.compaction.archive import framed_handles, handles_in, rewrite_foreign_handles
 from midfold.compaction.handoff import filler, handoff, recognise
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, number_lines, user
@@ -30,8 +30,8 @@ def test_what_looks_like_a_handle(text: str, found: set[str]) -> None:
 
 def test_only_own_handles_keep_their_shape() -> None:
     text = f"a {OWN} b {STRANGE}, {STRANGE}"
-    assert with_own_handles(text, lambda handle: handle == OWN) == f"a {OWN} b mf:0123456789ab, mf:0123456789ab"
-    assert with_own_handles(text, lambda handle: True) is text
+    assert rewrite_foreign_handles(text, lambda handle: handle == OWN) == f"a {OWN} b mf:0123456789ab, mf:0123456789ab"
+    assert rewrite_foreign_handles(text, lambda handle: True) is text
 
 
 def test_frames_of_ours_name_handles_and_other_text_does_not() -> None:

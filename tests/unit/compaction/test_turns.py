@@ -3,7 +3,7 @@ from __future__ import annotations
 from midfold import Media, Message, Text, ToolCall, ToolResult
 from midfold.compaction.redact import redact
 from midfold.compaction.summary import serialize_turns
-from midfold.compaction.truncate import clip, trouble
+from midfold.compaction.truncate import clip, find_error
 from midfold.types import Thinking
 
 MESSAGES = (
@@ -53,5 +53,5 @@ def test_credentials_among_many_turns_are_taken_out_as_when_each_turn_is_searche
 
 def test_the_first_word_of_trouble_is_found_whichever_it_is() -> None:
     text = "fine\n" * 100 + "Exception: an Error\n" + "error\n" * 50 + "fatal: denied"
-    assert text[trouble(text, 0, len(text)) :].startswith("xception: an Error")
-    assert trouble(text, 0, 300) == -1
+    assert text[find_error(text, 0, len(text)) :].startswith("xception: an Error")
+    assert find_error(text, 0, 300) == -1

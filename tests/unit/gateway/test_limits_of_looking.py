@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold.compaction import injection as hostile
-from midfold.compaction.injection import harmless
+from midfold.compaction.injection import defuse
 from midfold.gateway import peek as peeking
 from midfold.gateway.client_compactions import asks_for_summary
 from midfold.gateway.peek import (
@@ -79,14 +79,14 @@ def test_markers_cost_what_the_bytes_cost(made: Callable[[int], bytes]) -> None:
 )
 def test_tags_cost_what_the_text_costs(made: Callable[[int], str]) -> None:
     small, large = made(100_000), made(800_000)
-    assert seconds(lambda: harmless(large)) < 24 * seconds(lambda: harmless(small)) + 0.05
+    assert seconds(lambda: defuse(large)) < 24 * seconds(lambda: defuse(small)) + 0.05
 
 
 def test_a_tag_alone_on_its_line_loses_its_shape_and_one_in_a_line_keeps_it() -> None:
-    assert harmless("x\n  <branch-name>\ny") == "x\n  ‹branch-name>\ny"
-    assert harmless("x\n" + " " * 30 + "<branch-name>\ny") == "x\n" + " " * 30 + "‹branch-name>\ny"
-    assert harmless("git checkout <branch-name>\n") == "git checkout <branch-name>\n"
-    assert harmless("git checkout      <branch-name>\n") == "git checkout      <branch-name>\n"
+    assert defuse("x\n  <branch-name>\ny") == "x\n  ‹branch-name>\ny"
+    assert defuse("x\n" + " " * 30 + "<branch-name>\ny") == "x\n" + " " * 30 + "‹branch-name>\ny"
+    assert defuse("git checkout <branch-name>\n") == "git checkout <branch-name>\n"
+    assert defuse("git checkout      <branch-name>\n") == "git checkout      <branch-name>\n"
 
 
 @given(st.lists(st.text(" \n\u3000AΣbß", max_size=12), max_size=4), st.integers(1, 6))
