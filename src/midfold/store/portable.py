@@ -1,8 +1,10 @@
-"""A session as JSON lines, and back: one line about the session, one per change of its system prompt or tools, one per
-message, one per compaction.
+"""Export a session as JSON lines and import it again: one line for the session, one per change of its system prompt or
+tools,
+one per message, one per compaction.
 
-A message keeps its exact bytes; one with a line break in them is written as base64. Loading makes the same positions,
-compactions and handles in another store.
+Messages keep their exact bytes; one that contains a line break is written as base64. An import creates the same
+positions,
+compactions and handles in the other store.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 class PortableMessage(msgspec.Struct):
-    """A message: its JSON as it is."""
+    """Message line with the JSON unchanged."""
 
     message: Raw
     at: int
@@ -55,7 +57,7 @@ class PortableMessage(msgspec.Struct):
 
 
 class PackedLine(msgspec.Struct):
-    """A message that is not one line of JSON."""
+    """Message line in base64, for a message that is not a single line of JSON."""
 
     base64: str
     at: int
@@ -65,7 +67,7 @@ class PackedLine(msgspec.Struct):
 
 
 class PromptLine(msgspec.Struct):
-    """A change of the system prompt or of the tools; no `base64` means there is none from here on."""
+    """Change of the system prompt or the tools; without `base64` they were removed."""
 
     prompt: PromptKind
     position: int
@@ -82,7 +84,7 @@ _line = msgspec.json.Decoder(PortableMessage).decode
 _packed = msgspec.json.Decoder(PackedLine).decode
 
 Run = tuple[int | None, int, int | None]
-"""First, count, and the number of a body among the bodies of the line."""
+"""First position, count, and index into the line's `bodies`."""
 
 
 class CompactionLine(msgspec.Struct):
@@ -101,7 +103,7 @@ class CompactionLine(msgspec.Struct):
 
 
 class ExportedSession(NamedTuple):
-    """The lines of a file by their kind."""
+    """Lines of an exported session by kind."""
 
     header: Header
     prompts: list[PromptChange]
@@ -169,7 +171,11 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
 def import_session(
     store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
 ) -> str:
-    """Its messages are written after its own row: the session was used when the last of them was said."""
+    """Import an exported session and return its name.
+
+    The messages are written after the session's row, so the session counts as last used at the time of its last
+    message.
+    """
     header, prompts, messages, compactions = _parse(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
@@ -227,7 +233,7 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
 
 
 def _without_partner(memory: Raw) -> Raw:
-    """What was learnt, but for whom the conversation was held with: a file must not choose where it is sent next."""
+    """Remove the conversation's partner: an imported file must not choose where the conversation is sent next."""
     learnt = msgspec.json.decode(memory, type=dict[str, Raw])
     learnt.pop("partner", None)
     return Raw(msgspec.json.encode(learnt))

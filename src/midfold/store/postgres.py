@@ -1,10 +1,9 @@
-"""PostgreSQL: many machines on one database.
+"""PostgreSQL database, for stores shared by several machines.
 
-1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
-   circle.
-2. The clock is the server's. The clocks of the machines are never compared.
-3. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
-   keys would notice it too; then the transaction is run again.
+1. Rows are locked in a fixed order, the session first, then bodies by digest, so that appends cannot deadlock.
+2. Times come from the server's clock; the machines' clocks are never compared.
+3. Deletes take an exclusive lock that writers share, so no body is dropped while a writer refers to it.
+   Foreign keys would detect this too; then the transaction is retried.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTra
 
 LOCK = 7310593858020254829
 AGAIN = ("40001", "40P01", "23503")
-"""Serialization failure, deadlock, foreign key violation."""
+"""SQLSTATE codes to retry: serialization failure, deadlock, foreign key violation."""
 UNAVAILABLE = {
     "08": "the connection was lost",
     "53100": "the server's disk is full",
@@ -29,7 +28,8 @@ UNAVAILABLE = {
     "25006": "the database cannot be written",
     "55P03": "somebody else has held a lock for too long",
 }
-"""States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
+"""SQLSTATE prefixes of errors after which a later call may succeed. XX000 includes a file that could not be extended.
+"""
 
 
 def _driver() -> Any:
@@ -54,7 +54,7 @@ class PostgresTx(Tx):
             cursor.executemany(self.queries[query], list(rows))
 
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
-        """One statement: each has its price here."""
+        """Return the digests in one statement, because each statement is a round trip."""
         low, high = [*zip(*bounds, strict=True)] if bounds else ((), ())
         return self.all("digests_like", session=session, low=list(low), high=list(high))
 
@@ -70,7 +70,7 @@ class PostgresTx(Tx):
         return added | found
 
     def _add_new(self, entries: list[NewMessage]) -> dict[bytes, int]:
-        """Ids of the bodies that nobody else has added meanwhile."""
+        """Return the ids of added bodies, without those that another transaction added first."""
         added: dict[bytes, int] = {}
         if not entries:
             return added

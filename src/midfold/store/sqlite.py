@@ -1,14 +1,15 @@
-"""SQLite, in a file with a write-ahead log and one writer at a time, or in memory.
+"""SQLite database, in a file with a write-ahead log and one writer at a time, or in memory.
 
-1. Transactions that write take the lock when they begin: a transaction that reads first and locks later fails where it
-   could have waited.
-2. The file is readable by its owner only: originals may hold secrets.
-3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
-   the process, and is faster.
-4. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
-   whoever is unlucky waits for seconds.
-5. A file that is deleted or replaced while it is open is not used any more: what is written to it would be gone with
-   the process. Every call fails until the database is closed and opened again.
+1. Write transactions take the lock at BEGIN. A transaction that reads first and locks later fails instead of
+   waiting.
+2. Only the owner can read the file, because originals may contain secrets.
+3. With `synchronous=full`, the default, an acknowledged append survives a power failure; with the faster `normal`
+   it
+   survives the end of the process.
+4. Writing threads of one process queue in order. SQLite would let them poll, and some would wait for seconds.
+5. If the file is deleted or replaced while open, every call fails until the database is closed and opened again:
+   data
+   written to the old file would be lost when the process ends.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ MEANINGS = {
 }
 REPLACED = "the file was deleted or replaced while it was open; restart to open the one that is there now"
 MANY = 64
-"""Bodies that are added in one statement, without asking for each one's id."""
+"""Number of bodies from which they are added in one statement and their ids are computed."""
 PAGES_PER_CHECKPOINT = 600
-"""Some ninety appends. A log that is written over again costs one wait for the disk, one that still grows costs two."""
+"""Write-ahead log pages per checkpoint, about ninety appends. Reusing a log costs one sync per append, growing it
+costs two.
+"""
 KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
 MOST_TOLD = 20
-"""Faults of the file that a check tells."""
+"""Maximum number of file faults a check reports."""
 Clock = Callable[[], float]
 T = TypeVar("T")
 
@@ -73,7 +76,9 @@ class SQLiteTx(Tx):
         return [row for each in rows for row in each]
 
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
-        """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
+        """Add missing bodies, one step over all bodies at a time, which uses the CPU cache better than one body at a
+        time.
+        """
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
@@ -92,7 +97,7 @@ class SQLiteTx(Tx):
 class SQLite(Database):
     flavour: ClassVar[Flavour] = "sqlite"
     errors = (sqlite3.Error, UnicodeDecodeError)
-    """The driver cannot tell what is wrong where a damaged name is part of it."""
+    """Driver errors. UnicodeDecodeError is raised for an error message that contains a damaged name."""
     begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
 
     def __init__(
@@ -121,7 +126,7 @@ class SQLite(Database):
         return super()._connection()
 
     def _check_file(self) -> None:
-        """Raise StoreUnavailable if another file than the open one, or none, is at the path."""
+        """Raise StoreUnavailable if the open file was deleted or replaced."""
         if self._file is not None and self._file != _identity(self.path):
             raise StoreUnavailable(f"{self.where}: {REPLACED}")
 
@@ -156,7 +161,7 @@ class SQLite(Database):
         return connection
 
     def _make(self, path: Path) -> None:
-        """An empty file that only its owner can read; so can a folder that is made for it."""
+        """Create an empty file, and its missing directories, accessible only by the owner."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -165,7 +170,7 @@ class SQLite(Database):
 
     @staticmethod
     def _to_wal(connection: sqlite3.Connection) -> None:
-        """A read-only file keeps the journal it has; it can still be read."""
+        """Switch to a write-ahead log; leave a read-only file as it is, since it can still be read."""
         try:
             connection.execute("PRAGMA journal_mode = wal")
         except sqlite3.OperationalError as error:
@@ -185,7 +190,7 @@ class SQLite(Database):
         return StoreError(f"{self.where}: {name}: {error}")
 
     def is_alive(self, connection: sqlite3.Connection) -> bool:
-        """Out of any transaction: a connection that could not roll back is not used again."""
+        """Return whether the connection is outside a transaction; one that failed to roll back is not reused."""
         return not connection.in_transaction
 
     def damage(self) -> list[str]:
@@ -196,7 +201,7 @@ class SQLite(Database):
         return [f"the file: {told}" for (told,) in rows if told != "ok"]
 
     def backup(self, target: str) -> None:
-        """A consistent copy while others write."""
+        """Write a consistent copy while others may be writing."""
         if Path(target).exists():
             raise StoreError(f"{target} exists already; choose another name, so that nothing is lost")
         os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
@@ -212,7 +217,7 @@ class SQLite(Database):
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path; None where there is none."""
+    """Return device and inode of a file, or None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - before every use of a connection, and a Path costs as much again
     except OSError:
@@ -221,7 +226,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class MemoryDatabase(SQLite):
-    """`memory:`: gone with its process. One connection, used by one thread at a time."""
+    """In-memory database (`memory:`), lost with its process. Its one connection is used by one thread at a time."""
 
     def __init__(self, *, clock: Clock = time.time) -> None:
         super().__init__(":memory:", clock=clock)
@@ -248,4 +253,4 @@ class MemoryDatabase(SQLite):
             return super().rows(query, **values)
 
     def close(self) -> None:
-        """It ends with the last reference to it: whoever else uses it is not cut off."""
+        """Do nothing: the connection ends with its last reference, so other users are not cut off."""

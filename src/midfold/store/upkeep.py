@@ -1,25 +1,27 @@
-"""Keeping a store in order: its schema, its search index, deleting sessions, and checking everything.
+"""Store maintenance: migrations, reindexing, deleting sessions, and integrity checks.
 
-Migrations are numbered SQL files, applied once and in order, each in a transaction with its number and checksum.
-1. A file that was released never changes: its checksum is in the databases it was applied to.
-2. A database with a number this program does not know was written by a newer midfold; it is not touched.
-3. What a migration only adds, an older program goes on without. What it makes needless is taken out in the same
-   transaction, with what refers to it.
-4. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
-   done.
+Migrations are numbered SQL files, applied once and in order, together with their number and checksum.
+1. A released file never changes: its checksum is in the databases it was applied to.
+2. A database with an unknown migration number was written by a newer midfold and is refused.
+3. Older programs must be able to ignore what a migration adds. What it makes obsolete is deleted in the same
+   transaction,
+   with everything that refers to it.
+4. A database without our migrations table is new. If it has tables with our names, creating them fails and nothing
+   changes.
 
-The index is made anew when the rules for tokens have changed, or when it is damaged.
-5. It is done in small transactions, so that others go on reading and writing meanwhile. What was indexed stays
-   findable by its old words until it is by the new ones.
-6. It may be stopped at any point. The next start goes on with it.
-7. The database says which rules its index follows. One that follows newer ones is not touched.
+The index is rebuilt when the tokenizer version has changed, or when it is damaged.
+5. This takes small transactions, so that others can read and write. Messages stay searchable by their old tokens
+   until
+   the new ones are written.
+6. It may be interrupted at any point; the next start resumes it.
+7. The database records the tokenizer version of its index. An index of a newer version is refused.
 
-A store is in order if
-8. positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's;
-9. every message is in the view, or covered by a compaction: a handle of one in force stands for it;
-10. every piece of a view and every handle leads to messages and bodies that are there;
-11. no row belongs to nothing: bodies, index rows, pieces, handles;
-12. compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
+A store is intact if
+8. positions are 0, 1, 2, ... up to the session's count, and their chain ends with the session's chain;
+9. every message is in the view or covered by a handle of a compaction in force;
+10. every piece of a view and every handle refers to existing messages and bodies;
+11. there are no orphaned bodies, index rows, pieces or handles;
+12. compactions and session memories match their seals; hidden turns match their digests.
 """
 
 from __future__ import annotations
@@ -43,25 +45,26 @@ from midfold.store.writing import lock_session, require_session
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 HIDDEN_TURNS = 3
-"""The migration after which hidden turns are no sessions."""
+"""Migration after which hidden turns are no longer stored as sessions."""
 _OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
 PAGE = 1000
-"""Messages that are checked at once."""
+"""Messages checked per query."""
 STALE = "{} parts of the search index follow the rules of another midfold; midfold store reindex makes it anew"
 OLD_INDEX = ("drop_old_words", "drop_waiting_words", "unmark_bodies")
-"""What is left of the index of older programs goes when somebody asks for a new one: none of those runs then."""
+"""Queries that delete the index of older versions. They run on an explicit reindex, when no older program is running.
+"""
 Progress = Callable[[int, int], None]
-"""Called with how many messages are done, and how many there are."""
+"""Callback with the number of messages done and the total."""
 
 
 def is_stale(database: Database) -> bool:
-    """Whether the index, or a part of it, follows older rules than ours."""
+    """Return whether any part of the index has an older tokenizer version."""
     return database.read(lambda tx: tx.number("oldest_words")) < VERSION
 
 
 def reindex(database: Database, progress: Progress | None = None, *, everything: bool = True) -> int:
-    """Indexes messages anew, all or only what is not indexed by our rules; says how many those were."""
+    """Rebuild the index for all messages, or only for those not indexed with the current version; return their number."""
 
     def begin(tx: Tx) -> int:
         if everything:
@@ -85,7 +88,7 @@ def reindex(database: Database, progress: Progress | None = None, *, everything:
 
 
 def delete_session(tx: Tx, name: str) -> None:
-    """Branches and continuations of the session are sessions of their own, and stay."""
+    """Delete a session. Its branches and continuations are sessions of their own and are kept."""
     session = require_session(tx, name)
     bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
     for rows in ROWS_OF_A_SESSION:
@@ -100,7 +103,7 @@ def delete_session(tx: Tx, name: str) -> None:
 
 
 def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
-    """The same, unless the session was used within the last `age` milliseconds, or is gone; says whether it was."""
+    """Delete a session unless it was used within the last `age` milliseconds; return whether it was deleted."""
     if lock_session(tx, name) is None or tx.one("is_unused", name=name, age=age) is None:
         return False
     delete_session(tx, name)
@@ -127,7 +130,7 @@ def migrations(flavour: Flavour) -> tuple[Migration, ...]:
 
 
 def pending(database: Database) -> list[Migration]:
-    """What would be applied. Raises if the database is newer than this program, or its migrations are not ours."""
+    """Return the migrations to apply; raise SchemaError if the database is newer or has different migrations."""
     return database.read(lambda tx: _pending(tx, database))
 
 
@@ -152,7 +155,7 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
 
 
 def migrate(database: Database, progress: Progress | None = None) -> list[Migration]:
-    """Brings the schema and the search index up to date; says what was applied."""
+    """Update the schema and the search index; return the applied migrations."""
     done = _apply(database) if pending(database) else []
     if is_stale(database):
         reindex(database, progress, everything=False)
@@ -177,14 +180,16 @@ def _apply(database: Database) -> list[Migration]:
 
 
 def _drop_old_hidden_sessions(tx: Tx) -> None:
-    """Without the sessions that held hidden turns before: nobody knows whose they were, so nobody may have them."""
+    """Delete the sessions that held hidden turns in older versions: their owner is unknown, so they must not be
+    served.
+    """
     for (name,) in tx.all("old_hidden_sessions"):
         if _OLD_HIDDEN.fullmatch(name):
             delete_session(tx, name)
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a file; comments stand on lines of their own."""
+    """Split a file into statements; comments must be on their own lines."""
     found = [""]
     for line in text.splitlines():
         if not line.startswith("--"):
@@ -195,7 +200,7 @@ def statements(text: str) -> list[str]:
 
 
 def problems(database: Database, *, deep: bool) -> Iterator[str]:
-    """What is wrong; nothing if all is well. `deep` also reads every body and hashes it."""
+    """Yield the problems of a store; with `deep`, also read and hash every body."""
     yield from database.damage()
     for name, what in (
         ("orphan_bodies", "bodies that nothing refers to"),
@@ -218,7 +223,7 @@ def problems(database: Database, *, deep: bool) -> Iterator[str]:
 
 
 def _look(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
-    """What was found; where looking is impossible, why."""
+    """Return the problems found, or the error if the check failed."""
     try:
         return database.read(look)
     except StoreError as error:

@@ -1,12 +1,15 @@
-"""The search index: where the words of a session stand, in packed blocks; the same rows in both databases.
+"""Search index: the positions of each session's words, in compressed blocks, with the same rows in both databases.
 
-1. A segment covers a run of a session's positions. Its words are sorted and cut into blocks; the key of a block is its
-   first word. Looking for a word reads one block of each segment, whatever the size of the store.
-2. An append writes a segment of what it adds. Where there are eight small ones at the end, they become one: a word is
-   written again a few times at most, so that what an append writes stays in proportion to what it adds.
-3. A session has its own index. It is copied with a branch, goes with its session, and no search touches another's.
-4. Older programs on the same database write none of this. What no segment covers is read when somebody searches, and
-   taken in by the next append, or by the next start.
+1. A segment covers a run of a session's positions. Its words are sorted and split into blocks keyed by their first
+   word.
+   A lookup reads one block per segment, whatever the size of the store.
+2. An append writes one segment. Eight small segments at the end are merged into one, so each word is rewritten only
+   a few
+   times and the cost of an append stays proportional to its size.
+3. Each session has its own index, which is copied to branches and deleted with the session.
+4. Older programs on the same database do not write segments. Messages without one are read at search time, and
+   indexed by
+   the next append or start.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from midfold.store.bodies import NewMessage, blob, inflate
 from midfold.store.database import Database, Tx
 
 FAN = 8
-"""Segments that become one."""
+"""Number of segments to merge into one."""
 SMALL = ((0, 8), (0, 64), (0, 512), (512, 4_096))
-"""Messages: of segments below the second number, so many are put together that have the first."""
+"""Merge levels in messages, as (least, most): segments smaller than `most` are merged once FAN of them have at least
+`least`.
+"""
 BLOCK = 4_000
-"""Characters of a block before it is packed."""
+"""Characters per block before compression."""
 AT_ONCE = 500
-"""Messages that are read at once where they are not indexed."""
+"""Maximum number of unindexed messages read at once."""
 BROKEN = "the search index cannot be read; midfold store reindex makes it anew"
 LAST = "\U0010ffff"
 Postings = dict[str, list[int]]
@@ -37,7 +42,7 @@ Postings = dict[str, list[int]]
 
 
 class WordSegment(NamedTuple):
-    """Which positions are covered, and by which rules."""
+    """Range of indexed positions, and the tokenizer version used."""
 
     start: int
     stop: int
@@ -49,7 +54,7 @@ class WordSegment(NamedTuple):
 
 
 def add(tx: Tx, session: int, first: int, entries: Sequence[NewMessage]) -> None:
-    """Indexes messages that begin at a position; before them, a few that an older program left."""
+    """Index appended messages, and up to AT_ONCE preceding ones that an older program left unindexed."""
     known = segments(tx, session)
     covered = known[-1].stop if known else 0
     if first - covered > AT_ONCE:
@@ -65,7 +70,7 @@ def segments(tx: Tx, session: int) -> list[WordSegment]:
 
 
 def _number(value: Any) -> int:
-    """A value of a row that is a number, unless the row is damaged."""
+    """Return a row's value as an int; raise StoreDamaged if it has another type."""
     if not isinstance(value, int):
         raise StoreDamaged(BROKEN)
     return value
@@ -86,7 +91,7 @@ def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
 
 
 def copy(tx: Tx, source: int, target: int, stop: int) -> None:
-    """The index of the first messages of a session, for another one that begins with them."""
+    """Copy the index of a session's first `stop` messages to another session."""
     for one in segments(tx, source):
         if one.stop <= stop:
             tx.run("copy_word_segment", source=source, target=target, start=one.start)
@@ -101,7 +106,7 @@ def copy(tx: Tx, source: int, target: int, stop: int) -> None:
 
 
 def renew(tx: Tx, session: int, count: int) -> int:
-    """Indexes the next messages of a session that are not, or by other rules; says how many those were."""
+    """Index the next batch of messages that are unindexed or have another version; return their number."""
     known = segments(tx, session)
     old = next((one for one in known if one.version != VERSION), None)
     covered = known[-1].stop if known else 0
@@ -118,7 +123,7 @@ def renew(tx: Tx, session: int, count: int) -> int:
 
 
 def find(database: Database, terms: Sequence[Term], session: int | None, count: int) -> list[dict[int, list[int]]]:
-    """Where each word is: positions by session; in one session of so many messages, or in all."""
+    """Return the positions of each term by session, in one session of `count` messages or in all."""
     places: list[dict[int, set[int]]] = [{} for _ in terms]
     covered = 0
     for number, owner, start, stop, data in _blocks_with(database, session, terms):
@@ -133,7 +138,7 @@ def find(database: Database, terms: Sequence[Term], session: int | None, count: 
 
 
 def _blocks_with(database: Database, session: int | None, terms: Iterable[Term]) -> list[tuple[Any, ...]]:
-    """One statement: each segment has a block for each word."""
+    """Return the blocks that may contain each term, in one statement."""
     wanted = json.dumps([(term.text, term.text + LAST if term.prefix else term.text) for term in terms])
     if session is None:
         return database.rows("all_word_blocks", words=wanted)
@@ -141,7 +146,7 @@ def _blocks_with(database: Database, session: int | None, terms: Iterable[Term])
 
 
 def words(database: Database, session: int, beginning: str) -> set[str]:
-    """Every word of a session that begins so."""
+    """Return all words of a session that start with `beginning`."""
     blocks = _blocks_with(database, session, [Term(beginning, prefix=True)])
     lines = (line for *_, data in blocks for line in _unpack(data).split("\n")[1:])
     return {word for line in lines if (word := line.partition(" ")[0]).startswith(beginning)}
@@ -165,7 +170,7 @@ def _positions(deltas: str, start: int) -> list[int]:
 
 
 def _read(tx: Tx, session: int, start: int, stop: int) -> Postings:
-    """The words of messages that are in no index."""
+    """Return the words of unindexed messages."""
     postings: Postings = {}
     if start < stop:
         rows = tx.all("messages", session=session, start=start, stop=stop, most=stop - start)
@@ -195,7 +200,7 @@ def _write(tx: Tx, session: int, start: int, stop: int, postings: Postings, vers
 
 
 def _blocks(postings: Postings, start: int) -> Iterator[tuple[str, bytes]]:
-    """Each block with its key; the first is found by whatever comes before its first word, too."""
+    """Yield each block with its key. The first key is empty, so that it also matches words before the first one."""
     key, size = "", 0
     lines: list[str] = []
     for word in sorted(postings):
