@@ -1,16 +1,16 @@
-"""The one HTTP client that asks models, sync and async: for an agent's turns as they stream, for a summary as a whole.
+"""HTTP client for models, sync and async: streaming for an agent's turns, complete responses for summaries.
 
-Rules of this file:
-1. Every transport error and every refusal becomes one of the failure kinds; no key and no body gets into a text.
-2. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
-3. `ask` is for a listener: silence is bounded, not the length of the answer. What the failure table calls transient is
-   tried again a few times, after a pause, and the listener is told; an overflow never is: the same request would
-   overflow again.
-4. `ask_once` is for a whole answer, and leaves it to the caller what is tried again. An answer that trickles, its
-   headers included, is bounded by the endpoint's timeout as a whole, not by each read.
-5. `ask` keeps its connection, which may be gone by the time it is needed. One that is seen to be closed is not used; if
-   it breaks only then, and before a byte of the answer, the request is sent once more at once, over a new one.
-   `ask_once` uses none twice: a server that broke one answer may close it while the next call is on its way.
+1. Every transport error and error response becomes one of the failure kinds; errors contain no key and no body.
+2. Redirects are not followed: a key is sent only to the address it was configured for.
+3. `ask` streams to a listener: silence is limited, not the length of the response. Failures that the failure table
+   calls transient are retried a few times after a pause, and reported to the listener; an overflow is not retried.
+4. `ask_once` returns a complete response and leaves retries to the caller. The endpoint's timeout limits the whole
+   response including headers, not each read, so that a slow trickle cannot exceed it.
+5. `ask` keeps its connection, which may be closed when it is needed again. If it breaks before the first byte of
+   the
+   response, the request is sent once more on a new connection. `ask_once` never reuses one: a server that broke one
+   response may
+   close the connection during the next call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PASSING: frozenset[FailureKind] = frozenset(
 MOST_TRIES = 4
 LONGEST_PAUSE = 60.0
 LARGEST_WHOLE = 8_000_000
-"""Bytes of an answer that is asked for as a whole."""
+"""Maximum bytes of a response requested as a whole."""
 HEADERS = "x-midfold-"
 LONGEST_SILENCE = 600.0
 KEPT = 30.0
@@ -53,22 +53,24 @@ Retry = Callable[[ModelFailed, float], None]
 
 
 class ChatModel(Protocol):
-    """Whoever answers requests: a provider over HTTP, or a double."""
+    """Chat model: a provider over HTTP, or a test double."""
 
     endpoint: Endpoint
 
     def ask(self, body: bytes, hear: Hear, again: Retry) -> ModelAnswer:
-        """The answer to one request body; `hear` is given its text as it arrives, `again` each failure that passes."""
+        """Return the answer to a request body; `hear` receives its text as it arrives, `again` each failure that is
+        retried.
+        """
         ...
 
     @property
     def heard(self) -> str:
-        """What was heard of an answer that did not come to its end; empty after one that did."""
+        """Text received of an incomplete answer; empty after a complete one."""
         ...
 
 
 class ModelClient:
-    """One endpoint. Belongs to one thread; an interrupt closes the connection. A context manager."""
+    """Client and context manager for one endpoint, for use by one thread. An interrupt closes the connection."""
 
     def __init__(
         self,
@@ -85,10 +87,10 @@ class ModelClient:
         self._arrival: _Arrival | None = None
         self._http: httpx2.Client | None = None
         self._answered = False
-        """Whether an answer came over a connection that may still be there."""
+        """Whether a response arrived over a connection that may still be open."""
 
     def close(self) -> None:
-        """Closes the connection; the next request opens a new one."""
+        """Close the connection; the next request opens a new one."""
         http, self._http, self._answered = self._http, None, False
         if http is not None:
             http.close()
@@ -142,7 +144,7 @@ class ModelClient:
         return msgspec.structs.replace(answer, headers=told)
 
     def ask_once(self, body: bytes) -> ModelAnswer:
-        """The whole answer, over a connection of its own, within the endpoint's timeout."""
+        """Return the complete answer, on its own connection and within the endpoint's timeout."""
         httpx, endpoint = _httpx(), self.endpoint
         arrival = _Arrival(endpoint, self._clock, seconds=endpoint.timeout)
         deadline, headers = Deadline(endpoint.timeout), endpoint.headers()
@@ -164,7 +166,7 @@ class ModelClient:
             raise arrival.failure(TimeoutError() if deadline.passed else error) from None
 
     async def ask_once_async(self, body: bytes) -> ModelAnswer:
-        """The same, awaited."""
+        """Return the complete answer on an event loop; see `ask_once`."""
         import asyncio
 
         httpx, endpoint = _httpx(), self.endpoint
@@ -190,8 +192,9 @@ class ModelClient:
         return self._http
 
     def _client(self, kind: Any) -> Any:
-        """One HTTP client, sync or async. Reading the certificates takes longer than a call to a server nearby that
-        needs none.
+        """Return an HTTP client, sync or async.
+
+        Certificates are not loaded for plain HTTP: that takes longer than a call to a local server.
         """
         httpx, seconds = _httpx(), self.endpoint.timeout
         is_plain = self.endpoint.base_url.lower().startswith("http://")
@@ -204,7 +207,7 @@ class ModelClient:
 
 
 class _Arrival:
-    """An answer as it arrives, bounded in time and in size."""
+    """Incoming response, limited in time and size."""
 
     def __init__(
         self,
@@ -225,7 +228,7 @@ class _Arrival:
         self._response: httpx2.Response | None = None
 
     def receive(self, response: httpx2.Response) -> None:
-        """Its status and headers are there."""
+        """Store the response once its status and headers have arrived."""
         self._response = response
 
     @property
@@ -233,7 +236,7 @@ class _Arrival:
         return self._response is not None
 
     def take(self, chunk: bytes) -> bool:
-        """Whether more is wanted. What came of a refusal's body tells enough of it."""
+        """Read a chunk and return whether to read more; the body of an error response is read only up to a limit."""
         late = self._clock() > self._ends
         if self._is_refusal:
             self._refusal += chunk
@@ -256,7 +259,9 @@ class _Arrival:
         return answer
 
     def failure(self, error: Exception | None) -> ModelFailed:
-        """What the provider said is wrong, also where its words broke off; else what became of the connection."""
+        """Return the failure that an error response reports, even an incomplete one, else the failure of the
+        connection.
+        """
         place, response = self._endpoint.place, self._response
         if response is not None and self._is_refusal:
             return failure_of(response.status_code, response.headers, bytes(self._refusal), place, self._clock())
@@ -276,10 +281,11 @@ class _Arrival:
 
 
 class Deadline:
-    """`with Deadline(30) as deadline:` around a sync request that has `deadline.trace` as its `trace` extension.
+    """Time limit of a sync request: `with Deadline(30) as deadline:`, with `deadline.trace` as its `trace` extension.
 
-    The HTTP library bounds each read. A server that sends a byte now and then keeps every read short and the call
-    endless, so a timer shuts the connection down when the time is up, and whoever reads from it sees it end.
+    The HTTP library limits each read, so a server that sends a byte now and then could keep a call open forever. A
+    timer
+    shuts down the connection when the time is up, which ends the read.
     """
 
     CONNECTED = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")
@@ -303,7 +309,7 @@ class Deadline:
             self._socket = None
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """What the HTTP library tells about its connection: where it is."""
+        """Record the socket when the HTTP library reports its connection."""
         if event.endswith(self.CONNECTED):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
@@ -316,7 +322,7 @@ class Deadline:
             self._shut()
 
     def _shut(self) -> None:
-        """The plain socket's own method: that of a TLS socket would take the connection away under its reader."""
+        """Shut down the plain socket; the method of a TLS socket would detach the connection while it is being read."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -336,5 +342,5 @@ def _transport_errors(httpx: Any) -> tuple[type[Exception], ...]:
 
 @cache
 def _certificates() -> Any:
-    """Read once for all clients."""
+    """Load the certificates once for all clients."""
     return _httpx().create_ssl_context()

@@ -1,21 +1,23 @@
-"""Summaries that a model writes, and how it is brought to it: a generator that asks for calls and pauses, driven sync
-or async.
+"""Summaries written by a model, as a generator that yields calls and pauses, driven sync or async.
 
     compact(messages, summarizer=ModelSummarizer(endpoint))
     run(summarise(ask, endpoint), send, sleep)
 
-Rules of this file:
-1. The failure table decides: what is tried again, how often, and when the conversation's own model is asked instead.
-2. A fold larger than the model's window is summarised in at most `MOST_CHUNKS` pieces, and these are merged: at once if
-   they fit one call, else neighbours first. A previous summary that is too long to stand beside them is merged as their
-   oldest parts. No call is larger than the window; an overflow cuts the pieces smaller.
-3. An answer that stops at its length limit is asked for again with a larger limit, or continued, while the window has
-   room. If that does not end it, its last line says so.
-4. What is no summary is a failure, and is treated as one.
-5. After a broken answer the call is made once more without a stream: a server that fails inside a stream has sent its
-   status already and often says nothing; in a whole answer it says what is wrong.
-6. All sizes are tokens by the estimate. Cutting into pieces leaves nothing out. Only `_cut_to` does, and its text ends
-   with a line that says so.
+1. The failure table decides what is retried, how often, and when the conversation's own model is used instead.
+2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in
+   one call if
+   they fit, else neighbours first. A previous summary that is too long for these calls is split and merged as the
+   oldest
+   parts. No call exceeds the window; after an overflow the pieces are made smaller.
+3. A summary that stops at its output limit is requested again with a larger limit, or continued, while the window
+   allows it. If it is
+   still incomplete, its last line says so.
+4. An answer that is not a summary counts as a failure.
+5. After a broken response the call is repeated without streaming: a server that fails within a stream has already
+   sent its
+   status, and often gives no reason.
+6. All sizes are estimated tokens. Splitting into pieces omits nothing; only `_cut_to` does, and adds a line that
+   says so.
 """
 
 from __future__ import annotations
@@ -44,35 +46,37 @@ from midfold.transcript.tokens import estimate_text
 MOST_CONTINUATIONS = 2
 SHORTEST_CONTINUATION = 64
 DOUBT, SMALL_DOUBT = 1.4, 1.15
-"""Tokenizers count differently, some almost half as much again as the estimate. To ask for more of an answer risks
-less: if it overflows, what was written is kept."""
+"""Safety factors for tokenizers that count more than the estimate. The smaller one is for requesting more of an
+answer: if that overflows,
+the text so far is kept.
+"""
 FRAME_TOKENS = 50
-"""What the messages of a call cost beside their text."""
+"""Tokens of a call's messages beside their text."""
 SMALLEST_ROOM = 300
-"""A window without so much room overflows, and the table says what then."""
+"""Minimum tokens assumed for the input. A smaller window overflows, which the failure table handles."""
 SMALLEST_PART = 100
-"""What a partial summary is asked for at least."""
+"""Minimum tokens requested for a partial summary."""
 REASONING_TOKENS = 4_000
 CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5
 REFERENCE_OF_ROOM = 8
-"""One part in so many of each call is for what stays, where a summary is made in pieces."""
+"""Divisor of a call's input tokens: this share is for text that stays in context, if a summary is made in pieces."""
 SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
-"""Tokens of a window that holds little more than the question; characters of what an answer lacked."""
+"""Window in tokens below which the brief prompt is used, and characters reserved for what an answer lacked."""
 LABEL = 12
-"""What the line above a part takes."""
+"""Tokens of the label above a part."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
 CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
 
 
 class Pause(NamedTuple):
-    """Wait so many seconds, then go on."""
+    """Instruction to wait some seconds."""
 
     seconds: float
 
 
 class SummaryProgress(NamedTuple):
-    """Where a summary of several calls stands."""
+    """Progress of a summary with several calls."""
 
     done: int
     total: int
@@ -94,7 +98,7 @@ def summarise(
     main: Endpoint | None = None,
     progress: Callable[[SummaryProgress], None] | None = None,
 ) -> Steps:
-    """One summary, from the summary model, or from the conversation's own where the table says so."""
+    """Write one summary with the summary model, or with the conversation's own model if the failure table says so."""
     work = _SummaryWork(ask, endpoint, progress)
     try:
         return work.answer((yield from work.text()))
@@ -114,7 +118,7 @@ def summarise(
 
 
 class _SummaryWork:
-    """One summary by one model."""
+    """One summary written by one model."""
 
     def __init__(
         self, ask: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
@@ -133,7 +137,7 @@ class _SummaryWork:
         return SummaryAnswer(text=text, model=model, calls=self.calls, notes=notes, strict=True)
 
     def text(self) -> Texts:
-        """The summary, in one piece or in several; smaller pieces after an overflow."""
+        """Return the summary, from one call or several; use smaller pieces after an overflow."""
         if self.endpoint.reuse_prefix and (text := (yield from self._from_prefix())):
             return text
         known = len(self.notes)
@@ -150,7 +154,9 @@ class _SummaryWork:
         raise SummaryFailed("overflow")
 
     def _from_prefix(self) -> Texts:
-        """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
+        """Return a summary made by adding one message to the request in the provider's cache; empty if that did not
+        work.
+        """
         ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)
         told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
         body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
@@ -170,7 +176,9 @@ class _SummaryWork:
         return ""
 
     def _from_turns(self) -> Texts:
-        """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
+        """Use one call if the turns fit with the previous summary and the text that stays; else summarize pieces and
+        merge them.
+        """
         ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
         taken, known = estimate_text(previous), list[str]()
         if taken <= _half_of(room):
@@ -199,7 +207,7 @@ class _SummaryWork:
         return text
 
     def _reference(self, room: int) -> StayingText:
-        """What stays, in at most so many tokens; nothing where they are too few to say anything."""
+        """Return the text that stays in context, limited to `room` tokens; empty if it does not fit."""
         characters = room * CHARACTERS_PER_TOKEN
         for _ in range(MOST_ROUNDS):
             found = staying_text(self.ask, characters)
@@ -209,7 +217,7 @@ class _SummaryWork:
         return NOTHING
 
     def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
-        """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
+        """Merge neighbouring parts until all fit one call with the previous summary."""
         room_for_all = room - estimate_text(previous)
         while len(parts) > 1 and _size_of(parts) > room_for_all:
             groups = _groups_of(parts, room)
@@ -223,7 +231,7 @@ class _SummaryWork:
         return parts
 
     def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
-        """A partial summary, small enough that two of them fit one call."""
+        """Return a partial summary, short enough that two of them fit one call."""
         self._tell()
         most = _half_of(room)
         text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
@@ -242,7 +250,7 @@ class _SummaryWork:
         of_parts: bool = False,
         enough: int | None = None,
     ) -> Texts:
-        """One text from the model, whole, or `enough` tokens of it; a rejected one is asked for again."""
+        """Return one complete text, or at least `enough` tokens of it; request a rejected text again."""
         attempt, missing = 0, self.ask.missing
         while True:
             prompt = build_prompt(
@@ -265,7 +273,7 @@ class _SummaryWork:
             attempt += 1
 
     def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
-        """The answer to a prompt, not cut by its length limit if that can be helped."""
+        """Return the answer to a prompt; extend it if it was cut by its output limit."""
         asked: Messages = (("user", prompt),)
         limit = self._output(budget)
         reply = yield from self._send(self._call(asked, limit))
@@ -293,7 +301,7 @@ class _SummaryWork:
         return SummaryCall(endpoint=self.endpoint, messages=messages, max_tokens=limit)
 
     def _try(self, call: SummaryCall) -> Tried:
-        """The reply to a call that asks for more of an answer; None if it does not fit the window after all."""
+        """Send a call that requests more of an answer; return None if it overflows."""
         try:
             return (yield from self._send(call))
         except SummaryFailed as failed:
@@ -302,7 +310,7 @@ class _SummaryWork:
             return None
 
     def _send(self, call: SummaryCall) -> Sent:
-        """The reply to one call; what passes by itself is waited for. Overflows are the caller's to answer."""
+        """Send one call, retrying transient failures after a pause. Overflows are left to the caller."""
         attempts: dict[str, int] = {}
         while True:
             self.calls += 1
@@ -321,11 +329,11 @@ class _SummaryWork:
 
     @property
     def is_brief(self) -> bool:
-        """Whether the model can read little more than what it is asked for."""
+        """Whether the window holds little more than the prompt."""
         return self.limit < SMALL_WINDOW
 
     def _room(self) -> int:
-        """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
+        """Return the input tokens of a call, reduced by a safety factor for the estimate."""
         empty = build_prompt(
             "",
             budget_tokens=self.ask.asked_tokens,
@@ -339,17 +347,19 @@ class _SummaryWork:
         return max(int(left / DOUBT), SMALLEST_ROOM)
 
     def _room_left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
-        """Tokens of the window that are left beside these messages, if the estimate is so much too low."""
+        """Return the tokens left in the window beside these messages, with a safety factor."""
         asked = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
         return self.limit - int(asked * doubt) - FRAME_TOKENS
 
     def _output(self, budget: int) -> int:
-        """Room for the answer: half as much again as was asked for, and what reasoning takes."""
+        """Return the output limit: the budget and a half, plus an allowance for reasoning."""
         wanted = budget * 3 // 2 + min(256, budget) + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
         return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
 
     def _budget(self, share: int) -> int:
-        """What a partial summary is asked for that has this share of a call: models write more than they are asked."""
+        """Return the budget of a partial summary with this share of a call; half of it, since models exceed their
+        budget.
+        """
         return min(self.ask.asked_tokens, max(share // 2, SMALLEST_PART))
 
     def _focus(self) -> str | None:
@@ -360,26 +370,26 @@ class _SummaryWork:
             self.notes.append(what)
 
     def _tell(self) -> None:
-        """One more call begins, or the last one is over."""
+        """Report the progress before each call and after the last one."""
         if self.progress is not None:
             self.progress(SummaryProgress(self.done, self.total))
         self.done += 1
 
 
 def _rejection(reply: ModelAnswer, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
-    """Why an answer is no summary; nothing if it is one."""
+    """Return why an answer is not a summary; empty if it is one."""
     if reply.finish == "filter":
         return "filtered"
     return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
 
 
 def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
-    """Whether an answer was cut before there was enough of it."""
+    """Return whether an answer was cut before it had enough tokens."""
     return reply.finish == "length" and (enough is None or estimate_text(text) < enough)
 
 
 def _pieces_of(ask: SummaryRequest, room: int) -> list[str]:
-    """The turns in pieces of at most `room` tokens. How long such a piece is depends on what it is made of."""
+    """Split the turns into pieces of at most `room` tokens; characters per token depend on the text."""
     characters = room * CHARACTERS_PER_TOKEN
     pieces: list[str] = []
     for _ in range(MOST_ROUNDS):
@@ -396,7 +406,7 @@ def _tokens_of(reference: StayingText) -> int:
 
 
 def _split(text: str, room: int) -> list[str]:
-    """A text in pieces of at most `room` tokens, cut between lines where there are any."""
+    """Split a text into pieces of at most `room` tokens, between lines if possible."""
     pieces: list[str] = []
     while estimate_text(text) > room:
         cut = _fitting(text, room)
@@ -407,24 +417,24 @@ def _split(text: str, room: int) -> list[str]:
 
 
 def _half_of(room: int) -> int:
-    """The largest part of which two fit into a room."""
+    """Return the tokens of the largest part that fits twice."""
     return room // 2 - LABEL
 
 
 def _cut_to(text: str, room: int) -> str:
-    """A text that keeps to its room: a longer one is cut at a line, and its end says so."""
+    """Cut a text to `room` tokens at a line, and add a line that says so."""
     if estimate_text(text) <= room:
         return text
     return f"{_split(text, room - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
 
 
 def _size_of(parts: Sequence[str]) -> int:
-    """What parts take in one call."""
+    """Return the tokens of labelled parts."""
     return sum(estimate_text(part) + LABEL for part in parts)
 
 
 def _groups_of(parts: Sequence[str], room: int) -> list[list[str]]:
-    """Neighbours that fit one call together."""
+    """Group neighbouring parts that fit one call."""
     groups: list[list[str]] = []
     for part in parts:
         if not groups or _size_of([*groups[-1], part]) > room:
@@ -434,12 +444,12 @@ def _groups_of(parts: Sequence[str], room: int) -> list[list[str]]:
 
 
 def _label(parts: Sequence[str]) -> str:
-    """Parts under their labels, as a model is shown them."""
+    """Join parts under their labels."""
     return "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
 
 
 def _fitting(text: str, room: int) -> int:
-    """How many characters of a text that is larger than a room go into it."""
+    """Return the number of characters that fit `room` tokens."""
     cut = len(text)
     while cut > 1 and (size := estimate_text(text[:cut])) > room:
         cut = max(min(int(cut * room / size * 0.98), cut - 1), 1)
@@ -447,9 +457,10 @@ def _fitting(text: str, room: int) -> int:
 
 
 class ModelSummarizer:
-    """A summarizer that asks a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
+    """Summarizer that calls a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
 
-    `main` is the conversation's own model, asked once where the failure table says so. `later` is the same, awaited.
+    `main` is the conversation's own model, used once if the failure table says so. `later` is the asynchronous
+    call.
     """
 
     def __init__(
@@ -478,7 +489,7 @@ class ModelSummarizer:
         return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
 
     def send(self, call: SummaryCall) -> ModelAnswer:
-        """One call, without a policy."""
+        """Send one call, without retries."""
         return ModelClient(call.endpoint, clock=self._clock).ask_once(call.request())
 
     async def _send_async(self, call: SummaryCall) -> ModelAnswer:
@@ -489,7 +500,7 @@ class ModelSummarizer:
 
 
 def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoint | None = None) -> Summarizer:
-    """Whoever the settings choose; without settings nobody is asked, and the summary is made locally."""
+    """Return the summarizer the settings choose; without settings, the built-in one."""
     if config is None:
         return local_summarizer
     found = resolve(config, os.environ, model, talking_to)
@@ -503,7 +514,7 @@ def _nobody(ask: SummaryRequest) -> SummaryAnswer:
 
 
 def run(steps: Steps, send: Callable[[SummaryCall], ModelAnswer], sleep: Callable[[float], None]) -> SummaryAnswer:
-    """Drives a summary flow."""
+    """Run the steps of a summary."""
     given: Given = None
     try:
         while True:
@@ -526,7 +537,7 @@ async def run_async(
     send: Callable[[SummaryCall], Awaitable[ModelAnswer]],
     sleep: Callable[[float], Awaitable[None]],
 ) -> SummaryAnswer:
-    """The same, awaited."""
+    """Run the steps of a summary on an event loop."""
     given: Given = None
     try:
         while True:
