@@ -251,7 +251,7 @@ def schedule_of(budget: Budget, config: Config, model: str | None, writer: Calla
 
 
 def _summary_writer(summarizer: Summarizer, config: Config) -> Writer | None:
-    """Return the paid summary writer: None for built-in summaries, else with the endpoint's prices if they are known."""
+    """Return the paid summary writer: None for built-in summaries, else one with the endpoint's prices, if known."""
     if summarizer is local_summarizer:
         return None
     endpoint = getattr(summarizer, "endpoint", None)

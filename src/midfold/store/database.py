@@ -134,7 +134,7 @@ class Tx(ABC):
 
     @abstractmethod
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
-        """Return the digests of bodies within any of the ranges, each with its first position in the session, or None."""
+        """Return the digests of bodies in any of the ranges, each with its first position in the session, or None."""
 
     @abstractmethod
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
@@ -153,7 +153,7 @@ class Tx(ABC):
 
 
 def _half_a_character(error: UnicodeEncodeError) -> StoreError:
-    """Return the error for a lone surrogate, which no database can store. The text is private, so it is not included."""
+    """Return the error for a lone surrogate, which cannot be stored. The text is private, so it is not included."""
     place = f"character {error.start + 1} of {len(error.object)}"
     return StoreError(f"a text holds half a character (a lone surrogate, {place}); expected what UTF-8 can hold")
 

@@ -316,7 +316,7 @@ def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, le
 
 
 def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
-    """Return the largest known number, assuming that all numbers below a known one are known; 0 if none is >= `least`."""
+    """Return the largest known number; 0 if it is below `least`. All numbers below a known one are known."""
     low = high = total
     step = 1
     while low >= least and not is_known(low):

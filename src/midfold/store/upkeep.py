@@ -64,7 +64,7 @@ def is_stale(database: Database) -> bool:
 
 
 def reindex(database: Database, progress: Progress | None = None, *, everything: bool = True) -> int:
-    """Rebuild the index for all messages, or only for those not indexed with the current version; return their number."""
+    """Rebuild the index of all messages, or of those not indexed with the current version; return their number."""
 
     def begin(tx: Tx) -> int:
         if everything:
