@@ -75,7 +75,7 @@ def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: s
     assert told == [SummaryProgress(done, count) for done in range(count + 1)]
     assert made.answer is not None
     assert made.answer.calls == count
-    assert f"summarised in {count - 1} pieces" in made.answer.notes
+    assert f"summarized in {count - 1} pieces" in made.answer.notes
     merge = provider.requests[-1].text
     assert all(f"[PART {number} of {count - 1}]" in merge for number in range(1, count))
     shown = "".join(request.text for request in provider.requests)

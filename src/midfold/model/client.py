@@ -138,7 +138,7 @@ class ModelClient:
             self.close()
             return self._ask(body, hear)
         if not answer.text.strip() and not answer.calls and answer.finish != "filter":
-            raise ModelFailed("malformed", "the model said nothing")
+            raise ModelFailed("malformed", "the model returned an empty answer")
         told = {name: value for name, value in response.headers.items() if name.startswith(HEADERS)}
         self._arrival, self._answered = None, True
         return msgspec.structs.replace(answer, headers=told)
@@ -272,7 +272,7 @@ class _Arrival:
             late = "did not finish in time" if self._is_bounded else "sent nothing for too long"
             return ModelFailed("timeout", f"{place} {late}")
         if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
-            return ModelFailed("malformed", f"{place} closed its answer early or broke the protocol")
+            return ModelFailed("malformed", f"{place} closed its response early or violated the protocol")
         return ModelFailed("network", f"the connection to {place} failed")
 
     @property

@@ -25,7 +25,7 @@ Wire = Literal["openai", "responses", "anthropic"]
 DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic"}
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_WINDOW = 128_000
-NOWHERE = "(an address that cannot be called)"
+NOWHERE = "(invalid address)"
 ANTHROPIC_VERSION = "2023-06-01"
 UNNAMED = "endpoint"
 """Name of a provider given only by its address."""
@@ -78,7 +78,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def headers(self) -> dict[str, str]:
         """Return the headers of a request; raise ModelFailed if the key or the address is unusable."""
         if not (self.key.isascii() and self.key.isprintable()):
-            raise ModelFailed("auth", f"the key for {self.place} has characters that no header can carry")
+            raise ModelFailed(
+                "auth", f"the key for {self.place} contains characters that an HTTP header cannot contain"
+            )
         if self.place == NOWHERE:
             raise ModelFailed("network", f"{self.name}: {NOWHERE}")
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -155,7 +157,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     def description(self) -> str:
         """One-line description for users."""
         if self.endpoint is None:
-            return f"local, without a model ({self.why})"
+            return f"built in, no LLM ({self.why})"
         return f"{self.endpoint.model} at {self.endpoint.place} ({self.why})"
 
 
@@ -210,25 +212,25 @@ class _EndpointChoice:
         """Use the conversation's endpoint, or the provider of the configured model; a key alone selects nothing."""
         if self.talking_to is not None:
             endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
-            return self._choose_endpoint(endpoint, "auto: the conversation is held there")
+            return self._choose_endpoint(endpoint, "auto: the conversation's own provider")
         if self.task.model is not None:
             return self._serving(self.task.model)
         if self.task.api_key_env is not None:
-            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is named"
+            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is set"
             return Resolution(why=why, missing=True)
         unused = keys_present(self.environment)
         if not unused:
-            return Resolution(why="auto asks nobody here")
+            return Resolution(why="auto: auxiliary.compression.provider is not set")
         are = "is set, but a key" if len(unused) == 1 else "are set, but keys"
-        named = "auxiliary.compression.provider (main, or a provider's name)"
-        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named} does", unused=unused)
+        named = "set auxiliary.compression.provider to main or a provider's name"
+        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named}", unused=unused)
 
     def _serving(self, model: str) -> Resolution:
         """Use the provider implied by the model's name."""
         name = provider_of(model)
         if name is None:
-            why = f"auxiliary.compression.model is {model}, but provider does not say who serves it"
-            return Resolution(why=why, missing=True)
+            unknown = "its provider is unknown; set auxiliary.compression.provider"
+            return Resolution(why=f"auxiliary.compression.model is {model}, but {unknown}", missing=True)
         return self._choose_provider(name, f"auxiliary.compression.model is {model}")
 
     def _choose_provider(self, provider: str, why: str) -> Resolution:
@@ -327,7 +329,7 @@ def _object(text: str | None) -> dict[str, Any]:
     except jsonio.NotJSON:
         value = None
     if not isinstance(value, dict):
-        raise ConfigError("auxiliary.compression.extra_body: allowed is a mapping, or a JSON object as text")
+        raise ConfigError("auxiliary.compression.extra_body: expected a mapping, or a JSON object as text")
     return value
 
 
@@ -350,7 +352,7 @@ def endpoint_for(
         known = _known_provider(config, who, "agent")
     name = name or known.model
     if not name:
-        raise ConfigError(f"which model? Give --model, or set agent.model or providers.{who}.model")
+        raise ConfigError(f"no model given: pass --model, or set agent.model or providers.{who}.model")
     key = known.key(environment)
     if known.key_variable and not key:
         raise ConfigError(f"{who} needs a key: set the environment variable {known.key_variable}")
@@ -382,13 +384,13 @@ def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
         own = provider_of(model)
         if own is None:
             raise ConfigError(
-                f"who serves {model}? Set agent.provider to a section under providers, or give --base-url"
+                f"the provider of {model} is unknown: set agent.provider to a providers section, or pass --base-url"
             )
         return own
     present = [name for name, known in KNOWN.items() if known.key(environment)]
     if not present:
         names = ", ".join(known.key_variable for known in KNOWN.values())
-        raise ConfigError(f"no model to talk to: set one of {names}, or give --base-url URL --model NAME")
+        raise ConfigError(f"no model configured: set one of {names}, or pass --base-url URL --model NAME")
     return present[0]
 
 

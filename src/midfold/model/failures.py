@@ -48,11 +48,11 @@ _BY_STATUS: dict[int, FailureKind] = {
 
 _TELLING: dict[FailureKind, str] = {
     "auth": "the key is missing, wrong, or not allowed to use this model",
-    "model_not_found": "there is no such model, or not under this address",
-    "overflow": "the request does not fit into the model's window",
+    "model_not_found": "the model does not exist at this address",
+    "overflow": "the request is larger than the model's window",
     "rate_limit": "too many requests",
-    "unavailable": "the provider is overloaded or broken",
-    "filtered": "the provider's filter refused it",
+    "unavailable": "the provider is overloaded or failing",
+    "filtered": "the provider's content filter refused the request",
 }
 
 
@@ -141,7 +141,7 @@ def failure_in(error: Any) -> ModelFailed:
     status = code if isinstance(code, int) else _status_of(text)
     kind = _kind(status, text)
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    return ModelFailed(kind, "the answer is an error", limit=limit)
+    return ModelFailed(kind, "the response contains an error", limit=limit)
 
 
 def _status_of(text: str) -> int:

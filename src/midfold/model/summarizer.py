@@ -194,7 +194,7 @@ class _SummaryWork:
         room -= _tokens_of(reference)
         pieces = _pieces_of(ask, room)
         if len(pieces) > 1:
-            self.notes.append(f"summarised in {len(pieces)} pieces")
+            self.notes.append(f"summarized in {len(pieces)} pieces")
         self.total = len(pieces) + 1
         budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
         parts = known
@@ -237,7 +237,7 @@ class _SummaryWork:
         text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
         part = _cut_to(text, most)
         if part != text:
-            self._note("a partial summary was longer than could be merged and was cut")
+            self._note("a partial summary was too long to merge and was cut")
         return part
 
     def _one(

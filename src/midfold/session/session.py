@@ -59,7 +59,7 @@ from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally
 
 IN_FLIGHT = "a compaction of this session is already in flight"
-LOST = "another process took this session over while the summary was made"
+LOST = "another process took over this session while the summary was written"
 
 
 def memory_of(info: SessionInfo) -> ConversationMemory:
@@ -67,7 +67,7 @@ def memory_of(info: SessionInfo) -> ConversationMemory:
     try:
         return msgspec.json.decode(info.memory, type=ConversationMemory) if info.memory else ConversationMemory()
     except (msgspec.MsgspecError, ValueError):
-        raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
+        raise StoreDamaged(f"the memory of session {info.name} cannot be read") from None
 
 
 def remember_partner(session: Session, endpoint: Endpoint) -> None:
@@ -455,7 +455,7 @@ class Session(Conversation[StoredSnapshot]):
             if got is None:
                 yield Refusal(IN_FLIGHT, "already_in_flight")
             elif now.live is None or self.store.must(self.name).compaction != now.live.info.compaction:
-                yield Refusal(f"{IN_FLIGHT}: it has just ended", "already_in_flight")
+                yield Refusal("another compaction of this session has just finished", "already_in_flight")
             else:
                 yield got
 
@@ -529,11 +529,13 @@ class Session(Conversation[StoredSnapshot]):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         if saved.get("session") != self.name:
-            raise StoreError("this conversation's memory is in the store, under the name of its session")
+            raise StoreError(f"expected the saved state of session {self.name}, whose memory is in the store")
 
     def reset(self) -> None:
         """Raise StoreError: a stored conversation ends only by deleting its session."""
-        raise StoreError(f"session {self.name} is stored: open another session for another conversation")
+        raise StoreError(
+            f"session {self.name} is stored and cannot be reset; open another session for a new conversation"
+        )
 
 
 def replace_fold(session: Session, ready: PreparedFold) -> Compacted[Session] | None:

@@ -290,7 +290,7 @@ class Sessions:
     def prune(self, older_than: float, *, dry_run: bool = False) -> list[str]:
         """Delete the sessions not used for `older_than` seconds; return their names."""
         if older_than < 0:
-            raise StoreError(f"sessions cannot be older than {older_than} seconds")
+            raise StoreError(f"older_than must not be negative, found {older_than} seconds")
         return self.store.prune(int(older_than * 1000), dry_run=dry_run)
 
     def check(self, *, deep: bool = False) -> list[str]:

@@ -72,21 +72,21 @@ def inflate(digest: bytes, codec: int, data: bytes) -> bytes:
     except zlib.error:
         body = None
     if body is None or digest_of(body) != digest:
-        raise StoreDamaged("a stored text has another hash than when it was written")
+        raise StoreDamaged("a stored body does not match its hash")
     return body
 
 
 def blob(value: Any) -> bytes:
     """Return a row's value as bytes; raise StoreDamaged if it has another type."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise StoreDamaged("a row has a value of another kind than was written")
+        raise StoreDamaged("a row has a value of the wrong type")
     return bytes(value)
 
 
 def require_link(before: bytes | None, chain: bytes | None, digest: bytes) -> None:
     """Raise StoreDamaged unless `chain` follows from the previous chain value and the digest."""
     if next_chain(b"" if before is None else blob(before), blob(digest)) != chain:
-        raise StoreDamaged("a history has another message at a position than was written there")
+        raise StoreDamaged("a message does not match the hash chain of its history")
 
 
 class NewMessage:

@@ -149,13 +149,13 @@ class Tx(ABC):
         try:
             return int(row[0]) if row else 0
         except (TypeError, ValueError):
-            raise StoreDamaged("a row has a value of another kind than was written") from None
+            raise StoreDamaged("a row has a value of the wrong type") from None
 
 
 def _half_a_character(error: UnicodeEncodeError) -> StoreError:
     """Return the error for a lone surrogate, which cannot be stored. The text is private, so it is not included."""
     place = f"character {error.start + 1} of {len(error.object)}"
-    return StoreError(f"a text holds half a character (a lone surrogate, {place}); expected what UTF-8 can hold")
+    return StoreError(f"text contains a lone surrogate ({place}), which UTF-8 cannot encode")
 
 
 class Database(ABC):
@@ -211,7 +211,7 @@ class Database(ABC):
                     return work(tx)
             except RetryTransaction as again:
                 if not left:
-                    raise StoreError(f"{self.where}: gave up after {MOST_TRIES} tries: {again}") from again
+                    raise StoreError(f"{self.where}: gave up after {MOST_TRIES} attempts: {again}") from again
                 time.sleep(random.random() * LONGEST_PAUSE)
         raise AssertionError("unreachable")
 

@@ -79,4 +79,4 @@ def problems(tx: Tx) -> Iterator[str]:
             try:
                 inflate(digest, codec, data)
             except StoreDamaged:
-                yield f"the hidden turns after {chain[:12]} are not what was stored"
+                yield f"the hidden turns after chain {chain[:12]} do not match their hash"

@@ -162,7 +162,7 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
     for body in numbers:
         stored = tx.one("body", id=body)
         if stored is None:
-            raise StoreDamaged(f"session {info.name}: a text of compaction {seq} is not there")
+            raise StoreDamaged(f"session {info.name}: a body of compaction {seq} is missing")
         bodies.append(b64encode(inflate(*stored)).decode())
     texts = Raw(bytes(receipt)), Raw(split_seals(state).plain)
     return CompactionLine(seq, base, upto, at, fence, noted, undone, *texts, pieces, handles, bodies)
@@ -188,7 +188,7 @@ def import_session(
 
     def load(tx: Tx) -> None:
         if writing.lock_session(tx, target) is not None:
-            raise StoreConflict(f"there is a session {target} already; load it under another name")
+            raise StoreConflict(f"session {target} already exists; import it under another name")
         session = writing.ensure_session(tx, target, header.dialect, header.model)
         set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
         writing.extend(tx, session, entries, dialect=header.dialect)
@@ -226,7 +226,7 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
                 packed = line.startswith(b'{"base64"')
                 messages.append(_packed(line) if packed else _line(line))
     except msgspec.MsgspecError as error:
-        raise StoreError(f"line {read}: not a line of an exported session") from error
+        raise StoreError(f"line {read}: expected a line of an exported session") from error
     if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
         raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
     return ExportedSession(header, prompts, messages, compactions)

@@ -21,12 +21,12 @@ AGAIN = ("40001", "40P01", "23503")
 UNAVAILABLE = {
     "08": "the connection was lost",
     "53100": "the server's disk is full",
-    "53": "the server has no room left",
-    "57": "the server is shutting down or has cancelled the call",
+    "53": "the server is out of resources",
+    "57": "the server is shutting down or canceled the query",
     "58": "the server could not read or write a file",
     "XX000": "the server failed",
-    "25006": "the database cannot be written",
-    "55P03": "somebody else has held a lock for too long",
+    "25006": "the database is read-only",
+    "55P03": "timed out waiting for a lock",
 }
 """SQLSTATE prefixes of errors after which a later call may succeed. XX000 includes a file that could not be extended.
 """
@@ -66,7 +66,7 @@ class PostgresTx(Tx):
         if len(added) < len(new):
             found |= self._known_bodies({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
-                raise RetryTransaction("a body was deleted between two looks at it")
+                raise RetryTransaction("a body was deleted concurrently")
         return added | found
 
     def _add_new(self, entries: list[NewMessage]) -> dict[bytes, int]:
@@ -109,7 +109,7 @@ class Postgres(Database):
         try:
             parts = self._driver.conninfo.conninfo_to_dict(url)
         except self._driver.Error as error:
-            raise StoreError("postgresql: the address cannot be read; expected postgresql://host/database") from error
+            raise StoreError("postgresql: invalid URL; expected postgresql://host/database") from error
         self.where = f"postgresql {parts.get('host') or 'local'}/{parts.get('dbname') or ''}"
 
     def connect(self) -> Any:
@@ -126,7 +126,7 @@ class Postgres(Database):
         told = getattr(getattr(error, "diag", None), "message_primary", None) or what
         meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
         if not code and isinstance(error, self._driver.OperationalError):
-            meaning = "there is no connection"
+            meaning = "cannot connect to the server"
         if meaning is not None:
             return StoreUnavailable(f"{self.where}: {meaning}: {told}{f' ({code})' if code else ''}")
         if code.startswith(("42P01", "3F", "42501")):
@@ -138,4 +138,4 @@ class Postgres(Database):
         return not connection.closed and connection.info.transaction_status == idle
 
     def backup(self, target: str) -> None:
-        raise StoreError(f"{self.where}: back it up with pg_dump, or export sessions with midfold sessions export")
+        raise StoreError(f"{self.where}: use pg_dump for a backup, or midfold sessions export")

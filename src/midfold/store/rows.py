@@ -46,7 +46,7 @@ class SealedObject(NamedTuple):
         """Raise StoreDamaged unless the seal matches; accept an object without seals."""
         expected = self.seals[number * SIZE * 2 : (number + 1) * SIZE * 2]
         if self.seals and expected != _seal(self.plain, about):
-            raise StoreDamaged(f"{what} is not what was written")
+            raise StoreDamaged(f"{what} does not match its checksum")
 
 
 def _seal(plain: bytes, about: bytes) -> bytes:
@@ -69,7 +69,7 @@ def split_seals(data: bytes) -> SealedObject:
         return _never_sealed(data)
     found = _SEALS.match(data)
     if found is None or not data.endswith(_END):
-        raise StoreDamaged("a row is not what was written")
+        raise StoreDamaged("a row has a malformed checksum")
     return SealedObject(b"{" + data[found.end() : -len(_END)].removesuffix(b",") + b"}", found[1])
 
 
@@ -78,7 +78,7 @@ def _never_sealed(data: bytes) -> SealedObject:
         if data:
             msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, ValueError):
-        raise StoreDamaged("a row is not what was written") from None
+        raise StoreDamaged("a row is not a JSON object") from None
     return SealedObject(data, b"")
 
 
@@ -121,7 +121,7 @@ def require_view(row: Row, pieces: Iterable[Row]) -> None:
 
 def require_handles(row: Row, handles: Iterable[Row]) -> None:
     """Raise StoreDamaged unless the row and the handles (handle, place, first, count, digest) match the seals."""
-    require_row(row).require(HANDLES, _handle_bytes(handles), f"what the handles of compaction {row[0]} stand for")
+    require_row(row).require(HANDLES, _handle_bytes(handles), f"the handle list of compaction {row[0]}")
 
 
 def require_compaction(tx: Tx, session: int, seq: int) -> None:
@@ -135,7 +135,7 @@ def _compaction_rows(tx: Tx, session: int, seq: int) -> tuple[Row, list[Row], li
     at = {"session": session, "seq": seq}
     row = tx.one("compaction", **at)
     if row is None:
-        raise StoreDamaged(f"compaction {seq} is not there")
+        raise StoreDamaged(f"compaction {seq} is missing")
     return row, tx.all("seal_of_pieces", **at), tx.all("seal_of_handles", **at)
 
 
@@ -167,9 +167,9 @@ def read_session(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
     except _UNREADABLE as error:
         raise StoreDamaged(f"the row of a session cannot be read ({type(error).__name__})") from None
     if name not in (None, info.name):
-        raise StoreDamaged("another session was found than was looked for")
+        raise StoreDamaged("the database returned another session than the requested one")
     if info.chain != (b"" if last is None else last):
-        raise StoreDamaged(f"session {info.name} does not end with the message that was written last")
+        raise StoreDamaged(f"the last message of session {info.name} does not match the session's hash chain")
     return msgspec.structs.replace(info, memory=memory)
 
 
@@ -188,7 +188,7 @@ def read_stored(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> 
     """Decode a message's row; raise StoreDamaged if it is not the one at `position`."""
     found, role, at, *stored = row
     if found != position:
-        raise StoreDamaged(f"the message at position {position} is not there")
+        raise StoreDamaged(f"the message at position {position} is missing")
     return Stored(position, _role(role), at, read_linked(dialect, *stored))
 
 
@@ -204,5 +204,5 @@ def dialect_of(info: SessionInfo) -> type[Dialect]:
 
 def _role(number: Any) -> str:
     if not isinstance(number, int) or not 0 <= number < len(ROLES):
-        raise StoreDamaged("the row of a message cannot be read (its role)")
+        raise StoreDamaged("the row of a message has an invalid role")
     return ROLES[number]

@@ -27,17 +27,17 @@ from midfold.store.bodies import NewMessage, deflate
 from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, How, Tx
 
 MEANINGS = {
-    "SQLITE_FULL": "the disk, or the size the database may have, is full",
+    "SQLITE_FULL": "the disk is full, or the database has reached its maximum size",
     "SQLITE_IOERR": "reading or writing the file failed",
-    "SQLITE_READONLY": "the database cannot be written",
-    "SQLITE_BUSY": "another process has held the database locked for too long",
-    "SQLITE_LOCKED": "another connection has held the database locked for too long",
+    "SQLITE_READONLY": "the database is read-only",
+    "SQLITE_BUSY": "another process kept the database locked for too long",
+    "SQLITE_LOCKED": "another connection kept the database locked for too long",
     "SQLITE_CANTOPEN": "the file cannot be opened",
-    "SQLITE_PERM": "the file may not be opened",
+    "SQLITE_PERM": "no permission to open the file",
     "SQLITE_NOTADB": "the file is not a SQLite database",
-    "SQLITE_CORRUPT": "the file cannot be read",
+    "SQLITE_CORRUPT": "the file is corrupt",
 }
-REPLACED = "the file was deleted or replaced while it was open; restart to open the one that is there now"
+REPLACED = "the file was deleted or replaced while open; restart to open the current one"
 MANY = 64
 """Number of bodies from which they are added in one statement and their ids are computed."""
 PAGES_PER_CHECKPOINT = 600
@@ -166,7 +166,7 @@ class SQLite(Database):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
-            raise StoreUnavailable(f"{self.where}: the file cannot be made: {error.strerror}") from error
+            raise StoreUnavailable(f"{self.where}: cannot create the file: {error.strerror}") from error
 
     @staticmethod
     def _to_wal(connection: sqlite3.Connection) -> None:
@@ -198,12 +198,12 @@ class SQLite(Database):
             rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MOST_TOLD})").fetchall())
         except StoreError as error:
             return [str(error)]
-        return [f"the file: {told}" for (told,) in rows if told != "ok"]
+        return [f"the file: {fault}" for (fault,) in rows if fault != "ok"]
 
     def backup(self, target: str) -> None:
         """Write a consistent copy while others may be writing."""
         if Path(target).exists():
-            raise StoreError(f"{target} exists already; choose another name, so that nothing is lost")
+            raise StoreError(f"{target} already exists; choose another name")
         os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
         source = self.connect()
         copy = sqlite3.connect(target)

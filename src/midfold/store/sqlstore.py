@@ -168,7 +168,7 @@ class SqlStore:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
             rows = self.database.rows("messages", **values)
             if not rows:
-                raise self._missing(session, f"the message at position {start} is not there")
+                raise self._missing(session, f"the message at position {start} is missing")
             for place, row in enumerate(rows, start):
                 yield read_stored(row, place, dialect)
             start += len(rows)
@@ -191,9 +191,9 @@ class SqlStore:
         try:
             require_view(record, pieces)
         except StoreDamaged as damaged:
-            raise self._missing(info, f"compaction {seq} is not what was written") from damaged
+            raise self._missing(info, f"compaction {seq} does not match its checksum") from damaged
         if len(rows) != sum(piece[2] for piece in pieces):
-            raise self._missing(info, f"some of what compaction {seq} left is not there")
+            raise self._missing(info, f"messages of the view of compaction {seq} are missing")
         dialect = dialect_of(info)
         kept = tuple(Item(_message(stored, dialect), position, body) for _, position, body, *stored in rows)
         return kept if at is not None else (*kept, *self.tail(info, record[2]))
@@ -205,11 +205,11 @@ class SqlStore:
         record = self.database.row("compaction", session=info.id, seq=info.compaction)
         pieces = self.database.rows("view_pieces", session=info.id, seq=info.compaction)
         if record is None:
-            raise self._missing(info, f"compaction {info.compaction} is not there")
+            raise self._missing(info, f"compaction {info.compaction} is missing")
         try:
             require_view(record, (piece[:4] for piece in pieces))
         except StoreDamaged as damaged:
-            raise self._missing(info, f"compaction {info.compaction} is not what was written") from damaged
+            raise self._missing(info, f"compaction {info.compaction} does not match its checksum") from damaged
         dialect, items = dialect_of(info), []
         for _, first, count, digest, body, *data in pieces:
             if body is None:
@@ -296,7 +296,7 @@ class SqlStore:
         found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
         wanted = sum(own[3] for own in handles if own[0] == handle)
         if row is None or len(found) != wanted:
-            raise self._missing(session, f"some of what {handle} stands for is not there")
+            raise self._missing(session, f"originals of {handle} are missing")
         require_handles(row, handles)
         return [_bytes(*stored) for _, _, *stored in found]
 
@@ -467,19 +467,19 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
         options: dict[str, Any] = dict(parse_qsl(query))
         unknown = sorted(set(options) - {"synchronous", "timeout"})
         if unknown:
-            raise StoreError(f"{address}: unknown option {unknown[0]!r}; there are synchronous and timeout")
+            raise StoreError(f"{address}: unknown option {unknown[0]!r}; expected synchronous or timeout")
         try:
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
-            raise StoreError(f"{address}: timeout is not a number of seconds") from None
+            raise StoreError(f"{address}: timeout must be a number of seconds") from None
         if not path:
-            raise StoreError(f"{address}: expected a path behind it, as in sqlite:///sessions.db")
+            raise StoreError(f"{address}: expected a path after it, as in sqlite:///sessions.db")
         return SQLite(path, connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
         return Postgres(url, connections=connections)
-    raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+    raise StoreError("the URL of a store must start with sqlite:///, postgresql:// or memory:")
 
 
 def find_handle(store: SqlStore, handle: str, *, under: str = "") -> str:
@@ -509,7 +509,7 @@ def _names_under(under: str) -> dict[str, str]:
 
 def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable():
-        raise StoreError("the name of a session is 1 to 200 printable characters")
+        raise StoreError("a session name must have 1 to 200 printable characters")
 
 
 def _bytes(before: bytes | None, chain: bytes | None, *stored: Any) -> bytes:

@@ -50,7 +50,7 @@ _OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
 PAGE = 1000
 """Messages checked per query."""
-STALE = "{} parts of the search index follow the rules of another midfold; midfold store reindex makes it anew"
+STALE = "{} parts of the search index were written by another version; run midfold store reindex"
 OLD_INDEX = ("drop_old_words", "drop_waiting_words", "unmark_bodies")
 """Queries that delete the index of older versions. They run on an explicit reindex, when no older program is running.
 """
@@ -140,17 +140,17 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
         return list(known)
     applied = dict(tx.all("versions"))
     if tx.number("newest_words") > VERSION:
-        raise SchemaError(f"{database.where}: its search index was made by a newer midfold: update this one")
+        raise SchemaError(f"{database.where}: its search index was written by a newer midfold; update midfold")
     ours = {migration.number: migration for migration in known}
     newer = sorted(set(applied) - set(ours))
     if newer:
         raise SchemaError(
-            f"{database.where}: its schema has number {newer[-1]}, this midfold knows up to {known[-1].number}; "
-            "it was written by a newer midfold: update this one"
+            f"{database.where}: its schema version is {newer[-1]}, newer than {known[-1].number}; "
+            "it was written by a newer midfold; update midfold"
         )
     for number, checksum in applied.items():
         if checksum != ours[number].checksum:
-            raise SchemaError(f"{database.where}: migration {ours[number].name} was applied with other contents")
+            raise SchemaError(f"{database.where}: migration {ours[number].name} was applied with different contents")
     return [migration for migration in known if migration.number not in applied]
 
 
@@ -206,7 +206,7 @@ def problems(database: Database, *, deep: bool) -> Iterator[str]:
         ("orphan_bodies", "bodies that nothing refers to"),
         ("missing_bodies", "messages whose body is missing"),
         ("orphan_rows", "rows that belong to no session or compaction"),
-        ("orphan_words", "sessions or parts of them that the search index does not agree with"),
+        ("orphan_words", "sessions or parts of sessions with an inconsistent search index"),
     ):
         yield from _look(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
     yield from _look(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
@@ -258,7 +258,7 @@ def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[s
     seq, lines = current, 0
     while seq:
         if seq not in known or lines > len(known):
-            yield f"compaction {seq} is in force and not there"
+            yield f"compaction {seq} is in force but missing"
             return
         try:
             require_compaction(tx, session, seq)
@@ -266,10 +266,10 @@ def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[s
             yield str(error)
         for handle, _, _, first, length, body in tx.all("handles", session=session, seq=seq):
             if first is not None and first + length > count:
-                yield f"handle {handle} stands for positions up to {first + length}, there are {count}"
+                yield f"handle {handle} covers positions up to {first + length}, but there are {count} messages"
             covered.update(range(first or 0, (first or 0) + length) if first is not None else ())
             if body is not None and tx.one("body", id=body) is None:
-                yield f"handle {handle} stands for a body that is not there"
+                yield f"handle {handle} refers to a missing body"
         seq, lines = known[seq][0], lines + 1
     if current:
         yield from _view_problems(tx, session, current, known[current][1], count, covered)
@@ -281,7 +281,7 @@ def _view_problems(tx: Tx, session: int, seq: int, upto: int, count: int, covere
         if body is None:
             shown.update(range(first, first + length))
         elif tx.one("body", id=body) is None:
-            yield f"the view of compaction {seq} has a body at place {place} that is not there"
+            yield f"the view of compaction {seq} refers to a missing body at place {place}"
     if upto > count or any(position >= upto for position in shown):
         yield f"the view of compaction {seq} shows messages it was not made from"
     lost = set(range(upto)) - shown - covered
@@ -305,9 +305,9 @@ def _history_problems(tx: Tx, session: int, count: int, chain: bytes) -> Iterato
         if len(rows) < PAGE:
             break
     if expected != count:
-        yield f"{expected} message(s) are there, the session counts {count}"
+        yield f"{expected} message(s) found, but the session counts {count}"
     elif last != chain:
-        yield "the chain does not end where the session's does"
+        yield "the chain does not match the session's chain"
 
 
 def _body_problems(tx: Tx, session: int, count: int) -> Iterator[str]:
@@ -317,4 +317,4 @@ def _body_problems(tx: Tx, session: int, count: int) -> Iterator[str]:
             try:
                 inflate(digest, codec, data)
             except StoreDamaged:
-                yield f"the body at position {position} is not what was stored"
+                yield f"the body at position {position} does not match its hash"

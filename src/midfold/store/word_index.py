@@ -35,7 +35,7 @@ BLOCK = 4_000
 """Characters per block before compression."""
 AT_ONCE = 500
 """Maximum number of unindexed messages read at once."""
-BROKEN = "the search index cannot be read; midfold store reindex makes it anew"
+BROKEN = "the search index cannot be read; midfold store reindex rebuilds it"
 LAST = "\U0010ffff"
 Postings = dict[str, list[int]]
 """Positions by word."""

@@ -109,7 +109,7 @@ def _find_append(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], 
     first, count, digest = before
     if bytes(digest) != _digest(entries):
         raise StoreConflict(
-            f"session {session.name}: the key of this append was used before, for {count} other message(s) "
+            f"session {session.name}: the key of this append was already used for {count} other message(s) "
             f"at position {first}"
         )
     return AppendResult(range(first, first + count), repeated=True)
@@ -127,7 +127,9 @@ def extend(
         return range(session.count, session.count)
     if session.ended is not None:
         children = ", ".join(row[0] for row in tx.all("children", id=session.id))
-        raise StoreConflict(f"the session has ended and continues as {children or 'another one'}; append there")
+        raise StoreConflict(
+            f"session {session.name} has ended and continues as {children or 'another one'}; append there"
+        )
     bodies = tx.add_bodies(entries)
     chains = list(chain_of((entry.digest for entry in entries), session.chain))
     tx.many(
@@ -156,10 +158,10 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
     """Commit a compaction and return its number."""
     session = require_session(tx, name)
     if lease.session != name or tx.one("lease_held", **lease._asdict()) is None:
-        raise LeaseLost(f"session {name}: another process took it over (lease {lease.fence}); nothing was committed")
+        raise LeaseLost(f"session {name}: lease {lease.fence} is no longer held; nothing was committed")
     if session.compaction != new.base or session.ended is not None:
         raise StoreConflict(
-            f"session {name}: the compaction was made from the view of compaction {new.base}, and now "
+            f"session {name}: the compaction is based on compaction {new.base}, but now "
             f"{session.compaction} is in force; nothing was committed"
         )
     seq = session.compactions + 1
@@ -194,9 +196,7 @@ def set_compaction(
 
 def _continue(tx: Tx, session: LockedSession, new: Commit, child: str, dialect: type[Dialect]) -> int:
     if lock_session(tx, child) is not None:
-        raise StoreConflict(
-            f"session {session.name}: its continuation cannot be called {child}, there is such a session"
-        )
+        raise StoreConflict(f"session {session.name}: cannot continue as {child}, because that session already exists")
     begun = ensure_session(tx, child, session.dialect, kind="continuation", parent=session.id)
     entries = [NewMessage(item.message, dialect) for item in new.view]
     values = {"session": session.id, "start": new.upto, "stop": session.count, "most": session.count}
@@ -316,7 +316,7 @@ def add_prompt(tx: Tx, session: int, number: int, prompted: PromptChange) -> Non
 def read_prompt(kind: str, seal: bytes | None, *body: Any) -> bytes:
     """Return the stored prompt or tools; raise StoreDamaged if they do not match the seal."""
     if seal is not None and blob(seal) != _seal_of(kind, blob(body[0])):
-        raise StoreDamaged(f"the {kind} of a session is not what was written")
+        raise StoreDamaged(f"the {kind} of a session does not match its checksum")
     return inflate(*body)
 
 
