@@ -48,7 +48,7 @@ _BY_STATUS: dict[int, FailureKind] = {
 
 _TELLING: dict[FailureKind, str] = {
     "auth": "the key is missing, wrong, or not allowed to use this model",
-    "model_not_found": "the model does not exist at this address",
+    "model_not_found": "there is no such model at this address",
     "overflow": "the request is larger than the model's window",
     "rate_limit": "too many requests",
     "unavailable": "the provider is overloaded or failing",

@@ -145,7 +145,7 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
     newer = sorted(set(applied) - set(ours))
     if newer:
         raise SchemaError(
-            f"{database.where}: its schema version is {newer[-1]}, newer than {known[-1].number}; "
+            f"{database.where}: its schema version is {newer[-1]}, this midfold supports up to {known[-1].number}; "
             "it was written by a newer midfold; update midfold"
         )
     for number, checksum in applied.items():

@@ -87,7 +87,7 @@ def test_a_key_that_is_named_without_a_provider_is_sent_nowhere() -> None:
     for variable in ("MY_KEY", "OPENAI_API_KEY"):
         found = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env=variable)
         assert (found.endpoint, found.missing) == (None, True)
-        assert "neither provider nor model is named" in found.why
+        assert "neither provider nor model is set" in found.why
     named = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env="MY_KEY", provider="openai")
     assert named.endpoint is not None
     assert named.endpoint.key == KEY

@@ -20,7 +20,7 @@ DAMAGE = [
     ),
     ("DELETE FROM word_segments", "search index"),
     ("UPDATE word_segments SET version = 0", "store reindex"),
-    (r"UPDATE bodies SET codec = 0, data = '\x00' WHERE id = (SELECT min(id) FROM bodies)", "not what was stored"),
+    (r"UPDATE bodies SET codec = 0, data = '\x00' WHERE id = (SELECT min(id) FROM bodies)", "does not match its hash"),
     ("UPDATE sessions SET compaction = 4", "compaction 4 is in force but missing"),
 ]
 

@@ -34,7 +34,7 @@ def test_the_file_is_readable_by_its_owner_only(store: SqlStore, path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("mysql://x", "begins with"),
+        ("mysql://x", "must start with"),
         ("sqlite:///x.db?mode=fast", "unknown option 'mode'"),
         ("sqlite:///x.db?timeout=soon", "timeout"),
         ("sqlite:///x.db?synchronous=off", "expected full or normal"),
@@ -60,7 +60,7 @@ def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE midfold_migrations SET checksum = 'x'")
     connection.close()
-    with pytest.raises(SchemaError, match="other contents"):
+    with pytest.raises(SchemaError, match="different contents"):
         SqlStore(open_database(f"sqlite:///{path}"))
 
 
@@ -159,7 +159,7 @@ def test_a_session_that_is_not_there(store: SqlStore) -> None:
         ("DELETE FROM word_segments", "search index"),
         ("DELETE FROM word_blocks", "search index"),
         ("UPDATE word_segments SET version = 0", "store reindex"),
-        ("UPDATE bodies SET codec = 0, data = x'00' WHERE id = 1", "not what was stored"),
+        ("UPDATE bodies SET codec = 0, data = x'00' WHERE id = 1", "does not match its hash"),
         ("INSERT INTO pieces VALUES (77, 1, 0, 0, 1, NULL)", "rows that belong to no session"),
         ("UPDATE sessions SET compaction = 4", "compaction 4 is in force but missing"),
     ],
