@@ -9,7 +9,7 @@ import pytest
 import midfold
 from midfold.compaction.summary import MOST_CHUNKS
 from midfold.errors import FailureKind
-from midfold.model.summarizer import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
+from midfold.model.summarizer import CONTINUE, CUT_NOTE, MAX_CONTINUATIONS, SummaryProgress
 from midfold.model.summary_call import SummaryCall
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
@@ -163,10 +163,10 @@ def test_where_the_limit_cannot_grow_the_answer_is_continued(way: str, wire: Any
 def test_an_answer_that_never_ends_says_that_it_was_cut(way: str, wire: Any) -> None:
     with ScriptedProvider(then=summary(wire, f"{GOOD}\nand so on", "length")) as provider:
         made = make(way, provider.endpoint(wire))
-    assert made.text == "\n".join([GOOD, *["and so on" + GOOD] * MOST_CONTINUATIONS, CUT_NOTE])
+    assert made.text == "\n".join([GOOD, *["and so on" + GOOD] * MAX_CONTINUATIONS, CUT_NOTE])
     assert made.answer is not None
     assert made.answer.notes == ("the summary was cut by the model's output limit",)
-    assert len(provider.requests) == 1 + MOST_CONTINUATIONS
+    assert len(provider.requests) == 1 + MAX_CONTINUATIONS
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -37,16 +37,16 @@ from midfold.transcript.replies import LARGEST_ANSWER, AnswerReader, ModelAnswer
 if TYPE_CHECKING:
     import httpx2
 
-PASSING: frozenset[FailureKind] = frozenset(
+TRANSIENT: frozenset[FailureKind] = frozenset(
     kind for kind, row in FAILURES.items() if row.retry_class == "transient" and kind != "overflow"
 )
-MOST_TRIES = 4
-LONGEST_PAUSE = 60.0
-LARGEST_WHOLE = 8_000_000
+MAX_ATTEMPTS = 4
+MAX_PAUSE_SECONDS = 60.0
+MAX_RESPONSE_BYTES = 8_000_000
 """Maximum bytes of a response requested as a whole."""
-HEADERS = "x-midfold-"
-LONGEST_SILENCE = 600.0
-KEPT = 30.0
+HEADER_PREFIX = "x-midfold-"
+MAX_SILENCE_SECONDS = 600.0
+KEEPALIVE_SECONDS = 30.0
 """Seconds an idle connection is kept."""
 Hear = Callable[[str], None]
 Retry = Callable[[ModelFailed, float], None]
@@ -76,7 +76,7 @@ class ModelClient:
         self,
         endpoint: Endpoint,
         *,
-        tries: int = MOST_TRIES,
+        tries: int = MAX_ATTEMPTS,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -84,7 +84,7 @@ class ModelClient:
         self.tries = tries
         self._clock = clock
         self._sleep = sleep
-        self._arrival: _Arrival | None = None
+        self._arrival: _IncomingResponse | None = None
         self._http: httpx2.Client | None = None
         self._answered = False
         """Whether a response arrived over a connection that may still be open."""
@@ -112,9 +112,9 @@ class ModelClient:
             try:
                 return self._ask(body, hear)
             except ModelFailed as failed:
-                if failed.kind not in PASSING or attempt == self.tries:
+                if failed.kind not in TRANSIENT or attempt == self.tries:
                     raise
-                pause = min(failed.retry_after or 2.0 ** (attempt - 1), LONGEST_PAUSE)
+                pause = min(failed.retry_after or 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS)
                 again(failed, pause)
                 self._sleep(pause)
         raise ModelFailed("other")
@@ -122,7 +122,7 @@ class ModelClient:
     def _ask(self, body: bytes, hear: Hear) -> ModelAnswer:
         httpx, endpoint = _httpx(), self.endpoint
         kept, self._answered = self._answered, False
-        arrival = self._arrival = _Arrival(endpoint, self._clock, hear=hear)
+        arrival = self._arrival = _IncomingResponse(endpoint, self._clock, hear=hear)
         headers = endpoint.headers()
         try:
             with self._connection().stream("POST", endpoint.url, content=body, headers=headers) as response:
@@ -139,14 +139,14 @@ class ModelClient:
             return self._ask(body, hear)
         if not answer.text.strip() and not answer.calls and answer.finish != "filter":
             raise ModelFailed("malformed", "the model returned an empty answer")
-        told = {name: value for name, value in response.headers.items() if name.startswith(HEADERS)}
+        own_headers = {name: value for name, value in response.headers.items() if name.startswith(HEADER_PREFIX)}
         self._arrival, self._answered = None, True
-        return msgspec.structs.replace(answer, headers=told)
+        return msgspec.structs.replace(answer, headers=own_headers)
 
     def ask_once(self, body: bytes) -> ModelAnswer:
         """Return the complete answer, on its own connection and within the endpoint's timeout."""
         httpx, endpoint = _httpx(), self.endpoint
-        arrival = _Arrival(endpoint, self._clock, seconds=endpoint.timeout)
+        arrival = _IncomingResponse(endpoint, self._clock, seconds=endpoint.timeout)
         deadline, headers = Deadline(endpoint.timeout), endpoint.headers()
         traced = {"trace": deadline.trace}
         try:
@@ -170,7 +170,7 @@ class ModelClient:
         import asyncio
 
         httpx, endpoint = _httpx(), self.endpoint
-        arrival, headers = _Arrival(endpoint, self._clock, seconds=endpoint.timeout), endpoint.headers()
+        arrival, headers = _IncomingResponse(endpoint, self._clock, seconds=endpoint.timeout), endpoint.headers()
         try:
             async with (
                 asyncio.timeout(endpoint.timeout),
@@ -201,12 +201,12 @@ class ModelClient:
         return kind(
             follow_redirects=False,
             verify=False if is_plain else _certificates(),
-            timeout=httpx.Timeout(min(seconds, LONGEST_SILENCE), connect=min(30.0, seconds)),
-            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEPT),
+            timeout=httpx.Timeout(min(seconds, MAX_SILENCE_SECONDS), connect=min(30.0, seconds)),
+            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         )
 
 
-class _Arrival:
+class _IncomingResponse:
     """Incoming response, limited in time and size."""
 
     def __init__(
@@ -222,7 +222,7 @@ class _Arrival:
         self._hear = hear
         self._is_bounded = seconds < math.inf
         self._ends = clock() + seconds
-        largest = LARGEST_WHOLE if self._is_bounded else LARGEST_ANSWER
+        largest = MAX_RESPONSE_BYTES if self._is_bounded else LARGEST_ANSWER
         self.reader = AnswerReader(endpoint.dialect, largest=largest)
         self._refusal = bytearray()
         self._response: httpx2.Response | None = None

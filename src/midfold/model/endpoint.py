@@ -25,7 +25,7 @@ Wire = Literal["openai", "responses", "anthropic"]
 DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic"}
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_WINDOW = 128_000
-NOWHERE = "(invalid address)"
+INVALID_ADDRESS = "(invalid address)"
 ANTHROPIC_VERSION = "2023-06-01"
 UNNAMED = "endpoint"
 """Name of a provider given only by its address."""
@@ -59,8 +59,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
             parts = urlsplit(self.base_url)
             port = f":{parts.port}" if parts.port else ""
         except ValueError:
-            return NOWHERE
-        return f"{parts.hostname}{port}" if parts.hostname else NOWHERE
+            return INVALID_ADDRESS
+        return f"{parts.hostname}{port}" if parts.hostname else INVALID_ADDRESS
 
     @property
     def dialect(self) -> str:
@@ -81,8 +81,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
             raise ModelFailed(
                 "auth", f"the key for {self.place} contains characters that an HTTP header cannot contain"
             )
-        if self.place == NOWHERE:
-            raise ModelFailed("network", f"{self.name}: {NOWHERE}")
+        if self.place == INVALID_ADDRESS:
+            raise ModelFailed("network", f"{self.name}: {INVALID_ADDRESS}")
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         if self.wire == "anthropic":
             headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -214,7 +214,7 @@ class _EndpointChoice:
             endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
             return self._choose_endpoint(endpoint, "auto: the conversation's own provider")
         if self.task.model is not None:
-            return self._serving(self.task.model)
+            return self._choose_by_model(self.task.model)
         if self.task.api_key_env is not None:
             why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is set"
             return Resolution(why=why, missing=True)
@@ -225,7 +225,7 @@ class _EndpointChoice:
         named = "set auxiliary.compression.provider to main or a provider's name"
         return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named}", unused=unused)
 
-    def _serving(self, model: str) -> Resolution:
+    def _choose_by_model(self, model: str) -> Resolution:
         """Use the provider implied by the model's name."""
         name = provider_of(model)
         if name is None:
@@ -252,8 +252,8 @@ class _EndpointChoice:
 
     def _as_main(self, main: Endpoint | None) -> Resolution:
         if main is None:
-            told = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
-            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", missing=True)
+            problem = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
+            return Resolution(why=f"auxiliary.compression.provider is main, but {problem}", missing=True)
         endpoint = self._with_task(main, self.task.model or main.model)
         return Resolution(endpoint=endpoint, why="auxiliary.compression.provider is main")
 
@@ -309,10 +309,10 @@ class _EndpointChoice:
         The default is yes only at the conversation's own address and key, which already received the complete
         conversation.
         """
-        asked, held = self.task.reuse_prefix, self.talking_to
-        if asked is None:
-            asked = held is not None and (held.base_url, held.key) == (endpoint.base_url, endpoint.key)
-        return asked and model == self.model
+        reuse, held = self.task.reuse_prefix, self.talking_to
+        if reuse is None:
+            reuse = held is not None and (held.base_url, held.key) == (endpoint.base_url, endpoint.key)
+        return reuse and model == self.model
 
     def _variable(self, known: KnownProvider) -> str:
         return self.task.api_key_env or known.key_variable
@@ -348,7 +348,7 @@ def endpoint_for(
     if base_url is not None and who == "auto":
         who, known = UNNAMED, KnownProvider(wire or "openai", base_url, "", "", "")
     else:
-        who = _server_of(name, environment) if who == "auto" else who
+        who = _provider_serving(name, environment) if who == "auto" else who
         known = _known_provider(config, who, "agent")
     name = name or known.model
     if not name:
@@ -378,7 +378,7 @@ def secret_variables(config: Config) -> frozenset[str]:
     return frozenset(filter(None, named))
 
 
-def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
+def _provider_serving(model: str | None, environment: Mapping[str, str]) -> str:
     """Return the provider implied by the model's name; without a model, the first provider whose key is set."""
     if model is not None:
         own = provider_of(model)
@@ -394,12 +394,12 @@ def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
     return present[0]
 
 
-def _known_provider(config: Config, provider: str, asking: str) -> KnownProvider:
+def _known_provider(config: Config, provider: str, section_name: str) -> KnownProvider:
     """Return the provider from its `providers` section, which may override a well-known one."""
     section, known = config.providers.get(provider), KNOWN.get(provider)
     if section is None:
         if known is None:
-            raise ConfigError(f"{asking}.provider: there is no section providers.{provider}")
+            raise ConfigError(f"{section_name}.provider: there is no section providers.{provider}")
         return known
     base = section.base_url or (known.base_url if known else KNOWN[section.wire].base_url)
     variable = section.api_key_env or (known.key_variable if known else "")

@@ -14,7 +14,7 @@ from midfold.errors import FailureKind, ModelFailed
 from midfold.models import learn_limit
 
 LONGEST_READ = 20_000
-MOST_CAUSES = 5
+MAX_CAUSES = 5
 """Maximum number of causes of an exception to follow."""
 _QUOTA = re.compile(
     r"insufficient[_ ](quota|funds|credit|balance)|exceeded your current quota|billing[_ ](hard|not|details)"
@@ -46,7 +46,7 @@ _BY_STATUS: dict[int, FailureKind] = {
     524: "timeout",
 }
 
-_TELLING: dict[FailureKind, str] = {
+_EXPLANATIONS: dict[FailureKind, str] = {
     "auth": "the key is missing, wrong, or not allowed to use this model",
     "model_not_found": "there is no such model at this address",
     "overflow": "the request is larger than the model's window",
@@ -60,10 +60,10 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str,
     """Return the failure for a response that is not 2xx."""
     text = body[:LONGEST_READ].decode("utf-8", "replace")
     kind = _kind(status, text)
-    asked = retry_after(headers, now) if kind in ("rate_limit", "unavailable") else 0.0
+    pause = retry_after(headers, now) if kind in ("rate_limit", "unavailable") else 0.0
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    told = f": {_TELLING[kind]}" if kind in _TELLING else ""
-    return ModelFailed(kind, f"{place} answered {status}{told}", retry_after=asked, limit=limit)
+    explanation = f": {_EXPLANATIONS[kind]}" if kind in _EXPLANATIONS else ""
+    return ModelFailed(kind, f"{place} answered {status}{explanation}", retry_after=pause, limit=limit)
 
 
 def overflow_phrases(text: str) -> Iterator[str]:
@@ -74,7 +74,7 @@ def overflow_phrases(text: str) -> Iterator[str]:
 def failure_of_error(error: BaseException, now: float) -> ModelFailed:
     """Return the failure for an exception of any client: by its status, its type, or its cause."""
     seen: BaseException | None = error
-    for _ in range(MOST_CAUSES):
+    for _ in range(MAX_CAUSES):
         if seen is None:
             break
         status = _status_in(seen)

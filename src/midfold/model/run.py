@@ -23,14 +23,14 @@ InThread = Callable[..., Awaitable[Any]]
 Summarizer = Callable[[SummaryRequest], "str | SummaryAnswer"]
 
 
-def local_summarizer(ask: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
+def local_summarizer(request: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
     """Return the built-in summary, without a model or network.
 
     `instead_of` is the exception of another summarizer: the answer reports that failure, and is not used if a
     failure of that
     kind leaves the conversation unchanged.
     """
-    text, book = local_summary(ask)
+    text, book = local_summary(request)
     failed = SummaryAnswer() if instead_of is None else failed_answer(instead_of, time.time())
     facts = (book.kept, book.recoverable, book.estimate)
     return msgspec.structs.replace(failed, text=text, source="local", facts=facts)
@@ -55,10 +55,10 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryRequest |
         return outcome
 
 
-def answer_of(summarize: Summarizer, ask: SummaryRequest, clock: Callable[[], float]) -> SummaryAnswer:
+def answer_of(summarize: Summarizer, request: SummaryRequest, clock: Callable[[], float]) -> SummaryAnswer:
     """Return the answer of a summarizer, or its failure."""
     try:
-        return as_answer(summarize(ask))
+        return as_answer(summarize(request))
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return failed_answer(error, clock())
 
@@ -86,27 +86,27 @@ class CooldownGuard:
 
     def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
         self._summarize, self._decision, self._clock = summarize, decision, clock
-        self._asked: SummaryAnswer | None = None
+        self._last_answer: SummaryAnswer | None = None
 
-    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
+    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
         if self._decision.pause:
             return self._pause_answer()
-        self._asked = answer_of(self._summarize, ask, self._clock)
-        return self._asked
+        self._last_answer = answer_of(self._summarize, request, self._clock)
+        return self._last_answer
 
-    async def later(self, ask: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
+    async def later(self, request: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
         """Return the answer on an event loop: await the summarizer's own `later` if it has one, else call it in a
         thread.
         """
         awaited = getattr(self._summarize, "later", None)
         if self._decision.pause or awaited is None:
-            answer: SummaryAnswer = await in_thread(self, ask)
+            answer: SummaryAnswer = await in_thread(self, request)
             return answer
         try:
-            self._asked = as_answer(await awaited(ask))
+            self._last_answer = as_answer(await awaited(request))
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-            self._asked = failed_answer(error, self._clock())
-        return self._asked
+            self._last_answer = failed_answer(error, self._clock())
+        return self._last_answer
 
     def _pause_answer(self) -> SummaryAnswer:
         kind, left = self._decision.failure, self._decision.pause
@@ -114,12 +114,12 @@ class CooldownGuard:
 
     def settle(self, state: CompactionState) -> CompactionState:
         """Return the state after the compaction: with a cooldown after a failure, without one after a summary."""
-        if self._asked is None:
+        if self._last_answer is None:
             return state
-        failure = state.failure or self._asked.failure
+        failure = state.failure or self._last_answer.failure
         if not failure:
             return msgspec.structs.replace(state, cooldown_until=0.0)
-        until = self._clock() + cooldown(failure, self._asked.retry_after)
+        until = self._clock() + cooldown(failure, self._last_answer.retry_after)
         return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
 
 
@@ -127,7 +127,7 @@ class Question(NamedTuple):
     """Summary request of a waiting compaction, and the summarizer to answer it."""
 
     guard: CooldownGuard
-    ask: SummaryRequest
+    request: SummaryRequest
 
 
 class _FlowResult(NamedTuple):
@@ -138,7 +138,7 @@ def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
     """Run a compaction to its end, waiting for its summaries."""
     step = _next(steps, None)
     while isinstance(step, Question):
-        step = _next(steps, step.guard(step.ask))
+        step = _next(steps, step.guard(step.request))
     return step.value  # type: ignore[return-value]
 
 
@@ -162,7 +162,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InT
     try:
         step = await _next_in_thread(steps, None, in_thread)
         while isinstance(step, Question):
-            step = await _next_in_thread(steps, await step.guard.later(step.ask, in_thread), in_thread)
+            step = await _next_in_thread(steps, await step.guard.later(step.request, in_thread), in_thread)
     finally:
         await in_thread(steps.close)
     return step.value  # type: ignore[return-value]

@@ -1,7 +1,7 @@
 """Summaries written by a model, as a generator that yields calls and pauses, driven sync or async.
 
     compact(messages, summarizer=ModelSummarizer(endpoint))
-    run(summarise(ask, endpoint), send, sleep)
+    run(summarise(request, endpoint), send, sleep)
 
 1. The failure table decides what is retried, how often, and when the conversation's own model is used instead.
 2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in
@@ -43,27 +43,28 @@ from midfold.model.summary_call import SYSTEM, SummaryCall
 from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
 
-MOST_CONTINUATIONS = 2
-SHORTEST_CONTINUATION = 64
-DOUBT, SMALL_DOUBT = 1.4, 1.15
-"""Safety factors for tokenizers that count more than the estimate. The smaller one is for requesting more of an
-answer: if that overflows,
-the text so far is kept.
-"""
+MAX_CONTINUATIONS = 2
+MIN_CONTINUATION_TOKENS = 64
+INPUT_SAFETY_FACTOR = 1.4
+"""Factor for tokenizers that count more than the estimate."""
+OUTPUT_SAFETY_FACTOR = 1.15
+"""The same factor when more of an answer is requested: if that overflows, the text so far is kept."""
 FRAME_TOKENS = 50
 """Tokens of a call's messages beside their text."""
-SMALLEST_ROOM = 300
+MIN_INPUT_TOKENS = 300
 """Minimum tokens assumed for the input. A smaller window overflows, which the failure table handles."""
-SMALLEST_PART = 100
+MIN_PART_TOKENS = 100
 """Minimum tokens requested for a partial summary."""
 REASONING_TOKENS = 4_000
 CHARACTERS_PER_TOKEN = 4
-MOST_ROUNDS = 5
-REFERENCE_OF_ROOM = 8
+MAX_ROUNDS = 5
+REFERENCE_DIVISOR = 8
 """Divisor of a call's input tokens: this share is for text that stays in context, if a summary is made in pieces."""
-SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
-"""Window in tokens below which the brief prompt is used, and characters reserved for what an answer lacked."""
-LABEL = 12
+BRIEF_WINDOW_TOKENS = 6_000
+"""Window below which the brief prompt is used."""
+MAX_MISSING_CHARACTERS = 160
+"""Characters reserved in the prompt for what an earlier answer lacked."""
+LABEL_TOKENS = 12
 """Tokens of the label above a part."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
 CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
@@ -93,13 +94,13 @@ Messages = tuple[tuple[str, str], ...]
 
 
 def summarise(
-    ask: SummaryRequest,
+    request: SummaryRequest,
     endpoint: Endpoint,
     main: Endpoint | None = None,
     progress: Callable[[SummaryProgress], None] | None = None,
 ) -> Steps:
     """Write one summary with the summary model, or with the conversation's own model if the failure table says so."""
-    work = _SummaryWork(ask, endpoint, progress)
+    work = _SummaryWork(request, endpoint, progress)
     try:
         return work.answer((yield from work.text()))
     except SummaryFailed as failed:
@@ -107,7 +108,7 @@ def summarise(
         if main is None or main.same_model(endpoint) or not FAILURES[failed.kind].main_model:
             raise
         first = failed
-    other = _SummaryWork(ask, msgspec.structs.replace(main, reuse_prefix=False), progress)
+    other = _SummaryWork(request, msgspec.structs.replace(main, reuse_prefix=False), progress)
     other.calls = work.calls
     try:
         answer = other.answer((yield from other.text()))
@@ -121,9 +122,9 @@ class _SummaryWork:
     """One summary written by one model."""
 
     def __init__(
-        self, ask: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
+        self, request: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.endpoint = endpoint
         self.progress = progress
         self.calls = 0
@@ -157,15 +158,15 @@ class _SummaryWork:
         """Return a summary made by adding one message to the request in the provider's cache; empty if that did not
         work.
         """
-        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)
-        told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
-        body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
+        request, rest = self.request, self._reference(self.limit // REFERENCE_DIVISOR)
+        instructions = instruction(budget_tokens=request.asked_tokens, focus=request.focus, rest=rest)
+        body = request.prefix(instructions, self.endpoint.wire) if request.prefix is not None else None
         if body is None:
             return ""
-        call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body)
+        call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(request.asked_tokens), body=body)
         try:
             reply = yield from self._send(call)
-            if reply.finish == "stop" and not _rejection(reply, ask):
+            if reply.finish == "stop" and not _rejection(reply, request):
                 cached, prompt = reply.tokens.cache_read_tokens, reply.tokens.prompt_tokens
                 self.notes.append(f"{cached:,} of {prompt:,} prompt tokens came from the cache")
                 return reply.text
@@ -179,63 +180,67 @@ class _SummaryWork:
         """Use one call if the turns fit with the previous summary and the text that stays; else summarize pieces and
         merge them.
         """
-        ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
+        request, input_tokens, previous = self.request, self._input_tokens(), without_trail(self.request.previous)
         taken, known = estimate_text(previous), list[str]()
-        if taken <= _half_of(room):
-            reference = self._reference(room // 2)
-            pieces = _pieces_of(ask, room - taken - _tokens_of(reference))
+        if taken <= _half_of(input_tokens):
+            reference = self._reference(input_tokens // 2)
+            pieces = _pieces_of(request, input_tokens - taken - _tokens_of(reference))
             if len(pieces) <= 1:
-                return (yield from self._one("".join(pieces), ask.asked_tokens, previous, reference))
+                return (yield from self._one("".join(pieces), request.asked_tokens, previous, reference))
         else:
-            previous, known = "", _split(previous, _half_of(room))
+            previous, known = "", _split(previous, _half_of(input_tokens))
         if len(known) > MOST_CHUNKS:
             raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
-        reference = self._reference(room // REFERENCE_OF_ROOM)
-        room -= _tokens_of(reference)
-        pieces = _pieces_of(ask, room)
+        reference = self._reference(input_tokens // REFERENCE_DIVISOR)
+        input_tokens -= _tokens_of(reference)
+        pieces = _pieces_of(request, input_tokens)
         if len(pieces) > 1:
             self.notes.append(f"summarized in {len(pieces)} pieces")
         self.total = len(pieces) + 1
-        budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
+        budget = self._budget(max(input_tokens - taken, input_tokens // 2) // max(len(pieces), 1))
         parts = known
         for piece in pieces:
-            parts.append((yield from self._part(piece, budget, room, reference)))
-        parts = yield from self._fewer(parts, previous, room, reference)
-        self._tell()
-        text = yield from self._one(_label(parts), ask.asked_tokens, previous, reference, of_parts=True)
-        self._tell()
+            parts.append((yield from self._part(piece, budget, input_tokens, reference)))
+        parts = yield from self._merge_parts(parts, previous, input_tokens, reference)
+        self._report_progress()
+        text = yield from self._one(_label(parts), request.asked_tokens, previous, reference, of_parts=True)
+        self._report_progress()
         return text
 
-    def _reference(self, room: int) -> StayingText:
-        """Return the text that stays in context, limited to `room` tokens; empty if it does not fit."""
-        characters = room * CHARACTERS_PER_TOKEN
-        for _ in range(MOST_ROUNDS):
-            found = staying_text(self.ask, characters)
-            if (size := _tokens_of(found)) <= room:
+    def _reference(self, max_tokens: int) -> StayingText:
+        """Return the text that stays in context, limited to `max_tokens` tokens; empty if it does not fit."""
+        characters = max_tokens * CHARACTERS_PER_TOKEN
+        for _ in range(MAX_ROUNDS):
+            found = staying_text(self.request, characters)
+            if (size := _tokens_of(found)) <= max_tokens:
                 return found
-            characters = int(characters * room / size * 0.9)
+            characters = int(characters * max_tokens / size * 0.9)
         return NOTHING
 
-    def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
+    def _merge_parts(self, parts: list[str], previous: str, input_tokens: int, reference: StayingText) -> Merging:
         """Merge neighbouring parts until all fit one call with the previous summary."""
-        room_for_all = room - estimate_text(previous)
-        while len(parts) > 1 and _size_of(parts) > room_for_all:
-            groups = _groups_of(parts, room)
+        tokens_for_parts = input_tokens - estimate_text(previous)
+        while len(parts) > 1 and _size_of(parts) > tokens_for_parts:
+            groups = _groups_of(parts, input_tokens)
             self.total += sum(len(group) > 1 for group in groups)
-            budget = self._budget(room_for_all // len(groups))
+            budget = self._budget(tokens_for_parts // len(groups))
             parts = []
             for group in groups:
                 alone = len(group) == 1
-                merged = group[0] if alone else (yield from self._part(_label(group), budget, room, reference, True))
+                merged = (
+                    group[0] if alone else (yield from self._part(_label(group), budget, input_tokens, reference, True))
+                )
                 parts.append(merged)
         return parts
 
-    def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
+    def _part(
+        self, turns: str, budget: int, input_tokens: int, reference: StayingText, of_parts: bool = False
+    ) -> Texts:
         """Return a partial summary, short enough that two of them fit one call."""
-        self._tell()
-        most = _half_of(room)
-        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
-        part = _cut_to(text, most)
+        self._report_progress()
+        part_tokens = _half_of(input_tokens)
+        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=part_tokens)
+        part = _cut_to(text, part_tokens)
         if part != text:
             self._note("a partial summary was too long to merge and was cut")
         return part
@@ -251,7 +256,7 @@ class _SummaryWork:
         enough: int | None = None,
     ) -> Texts:
         """Return one complete text, or at least `enough` tokens of it; request a rejected text again."""
-        attempt, missing = 0, self.ask.missing
+        attempt, missing = 0, self.request.missing
         while True:
             prompt = build_prompt(
                 turns,
@@ -264,30 +269,30 @@ class _SummaryWork:
                 is_brief=self.is_brief,
             )
             reply = yield from self._whole(prompt, budget, enough)
-            kind = _rejection(reply, self.ask, is_whole=enough is None)
+            kind = _rejection(reply, self.request, is_whole=enough is None)
             if not kind:
                 return reply.text
             if waiting_time(kind, attempt) is None:
                 raise SummaryFailed(kind)
-            missing = lacking(reply.text, self.ask) or missing
+            missing = lacking(reply.text, self.request) or missing
             attempt += 1
 
     def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
         """Return the answer to a prompt; extend it if it was cut by its output limit."""
-        asked: Messages = (("user", prompt),)
+        sent: Messages = (("user", prompt),)
         limit = self._output(budget)
-        reply = yield from self._send(self._call(asked, limit))
-        larger = min(limit * 3, self.endpoint.max_output or limit, self._room_left(asked))
-        if larger > limit and _goes_on(reply, reply.text, enough):
-            again = yield from self._try(self._call(asked, larger))
+        reply = yield from self._send(self._call(sent, limit))
+        larger = min(limit * 3, self.endpoint.max_output or limit, self._tokens_left(sent))
+        if larger > limit and _is_cut_short(reply, reply.text, enough):
+            again = yield from self._try(self._call(sent, larger))
             reply, limit = (again, larger) if again else (reply, limit)
         text = reply.text
-        for _ in range(MOST_CONTINUATIONS):
-            turns = (*asked, ("assistant", text.rstrip()), ("user", CONTINUE))
-            room = min(limit, self._room_left(turns))
-            if room < SHORTEST_CONTINUATION or not text.strip() or not _goes_on(reply, text, enough):
+        for _ in range(MAX_CONTINUATIONS):
+            turns = (*sent, ("assistant", text.rstrip()), ("user", CONTINUE))
+            left = min(limit, self._tokens_left(turns))
+            if left < MIN_CONTINUATION_TOKENS or not text.strip() or not _is_cut_short(reply, text, enough):
                 break
-            more = yield from self._try(self._call(turns, room))
+            more = yield from self._try(self._call(turns, left))
             if more is None:
                 break
             reply = more
@@ -330,26 +335,26 @@ class _SummaryWork:
     @property
     def is_brief(self) -> bool:
         """Whether the window holds little more than the prompt."""
-        return self.limit < SMALL_WINDOW
+        return self.limit < BRIEF_WINDOW_TOKENS
 
-    def _room(self) -> int:
+    def _input_tokens(self) -> int:
         """Return the input tokens of a call, reduced by a safety factor for the estimate."""
         empty = build_prompt(
             "",
-            budget_tokens=self.ask.asked_tokens,
+            budget_tokens=self.request.asked_tokens,
             previous=" ",
             focus=self._focus(),
             reference=StayingText(" ", " ", " "),
-            missing=" " * LONGEST_MISSING,
+            missing=" " * MAX_MISSING_CHARACTERS,
             is_brief=self.is_brief,
         )
-        left = self._room_left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
-        return max(int(left / DOUBT), SMALLEST_ROOM)
+        left = self._tokens_left((("user", empty),), INPUT_SAFETY_FACTOR) - self._output(self.request.asked_tokens)
+        return max(int(left / INPUT_SAFETY_FACTOR), MIN_INPUT_TOKENS)
 
-    def _room_left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
+    def _tokens_left(self, messages: Messages, safety_factor: float = OUTPUT_SAFETY_FACTOR) -> int:
         """Return the tokens left in the window beside these messages, with a safety factor."""
-        asked = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
-        return self.limit - int(asked * doubt) - FRAME_TOKENS
+        sent = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
+        return self.limit - int(sent * safety_factor) - FRAME_TOKENS
 
     def _output(self, budget: int) -> int:
         """Return the output limit: the budget and a half, plus an allowance for reasoning."""
@@ -360,44 +365,44 @@ class _SummaryWork:
         """Return the budget of a partial summary with this share of a call; half of it, since models exceed their
         budget.
         """
-        return min(self.ask.asked_tokens, max(share // 2, SMALLEST_PART))
+        return min(self.request.asked_tokens, max(share // 2, MIN_PART_TOKENS))
 
     def _focus(self) -> str | None:
-        return self.ask.redact(self.ask.focus) if self.ask.focus else None
+        return self.request.redact(self.request.focus) if self.request.focus else None
 
     def _note(self, what: str) -> None:
         if what not in self.notes:
             self.notes.append(what)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """Report the progress before each call and after the last one."""
         if self.progress is not None:
             self.progress(SummaryProgress(self.done, self.total))
         self.done += 1
 
 
-def _rejection(reply: ModelAnswer, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
+def _rejection(reply: ModelAnswer, request: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
     """Return why an answer is not a summary; empty if it is one."""
     if reply.finish == "filter":
         return "filtered"
-    return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
+    return "malformed" if reply.calls else rejection(reply.text, request, is_whole=is_whole)
 
 
-def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
+def _is_cut_short(reply: ModelAnswer, text: str, enough: int | None) -> bool:
     """Return whether an answer was cut before it had enough tokens."""
     return reply.finish == "length" and (enough is None or estimate_text(text) < enough)
 
 
-def _pieces_of(ask: SummaryRequest, room: int) -> list[str]:
-    """Split the turns into pieces of at most `room` tokens; characters per token depend on the text."""
-    characters = room * CHARACTERS_PER_TOKEN
+def _pieces_of(request: SummaryRequest, max_tokens: int) -> list[str]:
+    """Split the turns into pieces of at most `max_tokens` tokens; characters per token depend on the text."""
+    characters = max_tokens * CHARACTERS_PER_TOKEN
     pieces: list[str] = []
-    for _ in range(MOST_ROUNDS):
-        pieces = chunks(ask.messages, ask.redact, characters)
+    for _ in range(MAX_ROUNDS):
+        pieces = chunks(request.messages, request.redact, characters)
         largest = max(map(estimate_text, pieces), default=0)
-        if largest <= room:
+        if largest <= max_tokens:
             break
-        characters = int(characters * room / largest * 0.95)
+        characters = int(characters * max_tokens / largest * 0.95)
     return pieces
 
 
@@ -405,39 +410,39 @@ def _tokens_of(reference: StayingText) -> int:
     return sum(map(estimate_text, reference))
 
 
-def _split(text: str, room: int) -> list[str]:
-    """Split a text into pieces of at most `room` tokens, between lines if possible."""
+def _split(text: str, max_tokens: int) -> list[str]:
+    """Split a text into pieces of at most `max_tokens` tokens, between lines if possible."""
     pieces: list[str] = []
-    while estimate_text(text) > room:
-        cut = _fitting(text, room)
+    while estimate_text(text) > max_tokens:
+        cut = _fitting(text, max_tokens)
         cut = text.rfind("\n", cut // 2, cut) + 1 or cut
         pieces.append(text[:cut])
         text = text[cut:]
     return [*pieces, text] if text else pieces
 
 
-def _half_of(room: int) -> int:
+def _half_of(max_tokens: int) -> int:
     """Return the tokens of the largest part that fits twice."""
-    return room // 2 - LABEL
+    return max_tokens // 2 - LABEL_TOKENS
 
 
-def _cut_to(text: str, room: int) -> str:
-    """Cut a text to `room` tokens at a line, and add a line that says so."""
-    if estimate_text(text) <= room:
+def _cut_to(text: str, max_tokens: int) -> str:
+    """Cut a text to `max_tokens` tokens at a line, and add a line that says so."""
+    if estimate_text(text) <= max_tokens:
         return text
-    return f"{_split(text, room - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
+    return f"{_split(text, max_tokens - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
 
 
 def _size_of(parts: Sequence[str]) -> int:
     """Return the tokens of labelled parts."""
-    return sum(estimate_text(part) + LABEL for part in parts)
+    return sum(estimate_text(part) + LABEL_TOKENS for part in parts)
 
 
-def _groups_of(parts: Sequence[str], room: int) -> list[list[str]]:
+def _groups_of(parts: Sequence[str], max_tokens: int) -> list[list[str]]:
     """Group neighbouring parts that fit one call."""
     groups: list[list[str]] = []
     for part in parts:
-        if not groups or _size_of([*groups[-1], part]) > room:
+        if not groups or _size_of([*groups[-1], part]) > max_tokens:
             groups.append([])
         groups[-1].append(part)
     return groups
@@ -448,11 +453,11 @@ def _label(parts: Sequence[str]) -> str:
     return "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
 
 
-def _fitting(text: str, room: int) -> int:
-    """Return the number of characters that fit `room` tokens."""
+def _fitting(text: str, max_tokens: int) -> int:
+    """Return the number of characters that fit `max_tokens` tokens."""
     cut = len(text)
-    while cut > 1 and (size := estimate_text(text[:cut])) > room:
-        cut = max(min(int(cut * room / size * 0.98), cut - 1), 1)
+    while cut > 1 and (size := estimate_text(text[:cut])) > max_tokens:
+        cut = max(min(int(cut * max_tokens / size * 0.98), cut - 1), 1)
     return cut
 
 
@@ -480,13 +485,13 @@ class ModelSummarizer:
         self._sleep = sleep
         self._sleep_later = sleep_later
 
-    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
-        return run(self._steps(ask), self.send, self._sleep)
+    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
+        return run(self._steps(request), self.send, self._sleep)
 
-    async def later(self, ask: SummaryRequest) -> SummaryAnswer:
+    async def later(self, request: SummaryRequest) -> SummaryAnswer:
         import asyncio
 
-        return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
+        return await run_async(self._steps(request), self._send_async, self._sleep_later or asyncio.sleep)
 
     def send(self, call: SummaryCall) -> ModelAnswer:
         """Send one call, without retries."""
@@ -495,8 +500,8 @@ class ModelSummarizer:
     async def _send_async(self, call: SummaryCall) -> ModelAnswer:
         return await ModelClient(call.endpoint, clock=self._clock).ask_once_async(call.request())
 
-    def _steps(self, ask: SummaryRequest) -> Steps:
-        return summarise(ask, self.endpoint, self.main, self.progress)
+    def _steps(self, request: SummaryRequest) -> Steps:
+        return summarise(request, self.endpoint, self.main, self.progress)
 
 
 def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoint | None = None) -> Summarizer:
@@ -505,11 +510,11 @@ def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoin
         return local_summarizer
     found = resolve(config, os.environ, model, talking_to)
     if found.endpoint is None:
-        return _nobody if found.missing else local_summarizer
+        return _no_provider if found.missing else local_summarizer
     return ModelSummarizer(found.endpoint, found.main)
 
 
-def _nobody(ask: SummaryRequest) -> SummaryAnswer:
+def _no_provider(request: SummaryRequest) -> SummaryAnswer:
     raise SummaryFailed("no_provider")
 
 

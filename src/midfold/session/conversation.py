@@ -40,7 +40,7 @@ from midfold.model import advance
 from midfold.model.endpoint import Wire
 from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
 from midfold.recall import PAGE, AnswerBounds, InMemorySource, Recall
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
 from midfold.transcript.dialect import Dialect
@@ -140,7 +140,7 @@ class Snapshot:
     def document(self) -> Document:
         return of_messages(self.messages, self.dialect)
 
-    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
+    def extends(self, made: Snapshot, tally: Tally) -> bool:
         """Return whether only new messages were added since `made`, whose messages had this tally."""
         then, now = made.memory, self.memory
         same = (then.state.count, then.state.folds, then.undone) == (now.state.count, now.state.folds, now.undone)
@@ -347,13 +347,13 @@ class Conversation(ABC, Generic[N]):
         )
         return setup.forecast(situation, now.messages, now.dialect) if setup.leaves_room else situation
 
-    def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
+    def _request(self, now: N, arguments: CompactArguments) -> CompactionRequest:
         """Return the engine's request, including the measured size."""
         memory = now.memory
         request = msgspec.structs.replace(
             self.setup.request(now.document, memory.state),
             cached_price=self.setup.price_of_cached(memory.health),
-            **asked,
+            **arguments,
         )
         if request.prompt_tokens is None and (now.is_counted or memory.samples or memory.anchor is not None):
             size = self._size(now)
@@ -362,19 +362,19 @@ class Conversation(ABC, Generic[N]):
 
     # Compaction
 
-    def compact(self, *, ahead: PreparedFold | None = None, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
-        """Compact the view if it is due or `asked` demands it; use a fold prepared `ahead` if it still fits."""
+    def compact(self, *, ahead: PreparedFold | None = None, **arguments: Unpack[CompactArguments]) -> Compacted[Self]:
+        """Compact the view if it is due or `arguments` demands it; use a fold prepared `ahead` if it still fits."""
         done = None if ahead is None else self.swap(ahead)
-        return done or run(self._compaction(self._now(), asked))
+        return done or run(self._compaction(self._now(), arguments))
 
-    async def compact_async(self, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
+    async def compact_async(self, **arguments: Unpack[CompactArguments]) -> Compacted[Self]:
         """Compact on an event loop: await a summarizer that has a `later`, and run everything else in a thread."""
-        return await run_async(self._compaction(self._now(), asked))
+        return await run_async(self._compaction(self._now(), arguments))
 
     def _compaction(
-        self, now: N, asked: CompactArguments, *, health: Health | None = None, local: bool = False
+        self, now: N, arguments: CompactArguments, *, health: Health | None = None, local: bool = False
     ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
-        request = self._request(now, asked)
+        request = self._request(now, arguments)
         decision = decide(self._situation(now, request, health=health))
         local = local and not decision.pause
         guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
@@ -383,7 +383,7 @@ class Conversation(ABC, Generic[N]):
         if isinstance(step, SummaryRequest) and decision.pause:
             step = advance(flow, guard(step))
         if isinstance(step, Outcome) and not step.changed:
-            return self._leave(now, step)
+            return self._leave_unchanged(now, step)
         with self._hold(now) as hold:
             if isinstance(hold, Refusal):
                 return self._refuse(request, hold)
@@ -394,7 +394,7 @@ class Conversation(ABC, Generic[N]):
 
     def _finish(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         if not outcome.changed:
-            return self._leave(now, outcome)
+            return self._leave_unchanged(now, outcome)
         done = self._commit(now, request, outcome, hold)
         self.last = done.receipt
         if done.changed:
@@ -407,7 +407,7 @@ class Conversation(ABC, Generic[N]):
         """
         return nullcontext()
 
-    def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
+    def _leave_unchanged(self, now: N, outcome: Outcome) -> Compacted[Self]:
         """Return the result of a compaction that folded nothing; store strikes and cooldowns, if they changed."""
         before, after = now.memory.state, outcome.state
         learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
@@ -438,8 +438,8 @@ class Conversation(ABC, Generic[N]):
         prepared.
         """
         now = self._now()
-        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
-        request = self._request(now, {**asked, "force": force, "overflowed": overflowed})
+        arguments: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
+        request = self._request(now, {**arguments, "force": force, "overflowed": overflowed})
         situation = self._situation(now, request)
         is_early = situation.prompt_tokens < situation.threshold_tokens
         decision = decide(msgspec.structs.replace(situation, ahead=is_early))
@@ -468,10 +468,10 @@ class Conversation(ABC, Generic[N]):
         if failed is not None:
             state = with_pause_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
-        if failed is not None or not now.goes_on(ready.now, ready.tally):
+        if failed is not None or not now.extends(ready.now, ready.tally):
             return None
         if not ready.outcome.changed:
-            self._leave(now, ready.outcome)
+            self._leave_unchanged(now, ready.outcome)
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -523,10 +523,10 @@ class MemoryConversation(Conversation[Snapshot]):
         self.archive: dict[str, tuple[Message, ...]] = {}
         self.last = None
         self._memory = ConversationMemory()
-        self._replace((), PLAINEST)
+        self._replace((), DEFAULT_DIALECT)
 
-    def _request(self, now: Snapshot, asked: CompactArguments) -> CompactionRequest:
-        return msgspec.structs.replace(super()._request(now, asked), keeper=self._keeper)
+    def _request(self, now: Snapshot, arguments: CompactArguments) -> CompactionRequest:
+        return msgspec.structs.replace(super()._request(now, arguments), keeper=self._keeper)
 
     def _replace(self, messages: Transcript, dialect: type[Dialect]) -> None:
         self._messages, self._dialect = list(messages), dialect

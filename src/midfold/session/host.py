@@ -92,7 +92,7 @@ class BackgroundFold:
         self._work = None
 
 
-class _Of(Generic[T]):
+class _ConversationAttribute(Generic[T]):
     """Descriptor for an attribute of the host's conversation."""
 
     def __init__(self, path: str) -> None:
@@ -116,18 +116,18 @@ class EngineHost:
         messages = host.compress(messages)
     """
 
-    state: _Of[CompactionState] = _Of("state")
-    last: _Of[Receipt | None] = _Of("last")
-    size: _Of[Count] = _Of("size")
-    health: _Of[Health] = _Of("health")
-    archive: _Of[dict[str, tuple[Message, ...]]] = _Of("archive")
+    state: _ConversationAttribute[CompactionState] = _ConversationAttribute("state")
+    last: _ConversationAttribute[Receipt | None] = _ConversationAttribute("last")
+    size: _ConversationAttribute[Count] = _ConversationAttribute("size")
+    health: _ConversationAttribute[Health] = _ConversationAttribute("health")
+    archive: _ConversationAttribute[dict[str, tuple[Message, ...]]] = _ConversationAttribute("archive")
     """Originals by handle, of an in-memory conversation."""
-    engine: _Of[ContextEngine] = _Of("setup.engine")
-    config: _Of[Config] = _Of("setup.config")
-    summarizer: _Of[Summarizer | None] = _Of("setup.summarizer")
-    model: _Of[str | None] = _Of("setup.model")
-    window: _Of[int] = _Of("setup.window")
-    budget: _Of[Budget] = _Of("setup.budget")
+    engine: _ConversationAttribute[ContextEngine] = _ConversationAttribute("setup.engine")
+    config: _ConversationAttribute[Config] = _ConversationAttribute("setup.config")
+    summarizer: _ConversationAttribute[Summarizer | None] = _ConversationAttribute("setup.summarizer")
+    model: _ConversationAttribute[str | None] = _ConversationAttribute("setup.model")
+    window: _ConversationAttribute[int] = _ConversationAttribute("setup.window")
+    budget: _ConversationAttribute[Budget] = _ConversationAttribute("setup.budget")
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class EngineHost:
 
         `lineage` names the conversation: a `state` of that lineage is used even if the messages contain no summary.
         """
-        document = self._take(messages)
+        document = self._sync(messages)
         done = self.conversation.compact(
             prompt_tokens=current_tokens,
             focus=focus_topic,
@@ -217,27 +217,27 @@ class EngineHost:
             keep_last_exchanges=keep_last_exchanges,
             lineage=lineage,
         )
-        return self._give(document, messages, done)
+        return self._write(document, messages, done)
 
     async def compress_async(
-        self, messages: Any, current_tokens: int | None = None, **asked: Unpack[CompactArguments]
+        self, messages: Any, current_tokens: int | None = None, **arguments: Unpack[CompactArguments]
     ) -> Any:
         """Compact on an event loop: await a summarizer that has a `later`, and run any other in a thread."""
-        document = self._take(messages)
-        asked["prompt_tokens"] = current_tokens
-        return self._give(document, messages, await self.conversation.compact_async(**asked))
+        document = self._sync(messages)
+        arguments["prompt_tokens"] = current_tokens
+        return self._write(document, messages, await self.conversation.compact_async(**arguments))
 
     def prepare(self, messages: Any, current_tokens: int | None = None) -> PreparedFold | None:
         """Return a compaction prepared in advance for `swap`; the conversation is unchanged."""
-        self._take(messages)
+        self._sync(messages)
         make = self.conversation.prepare(current_tokens)
         return None if make is None else make()
 
     def swap(self, messages: Any, ready: PreparedFold) -> Any:
         """Return the conversation with a prepared fold, or the same object if it no longer fits."""
-        document = self._take(messages)
+        document = self._sync(messages)
         done = self.conversation.swap(ready)
-        return messages if done is None else self._give(document, messages, done)
+        return messages if done is None else self._write(document, messages, done)
 
     def step(self, messages: Any, current_tokens: int | None = None) -> Any:
         """Return the messages to send next.
@@ -247,11 +247,11 @@ class EngineHost:
         conversation is compacted immediately.
         """
         if current_tokens is None:
-            self._take(messages)
+            self._sync(messages)
         decision = self.decide(current_tokens)
         if not decision.fold:
             if decision.pressure is Pressure.SOFT and not self._ahead.has_begun:
-                self._take(messages)
+                self._sync(messages)
                 self._ahead.start(self.conversation, current_tokens)
             return messages
         ready = self._ahead.take() if decision.pressure is Pressure.HARD else None
@@ -281,12 +281,12 @@ class EngineHost:
         """Restore the state exported by an earlier host of the same conversation."""
         self.conversation.restore(exported)
 
-    def _take(self, messages: Any) -> Document:
+    def _sync(self, messages: Any) -> Document:
         document = read(messages)
         self.conversation = self.conversation.sync(document).session
         return document
 
-    def _give(self, document: Document, messages: Any, done: Compacted[Any]) -> Any:
+    def _write(self, document: Document, messages: Any, done: Compacted[Any]) -> Any:
         if not done.changed:
             return messages
         view = self.conversation.view()

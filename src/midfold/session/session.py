@@ -41,7 +41,7 @@ from midfold.session.conversation import (
     Snapshot,
     Sync,
 )
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store import SqlStore
 from midfold.store.bodies import chain_of
 from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
@@ -88,11 +88,11 @@ def _is_other(one: ChatPartner, other: ChatPartner) -> bool:
     return (one.model, one.provider, one.base_url) != (other.model, other.provider, other.base_url)
 
 
-def pass_pause_on(session: Session, name: str) -> None:
+def copy_cooldown(session: Session, name: str) -> None:
     """Copy this session's cooldown to another session of the same conversation."""
     info = session.info if name != session.name else None
     if info is not None:
-        session._other(name)._keep_pause(memory_of(info).state)
+        session._other(name)._keep_cooldown(memory_of(info).state)
 
 
 def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
@@ -127,10 +127,10 @@ def read_history(session: Session) -> Document:
 
 def keep_pause(session: Session, state: CompactionState) -> None:
     """Apply the cooldown of a failure that happened elsewhere to this session."""
-    session._keep_pause(state)
+    session._keep_cooldown(state)
 
 
-MOST_NEWER = 256
+MAX_NEWER_ITEMS = 256
 """Maximum messages in the newer part of a cached view; only this part is copied on each turn."""
 
 
@@ -150,10 +150,10 @@ class CachedView(NamedTuple):
         """Return the items after the first `count`."""
         return self.newer[count - len(self.older) :] if count >= len(self.older) else self.items[count:]
 
-    def go_on(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
+    def extended(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
         """Return the view with new items added."""
         newer = (*self.newer, *new)
-        if len(newer) > MOST_NEWER:
+        if len(newer) > MAX_NEWER_ITEMS:
             return CachedView(info, memory, (*self.older, *newer))
         return CachedView(info, memory, self.older, newer)
 
@@ -180,7 +180,7 @@ class ViewCopy:
         self._running: RunningTally | None = None
         self._given: MessageBatch | None = None
 
-    def hand_over(self, given: MessageBatch) -> None:
+    def keep_synced(self, given: MessageBatch) -> None:
         """Keep a complete history that was just synced, if it is exact bytes, to avoid reading it again."""
         exact = all(isinstance(entry.message.wire, Raw) for entry in given.entries)
         self._given = given if exact else None
@@ -201,7 +201,7 @@ class ViewCopy:
             self._seen, self._running = CachedView(info, memory, self._whole(info)), None
         else:
             new = self.store.tail(info, seen.info.count) if info.count > seen.info.count else ()
-            self._seen = seen.go_on(info, memory, new)
+            self._seen = seen.extended(info, memory, new)
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
@@ -242,10 +242,10 @@ class Session(Conversation[StoredSnapshot]):
         self._dialect, self._owner = dialect, owner
         self._redactor = (setup.redactor or redact) if redacts else None
         self._copy = ViewCopy(store, name)
-        self._written = written
-        self._said: tuple[Any, Any, Prompt | None] | None = None
+        self._stored_prompt = written
+        self._encoded_prompt: tuple[Any, Any, Prompt | None] | None = None
         if written is not None:
-            self._said = (setup.system, setup.tools, written)
+            self._encoded_prompt = (setup.system, setup.tools, written)
 
     # Writing
 
@@ -254,7 +254,7 @@ class Session(Conversation[StoredSnapshot]):
         new = self._read(messages)
         model, prompt = self.setup.model, self._new_prompt(new)
         done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
-        self._written = prompt or self._written
+        self._stored_prompt = prompt or self._stored_prompt
         return done.positions
 
     def sync(self, messages: Any) -> Sync[Self]:
@@ -262,41 +262,45 @@ class Session(Conversation[StoredSnapshot]):
         new = self._read(messages)
         model, prompt = self.setup.model, new.prompt  # pass it even if it is already stored: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
-        self._written = prompt or self._written
+        self._stored_prompt = prompt or self._stored_prompt
         session = self if done.session == self.name else self._other(done.session)
-        pass_pause_on(self, session.name)
-        session._copy.hand_over(new)
+        copy_cooldown(self, session.name)
+        session._copy.keep_synced(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
     def _read(self, messages: Any) -> MessageBatch:
         """Read messages. A request body brings its system prompt and tools; plain messages use the current ones."""
-        new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
+        new = read_batch(messages, dialect=self._dialect, otherwise=self._default_dialect, redactor=self._redactor)
         if new.prompt is None:
             known = self._prompt
             return new._replace(prompt=known if known and any(known) else None)
         if new.prompt != self._prompt:
             self.setup.update_prompt(*values_of(new.prompt))
-            self._said = (self.setup.system, self.setup.tools, new.prompt)
+            self._encoded_prompt = (self.setup.system, self.setup.tools, new.prompt)
         return new
 
     @property
     def _prompt(self) -> Prompt | None:
         """System prompt and tools as stored; None if there are none. Encoded once, because tools are long."""
         system, tools = self.setup.system, self.setup.tools
-        if self._said is None or self._said[0] is not system or self._said[1] is not tools:
+        if (
+            self._encoded_prompt is None
+            or self._encoded_prompt[0] is not system
+            or self._encoded_prompt[1] is not tools
+        ):
             prompt = prompt_of(system, tools, self._redactor)
-            self._said = (system, tools, prompt if any(prompt) else None)
-        return self._said[2]
+            self._encoded_prompt = (system, tools, prompt if any(prompt) else None)
+        return self._encoded_prompt[2]
 
     def _new_prompt(self, new: MessageBatch) -> Prompt | None:
         """Return the prompt if the store does not have it yet, else None."""
-        return None if new.prompt == self._written else new.prompt
+        return None if new.prompt == self._stored_prompt else new.prompt
 
-    def _otherwise(self) -> type[Dialect]:
+    def _default_dialect(self) -> type[Dialect]:
         return self._dialect_of(self._copy.view())
 
     def _dialect_of(self, live: CachedView | None) -> type[Dialect]:
-        return DIALECTS[live.info.dialect if live else self._dialect or PLAINEST.name]
+        return DIALECTS[live.info.dialect if live else self._dialect or DEFAULT_DIALECT.name]
 
     def _other(self, name: str) -> Self:
         return type(self)(
@@ -305,7 +309,7 @@ class Session(Conversation[StoredSnapshot]):
             self.setup.copy(),
             dialect=self._dialect,
             redacts=self._redactor is not None,
-            written=self._written,
+            written=self._stored_prompt,
             owner=self._owner,
         )
 
@@ -408,9 +412,9 @@ class Session(Conversation[StoredSnapshot]):
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    def _request(self, now: StoredSnapshot, asked: CompactArguments) -> CompactionRequest:
+    def _request(self, now: StoredSnapshot, arguments: CompactArguments) -> CompactionRequest:
         keeper = StoredKeeper(self.store, self.name, self._owner)
-        return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
+        return msgspec.structs.replace(super()._request(now, arguments), keeper=keeper)
 
     def compact(
         self,
@@ -421,7 +425,7 @@ class Session(Conversation[StoredSnapshot]):
         local: bool = False,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
-        **asked: Unpack[CompactArguments],
+        **arguments: Unpack[CompactArguments],
     ) -> Compacted[Self]:
         """Compact the view if it is due, or if `force`, `target_tokens` or `keep_last_exchanges` demands it.
 
@@ -439,10 +443,10 @@ class Session(Conversation[StoredSnapshot]):
         now = self._now()
         if now.live is not None:
             if measured_at is not None and now.live.info.compaction != measured_at:
-                asked["prompt_tokens"], health = None, None
+                arguments["prompt_tokens"], health = None, None
             name = child or f"{self.name}+{now.live.info.compactions + 1}"
             now.child = name if persistence == "child" else None
-        return run(self._compaction(now, asked, health=health, local=local))
+        return run(self._compaction(now, arguments, health=health, local=local))
 
     def _items_before(self, info: SessionInfo, base: CompactionRecord | None) -> tuple[Item, ...]:
         """Return the view as if `base` were the newest compaction."""
@@ -477,12 +481,12 @@ class Session(Conversation[StoredSnapshot]):
         self._copy.forget()
         return Compacted(new.receipt, self if now.child is None else self._other(now.child))
 
-    def preview(self, **asked: Unpack[CompactArguments]) -> Receipt:
+    def preview(self, **arguments: Unpack[CompactArguments]) -> Receipt:
         """Return the receipt a compaction would have, with a built-in summary; nothing is changed and no model is
         called.
         """
         now = self._now()
-        request = self._request(now, asked)
+        request = self._request(now, arguments)
         if self.setup.writer() is not local_summarizer:
             options = msgspec.structs.replace(request.options, lossy_fallback=True)
             request = msgspec.structs.replace(request, options=options)
@@ -499,10 +503,10 @@ class Session(Conversation[StoredSnapshot]):
         self._copy.forget()
         now = self._now()
         self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner, host=before.host))
-        self._keep_pause(before.state)
+        self._keep_cooldown(before.state)
         return record
 
-    def _keep_pause(self, state: CompactionState) -> None:
+    def _keep_cooldown(self, state: CompactionState) -> None:
         """Store the cooldown of this state if it is longer than the stored one."""
         info = self.info
         memory = None if info is None else memory_of(info)

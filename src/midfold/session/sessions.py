@@ -31,7 +31,7 @@ from midfold.engines import ContextEngine
 from midfold.errors import StoreError
 from midfold.recall import AnswerBounds, Filters, Hit, Recall, search
 from midfold.session.session import Session, memory_of, record_turns
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.database import CONNECTIONS
 from midfold.store.intake import MessageBatch, read_batch, values_of
@@ -212,8 +212,8 @@ class Sessions:
         caller is
         usually the client of these sessions.
         """
-        asked = name or next((info.name for info in self.all(1, under=under)), None)
-        bounds = AnswerBounds() if asked is None else self._bounds(asked)
+        reader = name or next((info.name for info in self.all(1, under=under)), None)
+        bounds = AnswerBounds() if reader is None else self._bounds(reader)
         past = StoredSource(self.store, name, sees=lambda one: one.startswith(under))
         return Recall(past, self.redactor, bounds=bounds, clock=time.monotonic)
 
@@ -261,7 +261,7 @@ class Sessions:
     def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Read and hash messages once, for use by both `find_prefix` and `Session.sync`."""
         redactor = self.redactor if self.redacts else None
-        return read_batch(messages, dialect=dialect, otherwise=lambda: PLAINEST, redactor=redactor)
+        return read_batch(messages, dialect=dialect, otherwise=lambda: DEFAULT_DIALECT, redactor=redactor)
 
     def find_prefix(
         self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""

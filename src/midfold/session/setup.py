@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 REQUESTS_AHEAD = 10
 MARGIN = 1.2
 """Safety factor for the expected growth per message."""
-PLAINEST = DIALECTS["openai-chat"]
+DEFAULT_DIALECT = DIALECTS["openai-chat"]
 """Dialect assumed for messages that have not been read yet."""
 
 
@@ -177,7 +177,7 @@ class Setup:
     def bare_request(self, state: CompactionState) -> CompactionRequest:
         """Return a request without messages, cached, for engines that decide by size."""
         if self._bare is None:
-            self._bare = self.request(of_messages((), PLAINEST), state)
+            self._bare = self.request(of_messages((), DEFAULT_DIALECT), state)
         return msgspec.structs.replace(self._bare, state=state)
 
     def forecast(self, situation: Situation, view: Transcript, dialect: type[Dialect]) -> Situation:

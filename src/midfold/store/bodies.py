@@ -22,8 +22,8 @@ from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes
 
 PLAIN, DEFLATED = 0, 1
-SMALLEST_TO_DEFLATE = 512
-LEVEL = 1
+MIN_DEFLATE_BYTES = 512
+DEFLATE_LEVEL = 1
 DICTIONARY = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
     b'"output":"{"type":"function_call","name":"arguments":"{"role":"user","content":[{"type":"tool_result",'
@@ -56,8 +56,8 @@ def chain_of(digests: Iterable[bytes], chain: bytes = b"") -> Iterator[bytes]:
 
 def deflate(data: bytes) -> tuple[int, bytes]:
     """Return the codec and the encoded data, compressed if that is smaller."""
-    if len(data) >= SMALLEST_TO_DEFLATE:
-        work = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
+    if len(data) >= MIN_DEFLATE_BYTES:
+        work = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
         small = work.compress(data) + work.flush()
         if len(small) < len(data):
             return DEFLATED, small

@@ -33,12 +33,12 @@ from midfold.store.bodies import NewMessage
 Flavour = Literal["sqlite", "postgres"]
 
 T = TypeVar("T")
-How = Literal["read", "write", "alone"]
-MOST_TRIES = 12
-LONGEST_PAUSE = 0.05
+TransactionMode = Literal["read", "write", "alone"]
+MAX_ATTEMPTS = 12
+MAX_RETRY_PAUSE_SECONDS = 0.05
 CONNECTIONS = 16
 """Default maximum number of connections per process."""
-LONGEST_WAIT = 30.0
+CONNECTION_WAIT_SECONDS = 30.0
 """Seconds a thread waits for a connection."""
 FOREVER = 1 << 62
 """Upper bound for positions, sequence numbers and times."""
@@ -152,7 +152,7 @@ class Tx(ABC):
             raise StoreDamaged("a row has a value of the wrong type") from None
 
 
-def _half_a_character(error: UnicodeEncodeError) -> StoreError:
+def _surrogate_error(error: UnicodeEncodeError) -> StoreError:
     """Return the error for a lone surrogate, which cannot be stored. The text is private, so it is not included."""
     place = f"character {error.start + 1} of {len(error.object)}"
     return StoreError(f"text contains a lone surrogate ({place}), which UTF-8 cannot encode")
@@ -168,9 +168,9 @@ class Database(ABC):
 
     def __init__(self, connections: int = CONNECTIONS) -> None:
         self.connections = connections
-        self._begin_anew()
+        self._reset_pool()
 
-    def _begin_anew(self) -> None:
+    def _reset_pool(self) -> None:
         """Reset the connection pool, as in a new process."""
         self._idle: list[Any] = []
         weakref.finalize(self, close_connections, self._idle, os.getpid())
@@ -199,20 +199,20 @@ class Database(ABC):
         """Return the faults that the database itself reports about its files."""
         return []
 
-    begin: ClassVar[dict[How, str]]
+    begin: ClassVar[dict[TransactionMode, str]]
     """Statements that begin a transaction: "read", "write", or "alone" for deleting while no other transaction writes.
     """
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
         """Run `work` in a transaction, commit, and return its result."""
-        for left in reversed(range(MOST_TRIES)):
+        for left in reversed(range(MAX_ATTEMPTS)):
             try:
                 with self._in_transaction(how) as tx:
                     return work(tx)
             except RetryTransaction as again:
                 if not left:
-                    raise StoreError(f"{self.where}: gave up after {MOST_TRIES} attempts: {again}") from again
-                time.sleep(random.random() * LONGEST_PAUSE)
+                    raise StoreError(f"{self.where}: gave up after {MAX_ATTEMPTS} attempts: {again}") from again
+                time.sleep(random.random() * MAX_RETRY_PAUSE_SECONDS)
         raise AssertionError("unreachable")
 
     def read(self, work: Callable[[Tx], T]) -> T:
@@ -236,7 +236,7 @@ class Database(ABC):
                 continue
             except UnicodeEncodeError as error:
                 self._put_back(connection)
-                raise _half_a_character(error) from None
+                raise _surrogate_error(error) from None
             self._put_back(connection)
             return found
 
@@ -249,7 +249,7 @@ class Database(ABC):
         return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, RetryTransaction) else meaning
 
     @contextmanager
-    def _in_transaction(self, how: How) -> Iterator[Tx]:
+    def _in_transaction(self, how: TransactionMode) -> Iterator[Tx]:
         connection = self._begin(how)
         try:
             yield self.transaction(connection)
@@ -261,11 +261,11 @@ class Database(ABC):
             if isinstance(error, self.errors):
                 raise self.translate(error) from error
             if isinstance(error, UnicodeEncodeError):
-                raise _half_a_character(error) from None
+                raise _surrogate_error(error) from None
             raise
         self._put_back(connection)
 
-    def _begin(self, how: How) -> Any:
+    def _begin(self, how: TransactionMode) -> Any:
         while True:
             connection, fresh = self._connection()
             try:
@@ -279,10 +279,11 @@ class Database(ABC):
 
     def _connection(self) -> tuple[Any, bool]:
         if self._owner != os.getpid():
-            self._begin_anew()
-        if not self._free.acquire(timeout=LONGEST_WAIT):
+            self._reset_pool()
+        if not self._free.acquire(timeout=CONNECTION_WAIT_SECONDS):
             raise StoreUnavailable(
-                f"{self.where}: all {self.connections} connections of this process were in use for {LONGEST_WAIT:.0f} s"
+                f"{self.where}: all {self.connections} connections of this process were in use for "
+                f"{CONNECTION_WAIT_SECONDS:.0f} s; raise store.connections"
             )
         with self._lock:
             if self._idle:

@@ -17,7 +17,7 @@ from midfold.errors import StoreDamaged
 from midfold.store.bodies import blob, deflate, digest_of, inflate
 from midfold.store.database import Database, Tx
 
-NOTED_EVERY = 24 * 3600 * 1000
+USE_RECORDED_EVERY_MS = 24 * 3600 * 1000
 """Milliseconds after which another use is recorded."""
 PAGE = 100
 
@@ -46,7 +46,9 @@ class HiddenTurns:
         """Return the keys of the records with any of these chains."""
         if not self._database.rows("has_hidden_turns", place=place):
             return []
-        rows = self._database.rows("hidden_turns", place=place, chains=json.dumps(list(chains)), rest=NOTED_EVERY)
+        rows = self._database.rows(
+            "hidden_turns", place=place, chains=json.dumps(list(chains)), rest=USE_RECORDED_EVERY_MS
+        )
         old = [chain for chain, _, is_old in rows if is_old]
         if old:
             self._database.write(lambda tx: tx.run("use_hidden_turns", place=place, chains=json.dumps(old)))

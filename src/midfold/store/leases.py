@@ -24,7 +24,7 @@ from midfold.store.database import Database
 TTL = 60.0
 """Seconds a lease lives without renewal, which is also the longest time a crashed holder can block others."""
 RENEWALS_PER_TTL = 4
-MOST_FAILURES = 3
+MAX_RENEWAL_FAILURES = 3
 
 
 class Lease(NamedTuple):
@@ -95,7 +95,7 @@ class Renewal:
                 failures = 0
             except StoreError:
                 failures += 1
-                if failures >= MOST_FAILURES:
+                if failures >= MAX_RENEWAL_FAILURES:
                     self.lost = True
                     return
 

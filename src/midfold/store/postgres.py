@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import NewMessage, deflate
-from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
+from midfold.store.database import CONNECTIONS, Database, Flavour, RetryTransaction, TransactionMode, Tx
 
 LOCK = 7310593858020254829
-AGAIN = ("40001", "40P01", "23503")
+RETRY_CODES = ("40001", "40P01", "23503")
 """SQLSTATE codes to retry: serialization failure, deadlock, foreign key violation."""
 UNAVAILABLE = {
     "08": "the connection was lost",
@@ -95,7 +95,7 @@ def _body(entry: NewMessage) -> dict[str, Any]:
 
 class Postgres(Database):
     flavour: ClassVar[Flavour] = "postgres"
-    begin: ClassVar[dict[How, str]] = {
+    begin: ClassVar[dict[TransactionMode, str]] = {
         "read": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         "write": f"BEGIN; SELECT pg_advisory_xact_lock_shared({LOCK})",
         "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
@@ -120,18 +120,18 @@ class Postgres(Database):
 
     def translate(self, error: Exception) -> StoreError | RetryTransaction:
         code = getattr(error, "sqlstate", None) or ""
-        what = type(error).__name__
-        if code in AGAIN:
-            return RetryTransaction(f"{what} ({code})")
-        told = getattr(getattr(error, "diag", None), "message_primary", None) or what
+        error_type = type(error).__name__
+        if code in RETRY_CODES:
+            return RetryTransaction(f"{error_type} ({code})")
+        message = getattr(getattr(error, "diag", None), "message_primary", None) or error_type
         meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
         if not code and isinstance(error, self._driver.OperationalError):
             meaning = "cannot connect to the server"
         if meaning is not None:
-            return StoreUnavailable(f"{self.where}: {meaning}: {told}{f' ({code})' if code else ''}")
+            return StoreUnavailable(f"{self.where}: {meaning}: {message}{f' ({code})' if code else ''}")
         if code.startswith(("42P01", "3F", "42501")):
-            return SchemaError(f"{self.where}: {told} ({code})")
-        return StoreError(f"{self.where}: {told} ({code or what})")
+            return SchemaError(f"{self.where}: {message} ({code})")
+        return StoreError(f"{self.where}: {message} ({code or error_type})")
 
     def is_alive(self, connection: Any) -> bool:
         idle = self._driver.pq.TransactionStatus.IDLE

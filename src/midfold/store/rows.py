@@ -29,7 +29,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 
 _UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
-SIZE = 16
+SEAL_BYTES = 16
 ROW, PIECES, HANDLES = 0, 1, 2
 Row = tuple[Any, ...]
 _BEGIN, _END = b'{"seal":"', b'"sealed":true}'
@@ -44,13 +44,13 @@ class SealedObject(NamedTuple):
 
     def require(self, number: int, about: bytes, what: str) -> None:
         """Raise StoreDamaged unless the seal matches; accept an object without seals."""
-        expected = self.seals[number * SIZE * 2 : (number + 1) * SIZE * 2]
+        expected = self.seals[number * SEAL_BYTES * 2 : (number + 1) * SEAL_BYTES * 2]
         if self.seals and expected != _seal(self.plain, about):
             raise StoreDamaged(f"{what} does not match its checksum")
 
 
 def _seal(plain: bytes, about: bytes) -> bytes:
-    return blake2b(about + b"\0" + plain, digest_size=SIZE).hexdigest().encode()
+    return blake2b(about + b"\0" + plain, digest_size=SEAL_BYTES).hexdigest().encode()
 
 
 def add_seals(data: bytes, *about: bytes) -> bytes:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
 from midfold.store.bodies import NewMessage, deflate
-from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, How, Tx
+from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, TransactionMode, Tx
 
 MEANINGS = {
     "SQLITE_FULL": "the disk is full, or the database has reached its maximum size",
@@ -38,14 +38,14 @@ MEANINGS = {
     "SQLITE_CORRUPT": "the file is corrupt",
 }
 REPLACED = "the file was deleted or replaced while open; restart to open the current one"
-MANY = 64
+BULK_INSERT_BODIES = 64
 """Number of bodies from which they are added in one statement and their ids are computed."""
 PAGES_PER_CHECKPOINT = 600
 """Write-ahead log pages per checkpoint, about ninety appends. Reusing a log costs one sync per append, growing it
 costs two.
 """
 KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
-MOST_TOLD = 20
+MAX_REPORTED_FAULTS = 20
 """Maximum number of file faults a check reports."""
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class SQLiteTx(Tx):
 
     def _add_new(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
         add = self.queries["add_body"]
-        if len(rows) < MANY:
+        if len(rows) < BULK_INSERT_BODIES:
             return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
         self.connection.executemany(add, rows)
         last = self.number("last_body")
@@ -98,7 +98,11 @@ class SQLite(Database):
     flavour: ClassVar[Flavour] = "sqlite"
     errors = (sqlite3.Error, UnicodeDecodeError)
     """Driver errors. UnicodeDecodeError is raised for an error message that contains a damaged name."""
-    begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
+    begin: ClassVar[dict[TransactionMode, str]] = {
+        "read": "BEGIN",
+        "write": "BEGIN IMMEDIATE",
+        "alone": "BEGIN IMMEDIATE",
+    }
 
     def __init__(
         self,
@@ -115,8 +119,8 @@ class SQLite(Database):
         self.path, self.synchronous, self.timeout, self.clock = path, synchronous, timeout, clock
         self.where = f"sqlite {path}"
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+    def _reset_pool(self) -> None:
+        super()._reset_pool()
         self._writing = FairSemaphore(1)
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that the connections have open."""
@@ -134,9 +138,9 @@ class SQLite(Database):
         super().close()
         self._file = None
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
         if self._owner != os.getpid():
-            self._begin_anew()
+            self._reset_pool()
         if not self._writing.acquire(timeout=self.timeout):
             raise StoreUnavailable(f"{self.where}: {MEANINGS['SQLITE_LOCKED']}")
         try:
@@ -195,7 +199,7 @@ class SQLite(Database):
 
     def damage(self) -> list[str]:
         try:
-            rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MOST_TOLD})").fetchall())
+            rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MAX_REPORTED_FAULTS})").fetchall())
         except StoreError as error:
             return [str(error)]
         return [f"the file: {fault}" for (fault,) in rows if fault != "ok"]
@@ -240,7 +244,7 @@ class MemoryDatabase(SQLite):
     def is_alive(self, connection: sqlite3.Connection) -> bool:
         return True
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
         with self._turn:
             return super().write(work, how=how)
 

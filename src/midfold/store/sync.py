@@ -58,7 +58,7 @@ class SyncTarget(NamedTuple):
 
     session: LockedSession
     offer: OfferedHistory
-    asked_for: bool
+    is_named: bool
     """Whether this is the named session or its continuation."""
 
 
@@ -71,13 +71,13 @@ def sync(
         return SyncResult(name, 0, 0, branched=False, ahead=session.count)
     best: tuple[int, SyncTarget] | None = None
     for target in _targets(tx, session, entries, chains):
-        own, offer, asked_for = target
+        own, offer, is_named = target
         common = _common(tx, own, offer)
-        if common == min(own.count, offer.total) and (common or asked_for):
+        if common == min(own.count, offer.total) and (common or is_named):
             rest = offer.entries[common - offer.start :]
             extend(tx, own, rest, dialect=dialect, model=model)
             ahead = max(own.count - offer.total, 0)
-            return SyncResult(own.name, common, len(rest), branched=not asked_for, ahead=ahead)
+            return SyncResult(own.name, common, len(rest), branched=not is_named, ahead=ahead)
         if best is None or common > best[0]:
             best = (common, target)
     assert best is not None
@@ -97,7 +97,7 @@ def _targets(
 
 def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
     """Yield the target or, if the history extends an ended session, the child and its branches."""
-    session, offer, asked_for = target
+    session, offer, is_named = target
     child = None
     if session.ended is not None and offer.total > session.count and _common(tx, session, offer) == session.count:
         child = _child(tx, session)
@@ -108,7 +108,7 @@ def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
     rest = offer.entries[session.count - offer.start :]
     after = OfferedHistory(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
     for line in _family(tx, own):
-        yield from _follow(tx, SyncTarget(line, after, asked_for and line is own))
+        yield from _follow(tx, SyncTarget(line, after, is_named and line is own))
 
 
 def _child(tx: Tx, session: LockedSession) -> tuple[LockedSession, int] | None:
@@ -310,12 +310,12 @@ def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, le
     def place(count: int) -> dict[str, object]:
         return {"digest": digests[count - 1], "position": count - 1, "chain": chains[count - 1], "under": under}
 
-    count = _most(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
+    count = _largest_known(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
     row = tx.one("session_with_chain", **place(count)) if count else None
     return None if row is None else Prefix(row[0], count, row[1])
 
 
-def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
+def _largest_known(is_known: Callable[[int], bool], least: int, total: int) -> int:
     """Return the largest known number; 0 if it is below `least`. All numbers below a known one are known."""
     low = high = total
     step = 1

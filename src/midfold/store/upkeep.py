@@ -208,21 +208,21 @@ def problems(database: Database, *, deep: bool) -> Iterator[str]:
         ("orphan_rows", "rows that belong to no session or compaction"),
         ("orphan_words", "sessions or parts of sessions with an inconsistent search index"),
     ):
-        yield from _look(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
-    yield from _look(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
+        yield from _try_check(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
+    yield from _try_check(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
     if deep:
-        yield from _look(database, lambda tx: list(hidden_turns.problems(tx)))
+        yield from _try_check(database, lambda tx: list(hidden_turns.problems(tx)))
     try:
         rows = database.rows("sessions", before=FOREVER, most=1 << 31)
     except StoreError as error:
         yield str(error)
         return
     for row in rows:
-        found = _look(database, lambda tx, row=row: list(_session_problems(tx, row, deep)))  # type: ignore[misc]
+        found = _try_check(database, lambda tx, row=row: list(_session_problems(tx, row, deep)))  # type: ignore[misc]
         yield from (f"session {row[1]}: {problem}" for problem in found)
 
 
-def _look(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
+def _try_check(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
     """Return the problems found, or the error if the check failed."""
     try:
         return database.read(look)
@@ -230,9 +230,9 @@ def _look(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
         return [str(error)]
 
 
-def _count(tx: Tx, told: str, query: str, **values: Any) -> list[str]:
+def _count(tx: Tx, template: str, query: str, **values: Any) -> list[str]:
     count = tx.number(query, **values)
-    return [told.format(count)] if count else []
+    return [template.format(count)] if count else []
 
 
 def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[str]:

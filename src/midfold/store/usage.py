@@ -25,12 +25,12 @@ from midfold.store.protocol import SessionInfo
 from midfold.store.writing import LockedSession, ensure_session, lock_session
 from midfold.transcript.message import Usage
 
-MOST_TURNS = 20_000
+MAX_TURNS = 20_000
 """Maximum number of turns read per session, the newest first."""
-MOST_CONVERSATIONS = 10_000
+MAX_CONVERSATIONS = 10_000
 """Maximum number of conversations without messages."""
 MOST_WINDOWS = 10_000
-WELL_BELOW = 0.6
+REFUSED_SIZE_FRACTION = 0.6
 """Fraction of a refused size assumed to fit if no larger request was answered."""
 
 
@@ -90,7 +90,7 @@ class Turns:
         """Add turns from a log, each with the number of messages before it, except those already stored."""
 
         def write(tx: Tx) -> None:
-            known = {row[2] for row in tx.all("turns", session=session.id, most=MOST_TURNS)}
+            known = {row[2] for row in tx.all("turns", session=session.id, most=MAX_TURNS)}
             for turn in turns:
                 kind = turn.health.last.kind if turn.health.last is not None else None
                 at = int(turn.at * 1000)
@@ -101,7 +101,7 @@ class Turns:
 
     def of(self, session: SessionInfo) -> list[ReportedTurn]:
         """Return the turns of a session, oldest first."""
-        rows = self._database.rows("turns", session=session.id, most=MOST_TURNS)
+        rows = self._database.rows("turns", session=session.id, most=MAX_TURNS)
         return [ReportedTurn.of(row) for row in reversed(rows)]
 
     def newest(self, limit: int) -> dict[int, int]:
@@ -167,9 +167,9 @@ class LastRequests:
 
     def clients(self) -> dict[int, str]:
         """Return the known client programs of the most recently used conversations, by session id."""
-        return dict(self._database.rows("clients", most=MOST_CONVERSATIONS))
+        return dict(self._database.rows("clients", most=MAX_CONVERSATIONS))
 
-    def forget(self, most: int = MOST_CONVERSATIONS) -> int:
+    def forget(self, most: int = MAX_CONVERSATIONS) -> int:
         """Delete the oldest conversations without messages beyond `most`; return their number."""
         return self._database.write(lambda tx: tx.run("forget_conversations", most=most))
 
@@ -219,7 +219,7 @@ class WindowBounds(msgspec.Struct, frozen=True):
     @property
     def window(self) -> int:
         """Estimated window; 0 if nothing was refused."""
-        return self.named or (max(self.fitted, int(self.refused * WELL_BELOW)) if self.refused else 0)
+        return self.named or (max(self.fitted, int(self.refused * REFUSED_SIZE_FRACTION)) if self.refused else 0)
 
 
 class LearnedWindows:

@@ -25,18 +25,19 @@ from midfold.recall.words import VERSION, Term, index_text
 from midfold.store.bodies import NewMessage, blob, inflate
 from midfold.store.database import Database, Tx
 
-FAN = 8
+MERGE_SEGMENTS = 8
 """Number of segments to merge into one."""
-SMALL = ((0, 8), (0, 64), (0, 512), (512, 4_096))
-"""Merge levels in messages, as (least, most): segments smaller than `most` are merged once FAN of them have at least
-`least`.
+MERGE_LEVELS = ((0, 8), (0, 64), (0, 512), (512, 4_096))
+"""Merge levels in messages, as (least, most).
+
+Segments smaller than `most` are merged once MERGE_SEGMENTS of them have at least `least` messages.
 """
-BLOCK = 4_000
+BLOCK_CHARACTERS = 4_000
 """Characters per block before compression."""
-AT_ONCE = 500
+MAX_UNINDEXED_MESSAGES = 500
 """Maximum number of unindexed messages read at once."""
 BROKEN = "the search index cannot be read; midfold store reindex rebuilds it"
-LAST = "\U0010ffff"
+LAST_CHARACTER = "\U0010ffff"
 Postings = dict[str, list[int]]
 """Positions by word."""
 
@@ -54,15 +55,15 @@ class WordSegment(NamedTuple):
 
 
 def add(tx: Tx, session: int, first: int, entries: Sequence[NewMessage]) -> None:
-    """Index appended messages, and up to AT_ONCE preceding ones that an older program left unindexed."""
+    """Index appended messages, and up to MAX_UNINDEXED_MESSAGES preceding ones that an older program left unindexed."""
     known = segments(tx, session)
     covered = known[-1].stop if known else 0
-    if first - covered > AT_ONCE:
+    if first - covered > MAX_UNINDEXED_MESSAGES:
         return
     postings = _read(tx, session, covered, first)
     _collect(postings, enumerate((entry.tokens for entry in entries), first))
     known.append(_write(tx, session, covered, first + len(entries), postings, VERSION))
-    _put_together(tx, session, known)
+    _merge(tx, session, known)
 
 
 def segments(tx: Tx, session: int) -> list[WordSegment]:
@@ -76,13 +77,13 @@ def _number(value: Any) -> int:
     return value
 
 
-def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
-    for least, most in SMALL:
+def _merge(tx: Tx, session: int, known: list[WordSegment]) -> None:
+    for least, most in MERGE_LEVELS:
         run = counted = 0
         while run < len(known) and known[-1 - run].messages < most and known[-1 - run].version == VERSION:
             run += 1
             counted += known[-run].messages >= least
-        if counted >= FAN:
+        if counted >= MERGE_SEGMENTS:
             postings: Postings = {}
             for one in known[-run:]:
                 _extend(postings, _unpack_all(tx, session, one))
@@ -112,13 +113,13 @@ def renew(tx: Tx, session: int, count: int) -> int:
     covered = known[-1].stop if known else 0
     if old is None and covered >= count:
         return 0
-    one = old or WordSegment(covered, min(covered + AT_ONCE, count), VERSION)
+    one = old or WordSegment(covered, min(covered + MAX_UNINDEXED_MESSAGES, count), VERSION)
     postings = _read(tx, session, one.start, one.stop)
     if old is not None:
         _drop(tx, session, old)
     known.append(_write(tx, session, one.start, one.stop, postings, VERSION))
     if old is None:
-        _put_together(tx, session, known)
+        _merge(tx, session, known)
     return one.messages
 
 
@@ -130,7 +131,7 @@ def find(database: Database, terms: Sequence[Term], session: int | None, count: 
         covered = max(covered, _number(stop))
         places[number].setdefault(owner, set()).update(*_places(_unpack(data), terms[number], _number(start)))
     if session is not None and covered < count:
-        late = database.read(lambda tx: _read(tx, session, max(covered, count - AT_ONCE), count))
+        late = database.read(lambda tx: _read(tx, session, max(covered, count - MAX_UNINDEXED_MESSAGES), count))
         for term, found in zip(terms, places, strict=True):
             more = (late[word] for word in late if term.is_in({word}))
             found.setdefault(session, set()).update(place for each in more for place in each)
@@ -139,7 +140,7 @@ def find(database: Database, terms: Sequence[Term], session: int | None, count: 
 
 def _blocks_with(database: Database, session: int | None, terms: Iterable[Term]) -> list[tuple[Any, ...]]:
     """Return the blocks that may contain each term, in one statement."""
-    wanted = json.dumps([(term.text, term.text + LAST if term.prefix else term.text) for term in terms])
+    wanted = json.dumps([(term.text, term.text + LAST_CHARACTER if term.prefix else term.text) for term in terms])
     if session is None:
         return database.rows("all_word_blocks", words=wanted)
     return database.rows("word_blocks", session=session, words=wanted)
@@ -204,7 +205,7 @@ def _blocks(postings: Postings, start: int) -> Iterator[tuple[str, bytes]]:
     key, size = "", 0
     lines: list[str] = []
     for word in sorted(postings):
-        if size > BLOCK:
+        if size > BLOCK_CHARACTERS:
             yield key, _pack(lines)
             key, lines, size = word, [], 0
         places = postings[word]

@@ -36,7 +36,7 @@ from midfold.transcript.openai_chat import OpenAIChat
 FRESH = -1
 """Body of an item that replaces a message of the history and is not stored yet."""
 PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
-PLAINEST = "openai-chat"
+DEFAULT_DIALECT = "openai-chat"
 """Dialect assumed for messages that fit every dialect; a later message may determine it."""
 
 
@@ -148,7 +148,7 @@ def extend(
     )
     word_index.add(tx, session.id, session.count, entries)
     count = session.count + len(entries)
-    spoken = dialect if session.dialect == PLAINEST else session.dialect
+    spoken = dialect if session.dialect == DEFAULT_DIALECT else session.dialect
     used = session.now if entries[-1].at is None else min(entries[-1].at, session.now)
     tx.run("grow_session", id=session.id, count=count, chain=chains[-1], used=used, dialect=spoken, model=model)
     return range(session.count, count)
