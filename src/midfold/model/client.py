@@ -58,9 +58,7 @@ class ChatModel(Protocol):
     endpoint: Endpoint
 
     def ask(self, body: bytes, hear: Hear, again: Retry) -> ModelAnswer:
-        """Return the answer to a request body; `hear` receives its text as it arrives, `again` each failure that is
-        retried.
-        """
+        """Return the answer to a request body; `hear` receives its text, `again` each failure that is retried."""
         ...
 
     @property
@@ -87,7 +85,7 @@ class ModelClient:
         self._arrival: _IncomingResponse | None = None
         self._http: httpx2.Client | None = None
         self._answered = False
-        """Whether a response arrived over a connection that may still be open."""
+        """True if a response arrived over a connection that may still be open."""
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -259,9 +257,7 @@ class _IncomingResponse:
         return answer
 
     def failure(self, error: Exception | None) -> ModelFailed:
-        """Return the failure that an error response reports, even an incomplete one, else the failure of the
-        connection.
-        """
+        """Return the failure that a (possibly incomplete) error response reports, else that of the connection."""
         place, response = self._endpoint.place, self._response
         if response is not None and self._is_refusal:
             return failure_of(response.status_code, response.headers, bytes(self._refusal), place, self._clock())

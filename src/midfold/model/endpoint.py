@@ -149,7 +149,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     main: Endpoint | None = None
     why: str
     missing: bool = False
-    """Whether the configured model cannot be used, for example because its key is not set."""
+    """True if the configured model cannot be used, for example because its key is not set."""
     unused: tuple[str, ...] = ()
     """Variables with keys that would be used if the settings named a provider."""
 

@@ -132,9 +132,7 @@ def _kind(status: int, text: str) -> FailureKind:
 
 
 def failure_in(error: Any) -> ModelFailed:
-    """Return the failure for an error object in a response; OpenRouter and event streams report upstream errors this
-    way.
-    """
+    """Return the failure for an error object in a response, as sent by OpenRouter and in event streams."""
     fields = error if isinstance(error, dict) else {"message": error}
     code = fields.get("code")
     text = " ".join(str(fields.get(key, "")) for key in ("type", "code", "message"))[:LONGEST_READ]

@@ -95,9 +95,7 @@ class CooldownGuard:
         return self._last_answer
 
     async def later(self, request: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
-        """Return the answer on an event loop: await the summarizer's own `later` if it has one, else call it in a
-        thread.
-        """
+        """Return the answer on an event loop: await the summarizer's own `later`, or call it in a thread."""
         awaited = getattr(self._summarize, "later", None)
         if self._decision.pause or awaited is None:
             answer: SummaryAnswer = await in_thread(self, request)
@@ -171,9 +169,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InT
 async def _next_in_thread(
     steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None, in_thread: InThread
 ) -> Question | _FlowResult:
-    """Run one step in a thread. If cancelled, wait for it: a thread cannot be stopped, and no step may be left half
-    done.
-    """
+    """Run one step in a thread; if cancelled, wait for it, so that no step is left half done."""
     work = asyncio.ensure_future(in_thread(_next, steps, answer))
     try:
         step: Question | _FlowResult = await asyncio.shield(work)

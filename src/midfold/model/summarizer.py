@@ -155,9 +155,7 @@ class _SummaryWork:
         raise SummaryFailed("overflow")
 
     def _from_prefix(self) -> Texts:
-        """Return a summary made by adding one message to the request in the provider's cache; empty if that did not
-        work.
-        """
+        """Add one message to the request in the provider's cache; return an empty text if that did not work."""
         request, rest = self.request, self._reference(self.limit // REFERENCE_DIVISOR)
         instructions = instruction(budget_tokens=request.asked_tokens, focus=request.focus, rest=rest)
         body = request.prefix(instructions, self.endpoint.wire) if request.prefix is not None else None
@@ -177,9 +175,7 @@ class _SummaryWork:
         return ""
 
     def _from_turns(self) -> Texts:
-        """Use one call if the turns fit with the previous summary and the text that stays; else summarize pieces and
-        merge them.
-        """
+        """Use one call if everything fits; else summarize pieces and merge them."""
         request, input_tokens, previous = self.request, self._input_tokens(), without_trail(self.request.previous)
         taken, known = estimate_text(previous), list[str]()
         if taken <= _half_of(input_tokens):
@@ -334,7 +330,7 @@ class _SummaryWork:
 
     @property
     def is_brief(self) -> bool:
-        """Whether the window holds little more than the prompt."""
+        """Return whether the window holds little more than the prompt."""
         return self.limit < BRIEF_WINDOW_TOKENS
 
     def _input_tokens(self) -> int:
@@ -362,9 +358,7 @@ class _SummaryWork:
         return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
 
     def _budget(self, share: int) -> int:
-        """Return the budget of a partial summary with this share of a call; half of it, since models exceed their
-        budget.
-        """
+        """Return the budget of a partial summary: half of its share, since models exceed their budget."""
         return min(self.request.asked_tokens, max(share // 2, MIN_PART_TOKENS))
 
     def _focus(self) -> str | None:

@@ -84,9 +84,9 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     anchor_tokens: int = 0
     anchor_fixed: int = 0
     noted: bool = False
-    """Whether the system prompt contains the compaction note."""
+    """True if the system prompt contains the compaction note."""
     undone: bool = False
-    """Whether the newest compaction was undone."""
+    """True if the newest compaction was undone."""
     health: Health = Health()
     """Cache statistics reported by the provider, per turn."""
     partner: ChatPartner | None = None
@@ -160,7 +160,7 @@ class PreparedFold(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether its summary failed; then only the failure is kept."""
+        """Return whether its summary failed; then only the failure is kept."""
         return bool(self.outcome.receipt.summary.failure)
 
     def with_readiness(self, readiness: Readiness) -> PreparedFold:
@@ -321,9 +321,7 @@ class Conversation(ABC, Generic[N]):
         return decide(self._situation(now, request, upcoming_idle=upcoming_idle, health=health))
 
     def should_compact(self, prompt_tokens: int | None = None) -> bool:
-        """Return whether to compact before the next request: the engine asks for it, or the cache schedule makes it
-        cheap now.
-        """
+        """Return whether to compact before the next request, because it is due or because it is cheap now."""
         return self.decide(prompt_tokens).fold
 
     def _situation(
@@ -402,9 +400,7 @@ class Conversation(ABC, Generic[N]):
         return done
 
     def _hold(self, now: N) -> AbstractContextManager[Any]:
-        """Return a context manager that locks the conversation, or yields a `Refusal` if another process holds the
-        lock.
-        """
+        """Return a context manager that locks the conversation; it yields a `Refusal` if the lock is taken."""
         return nullcontext()
 
     def _leave_unchanged(self, now: N, outcome: Outcome) -> Compacted[Self]:
@@ -431,11 +427,10 @@ class Conversation(ABC, Generic[N]):
         force: bool = False,
         overflowed: bool = False,
     ) -> Preparation[PreparedFold] | None:
-        """Return work for another thread that prepares a compaction of the current view for `swap`, without changing
-        the conversation.
+        """Return work for another thread that prepares a compaction of the current view for `swap`.
 
-        Return None if no compaction is due, or during the cooldown after a failure: one without a model need not be
-        prepared.
+        The conversation is not changed. Return None if no compaction is due, or during the cooldown after a failure:
+        one without a model need not be prepared.
         """
         now = self._now()
         arguments: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}

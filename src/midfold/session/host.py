@@ -47,7 +47,7 @@ class _FoldThread(threading.Thread):
     def run(self) -> None:
         try:
             self.ready = self._make()
-        except Exception:  # noqa: BLE001 - whatever went wrong ahead of time, the compaction now may still succeed
+        except Exception:  # noqa: BLE001 - a later compaction may still succeed
             self.ready = None
 
 
@@ -261,7 +261,7 @@ class EngineHost:
 
     @property
     def in_flight(self) -> bool:
-        """Whether `step` is preparing a fold."""
+        """Return whether `step` is preparing a fold."""
         return self._ahead.in_flight
 
     def unfold(self, handle: str) -> list[Any]:

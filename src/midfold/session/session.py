@@ -327,9 +327,7 @@ class Session(Conversation[StoredSnapshot]):
         return View(tuple(Item(row.message, row.position) for row in rows), DIALECTS[info.dialect])
 
     def view(self, at: int | None = None) -> View:
-        """Return what the model sees now, or with `at` what it saw right after that compaction; 0 is the uncompacted
-        history.
-        """
+        """Return what the model sees now, or saw right after compaction `at`; 0 is the uncompacted history."""
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
@@ -343,9 +341,7 @@ class Session(Conversation[StoredSnapshot]):
         return View(items, dialect, self._system(dialect, noted=noted), self.setup.tools)
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
-        """Return the ends of the view's stable prefixes; without a `provider`, for the one implied by its dialect and
-        model.
-        """
+        """Return the ends of the view's stable prefixes; `provider` defaults to the one of its dialect and model."""
         view, setup = self.view(), self.setup
         return hints_of(
             view.transcript,
@@ -482,9 +478,7 @@ class Session(Conversation[StoredSnapshot]):
         return Compacted(new.receipt, self if now.child is None else self._other(now.child))
 
     def preview(self, **arguments: Unpack[CompactArguments]) -> Receipt:
-        """Return the receipt a compaction would have, with a built-in summary; nothing is changed and no model is
-        called.
-        """
+        """Return the receipt a compaction with a built-in summary would have, without changing anything."""
         now = self._now()
         request = self._request(now, arguments)
         if self.setup.writer() is not local_summarizer:

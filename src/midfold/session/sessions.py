@@ -66,9 +66,7 @@ def project_prefix(folder: Path) -> str:
 
 
 class ImportedLog(NamedTuple):
-    """Result of importing a log: its session, the numbers of new and of all messages, and a description of damaged
-    lines.
-    """
+    """Result of importing a log: its session, numbers of new and of all messages, and damaged lines."""
 
     session: str
     added: int
@@ -76,7 +74,7 @@ class ImportedLog(NamedTuple):
     damage: str
     branched: bool = False
     waits: bool = False
-    """Whether its last message was left out because it may still grow."""
+    """True if its last message was left out because it may still grow."""
 
 
 class Sessions:
@@ -175,8 +173,9 @@ class Sessions:
         return {} if known is None else memory_of(known).host
 
     def set_host_state(self, name: str, state: dict[str, Any]) -> bool:
-        """Store the host's data with a session; return False before the first message or if a compaction was committed
-        meanwhile.
+        """Store the host's data with a session; return whether it was stored.
+
+        It is not before the first message, or if a compaction was committed meanwhile.
         """
         known = self.store.info(name)
         if known is None:
@@ -194,13 +193,11 @@ class Sessions:
         since: int | None = None,
         until: int | None = None,
     ) -> list[Hit]:
-        """Search the messages of all sessions, or of one, compacted or not; `role`, `since` and `until` (milliseconds)
-        filter.
+        """Search the messages of all sessions, or of one, compacted or not.
 
-        A hit is a tool call with its result, or a user message with its answer. Hits with most of the words come
-        first; a phrase
-        "in quotes" must occur if it occurs anywhere, and `start*` matches a prefix. Hits with all words have
-        `has_every_word` set.
+        `role`, `since` and `until` (milliseconds) filter. A hit is a tool call with its result, or a user message with
+        its answer. Hits with most of the words come first; a phrase "in quotes" must occur if it occurs anywhere, and
+        `start*` matches a prefix. Hits with all words have `has_every_word` set.
         """
         past = StoredSource(self.store, session, role=role, since=since, until=until)
         return search(past, query, self.redactor, limit, Filters(role=role or ""))
@@ -339,17 +336,13 @@ def open_sessions(
     connections: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Sessions:
-    """Open the sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; create the store if it does not
-    exist.
+    """Open the sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`, creating a missing store.
 
-    Without a `url`, use `store.url` of the settings, else the user's own database, which the commands use too.
-    Without a `summarizer`, summaries are built in; `media_reducer` is the one of `compact`. `lease_seconds`
-    (default:
-    `store.lease_seconds`) is how long a crashed compaction can block the next one. `redacts` (default:
-    `store.redact`)
-    redacts messages before they are stored, so unfolded originals are no longer exact. Any number of threads may
-    use the
-    sessions; they share `connections` (default: `store.connections`).
+    Without a `url`, use `store.url` of the settings, else the user's own database, which the commands use too. Without
+    a `summarizer`, summaries are built in; `media_reducer` is the one of `compact`. `lease_seconds` (default:
+    `store.lease_seconds`) is how long a crashed compaction can block the next one. `redacts` (default: `store.redact`)
+    redacts messages before they are stored, so unfolded originals are no longer exact. Any number of threads may use
+    the sessions; they share `connections` (default: `store.connections`).
     """
     settings = None if config is None else config.store
     if url is None:

@@ -74,10 +74,10 @@ class Setup:
         self.most_messages = most_messages
         """Number of messages from which to compact, whatever their size; 0 for no limit."""
         self.leaves_room = leaves_room
-        """Whether to compact deeper if another compaction would soon follow."""
+        """True to compact deeper if another compaction would soon follow."""
         self.system, self.tools = system, list(tools)
         self.has_unfold_tool = False
-        """Whether the model can unfold originals with a tool that is not in `tools`."""
+        """True if the model can unfold originals with a tool that is not in `tools`."""
         self.late_tools: list[Any] = []
         """Recall tools that the next compaction adds."""
         self.recall = RecallCost()
@@ -113,9 +113,7 @@ class Setup:
             self.update_prompt(self.system, tools)
 
     def recall_cost(self, dialect: type[Dialect]) -> RecallCost:
-        """Return the recall costs, including those of adding tools: everything after them is written to the cache
-        again.
-        """
+        """Return the recall costs, including the cache write that adding tools causes."""
         if not self.late_tools:
             return self.recall
         late = self.meter.tool_units(map(tool_of, self.late_tools))

@@ -77,7 +77,7 @@ def problems(tx: Tx) -> Iterator[str]:
     """Yield a problem for each record that does not match its digest."""
     place = chain = ""
     while rows := tx.all("page_of_hidden_turns", place=place, chain=chain, most=PAGE):
-        for place, chain, digest, codec, data in rows:  # noqa: B007 - the last ones are where the next page begins
+        for place, chain, digest, codec, data in rows:  # noqa: B007 - the last values start the next page
             try:
                 inflate(digest, codec, data)
             except StoreDamaged:

@@ -124,9 +124,7 @@ def _redact_entry(entry: NewMessage, dialect: type[Dialect], redactor: Redactor)
 
 
 def _prompt(document: Document, redactor: Redactor | None) -> Prompt | None:
-    """Return the prompt of a request body. The body is complete: a missing system prompt or tool list means there is
-    none.
-    """
+    """Return the prompt of a request body; what the body does not contain does not exist."""
     if document.body is None:
         return None
     system = None if document.system is None else document.system.wire
@@ -159,9 +157,7 @@ def _json(name: str, value: Any, redactor: Redactor | None) -> bytes | None:
 
 
 def of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
-    """Return a document of parsed messages in the dialect that parsed them, or in `dialect` if they were built in
-    memory.
-    """
+    """Return a document of parsed messages in the dialect that parsed them, else in `dialect`."""
     readers = {message.key[1] for message in messages}
     known = next((found for found in DIALECTS.values() if found.read in readers), dialect)
     document = Document([], known, ())

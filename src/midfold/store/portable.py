@@ -234,9 +234,9 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
 
 def _without_partner(memory: Raw) -> Raw:
     """Remove the conversation's partner: an imported file must not choose where the conversation is sent next."""
-    learnt = msgspec.json.decode(memory, type=dict[str, Raw])
-    learnt.pop("partner", None)
-    return Raw(msgspec.json.encode(learnt))
+    state = msgspec.json.decode(memory, type=dict[str, Raw])
+    state.pop("partner", None)
+    return Raw(msgspec.json.encode(state))
 
 
 def _message(data: bytes, dialect: type[Dialect]) -> Message:

@@ -88,9 +88,7 @@ def seal_memory(data: bytes, name: str, compaction: int, compactions: int) -> by
 
 
 def read_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
-    """Return a session's memory without its seal; raise StoreDamaged unless the seal matches this session and
-    compaction.
-    """
+    """Return a session's memory without its seal; raise StoreDamaged if the seal does not match."""
     memory = split_seals(data)
     memory.require(0, _session_bytes(name, compaction, compactions), f"the row of session {name}")
     return b"" if memory.plain == b"{}" else memory.plain

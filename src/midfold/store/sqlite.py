@@ -76,9 +76,7 @@ class SQLiteTx(Tx):
         return [row for each in rows for row in each]
 
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
-        """Add missing bodies, one step over all bodies at a time, which uses the CPU cache better than one body at a
-        time.
-        """
+        """Add missing bodies, one step for all at a time, which is faster than one body at a time."""
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
@@ -174,7 +172,7 @@ class SQLite(Database):
 
     @staticmethod
     def _to_wal(connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; leave a read-only file as it is, since it can still be read."""
+        """Switch to a write-ahead log; leave a read-only file unchanged, since it can still be read."""
         try:
             connection.execute("PRAGMA journal_mode = wal")
         except sqlite3.OperationalError as error:
@@ -223,7 +221,7 @@ class SQLite(Database):
 def _identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of a file, or None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - before every use of a connection, and a Path costs as much again
+        found = os.stat(path)  # noqa: PTH116 - runs before every use of a connection; Path would double its cost
     except OSError:
         return None
     return found.st_dev, found.st_ino

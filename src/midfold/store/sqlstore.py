@@ -122,8 +122,9 @@ class SqlStore:
         model: str | None = None,
         prompt: Prompt | None = None,
     ) -> SyncResult:
-        """Store a client's complete history. An unchanged history costs no write, and hashing is done before the
-        session is locked.
+        """Store a client's complete history.
+
+        An unchanged history costs no write. Hashing is done before the session is locked.
         """
         _check_name(name)
         chains = list(chain_of(entry.digest for entry in entries))
@@ -232,8 +233,9 @@ class SqlStore:
     # Compactions
 
     def commit(self, name: str, lease: Lease, commit: Commit) -> int:
-        """Commit a compaction and return its number; raise LeaseLost or StoreConflict, and write nothing, if it came
-        too late.
+        """Commit a compaction and return its number.
+
+        Raise LeaseLost or StoreConflict, and write nothing, if it came too late.
         """
         dialect = dialect_of(self.must(name))
         return self.database.write(lambda tx: writing.commit(tx, name, lease, commit, dialect))
@@ -244,9 +246,7 @@ class SqlStore:
         return next(record for record in self.records(name) if record.seq == seq)
 
     def remember(self, info: SessionInfo, memory: bytes) -> bool:
-        """Store the session's memory, unless a compaction was committed or undone since `info` was read; return
-        whether it was stored.
-        """
+        """Store the session's memory and return True, unless the compaction in force changed since `info` was read."""
         seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
         memory = seal_memory(memory, info.name, info.compaction, info.compactions)
         return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
@@ -273,9 +273,7 @@ class SqlStore:
         raise NotStored(f"session {name}: there is no handle {handle}")
 
     def _read_handle(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
-        """Resolve a handle: an exact fold, else the first message with that digest prefix, else a fold with that
-        prefix.
-        """
+        """Resolve a handle: an exact fold, the first message with that digest prefix, or a fold with that prefix."""
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         names = self.database.rows("handle", session=session.id, low=full, high=full + "\x7f", seq=seq)
         if names and names[0][0] == full:
@@ -456,9 +454,7 @@ def file_of(url: str) -> str | None:
 
 
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
-    """Open `sqlite:///path.db`, `postgresql://...` or `memory:`, with at most `connections` connections in this
-    process.
-    """
+    """Open `sqlite:///path.db`, `postgresql://...` or `memory:` with at most `connections` connections."""
     address, _, query = url.partition("?")
     if is_memory(url):
         return MemoryDatabase(clock=clock)

@@ -59,7 +59,7 @@ class SyncTarget(NamedTuple):
     session: LockedSession
     offer: OfferedHistory
     is_named: bool
-    """Whether this is the named session or its continuation."""
+    """True for the named session and its continuations."""
 
 
 def sync(
@@ -112,9 +112,7 @@ def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
 
 
 def _child(tx: Tx, session: LockedSession) -> tuple[LockedSession, int] | None:
-    """Return the session that continues an ended one, and the number of messages it started with; None if it was
-    deleted.
-    """
+    """Return the continuation of an ended session and its initial message count; None if it was deleted."""
     row = tx.one("compaction", session=session.id, seq=session.compaction)
     for (name,) in tx.all("children", id=session.id):
         child = lock_session(tx, name)
@@ -193,9 +191,7 @@ def _branch(
 
 
 def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, shared: int) -> None:
-    """Copy the compactions in force that replace only shared messages; the newest becomes the one in force in the
-    branch.
-    """
+    """Copy the compactions in force that replace only shared messages; the newest is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
     while seq:
@@ -255,7 +251,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     count: int
     chain: bytes
     noted: bool
-    """Whether the system prompt contains the compaction note."""
+    """True if the system prompt contains the compaction note."""
     parts: tuple[CheckpointPart, ...]
 
     def apply(self, messages: Transcript, dialect: type[Dialect]) -> Transcript:
@@ -303,8 +299,9 @@ class StoredCheckpoints:
 
 
 def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, least: int, under: str) -> Prefix | None:
-    """Return the session with the longest shared prefix; on a tie prefer one that ends there, is not ended, and was
-    used last.
+    """Return the session with the longest shared prefix.
+
+    On a tie prefer one that ends there, has not ended, and was used last.
     """
 
     def place(count: int) -> dict[str, object]:

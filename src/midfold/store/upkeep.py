@@ -180,9 +180,7 @@ def _apply(database: Database) -> list[Migration]:
 
 
 def _drop_old_hidden_sessions(tx: Tx) -> None:
-    """Delete the sessions that held hidden turns in older versions: their owner is unknown, so they must not be
-    served.
-    """
+    """Delete sessions with hidden turns of older versions: their owner is unknown."""
     for (name,) in tx.all("old_hidden_sessions"):
         if _OLD_HIDDEN.fullmatch(name):
             delete_session(tx, name)

@@ -127,8 +127,7 @@ def add_turn(tx: Tx, session: int, turn: ReportedTurn) -> None:
 
 
 class LastRequest(msgspec.Struct, frozen=True):
-    """Size of the last request of a conversation, with the context window and the compaction threshold it was sent
-    under.
+    """Size of the last request of a conversation, with its context window and compaction threshold.
 
     `at` is milliseconds since 1970; unless `reported`, the tokens are an estimate.
     """
