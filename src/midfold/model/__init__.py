@@ -1,6 +1,5 @@
 """Model access: endpoints (`endpoint`), the HTTP client (`client`), failure classification (`failures`), summaries
-written by
-a model (`summarizer`), and running a compaction that needs one (`run`).
+written by a model (`summarizer`), and running a compaction that needs one (`run`).
 
 Keys are read here and never shown. The package uses no store; responses are parsed by `midfold.transcript.replies`.
 """

@@ -6,11 +6,9 @@
    calls transient are retried a few times after a pause, and reported to the listener; an overflow is not retried.
 4. `ask_once` returns a complete response and leaves retries to the caller. The endpoint's timeout limits the whole
    response including headers, not each read, so that a slow trickle cannot exceed it.
-5. `ask` keeps its connection, which may be closed when it is needed again. If it breaks before the first byte of
-   the
+5. `ask` keeps its connection, which may be closed when it is needed again. If it breaks before the first byte of the
    response, the request is sent once more on a new connection. `ask_once` never reuses one: a server that broke one
-   response may
-   close the connection during the next call.
+   response may close the connection during the next call.
 """
 
 from __future__ import annotations
@@ -280,8 +278,7 @@ class Deadline:
     """Time limit of a sync request: `with Deadline(30) as deadline:`, with `deadline.trace` as its `trace` extension.
 
     The HTTP library limits each read, so a server that sends a byte now and then could keep a call open forever. A
-    timer
-    shuts down the connection when the time is up, which ends the read.
+    timer shuts down the connection when the time is up, which ends the read.
     """
 
     CONNECTED = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")

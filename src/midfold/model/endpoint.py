@@ -1,7 +1,6 @@
 """Endpoints of models: addresses, keys and wire formats, and the choice of the chat model and the summary model.
 
-1. Requests go only to providers that an option or setting names. A key in the environment does not select a
-   provider,
+1. Requests go only to providers that an option or setting names. A key in the environment does not select a provider,
    except for `midfold chat` and `midfold agent`, which need one.
 2. In chat and agent, `auto` uses the provider of the conversation; elsewhere it uses no model.
 3. The conversation's own model is a fallback only if it has the same address.

@@ -4,20 +4,16 @@
     run(summarise(request, endpoint), send, sleep)
 
 1. The failure table decides what is retried, how often, and when the conversation's own model is used instead.
-2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in
-   one call if
-   they fit, else neighbours first. A previous summary that is too long for these calls is split and merged as the
-   oldest
-   parts. No call exceeds the window; after an overflow the pieces are made smaller.
+2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in one
+   call if they fit, else neighbours first. A previous summary that is too long for these calls is split and merged as
+   the oldest parts. No call exceeds the window; after an overflow the pieces are made smaller.
 3. A summary that stops at its output limit is requested again with a larger limit, or continued, while the window
-   allows it. If it is
-   still incomplete, its last line says so.
+   allows it. If it is still incomplete, its last line says so.
 4. An answer that is not a summary counts as a failure.
-5. After a broken response the call is repeated without streaming: a server that fails within a stream has already
-   sent its
-   status, and often gives no reason.
-6. All sizes are estimated tokens. Splitting into pieces omits nothing; only `_cut_to` does, and adds a line that
-   says so.
+5. After a broken response the call is repeated without streaming: a server that fails within a stream has already sent
+   its status, and often gives no reason.
+6. All sizes are estimated tokens. Splitting into pieces omits nothing; only `_cut_to` does, and adds a line that says
+   so.
 """
 
 from __future__ import annotations
@@ -458,8 +454,7 @@ def _fitting(text: str, max_tokens: int) -> int:
 class ModelSummarizer:
     """Summarizer that calls a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
 
-    `main` is the conversation's own model, used once if the failure table says so. `later` is the asynchronous
-    call.
+    `main` is the conversation's own model, used once if the failure table says so. `later` is the asynchronous call.
     """
 
     def __init__(

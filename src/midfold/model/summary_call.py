@@ -1,8 +1,7 @@
 """Request bodies for summaries: own messages, or a request in the provider's cache plus one message.
 
 1. OpenAI requires `max_completion_tokens`; other servers with the same API know `max_tokens`.
-2. A cached request keeps everything that is part of the prompt. Parameters that would change the form of the answer
-   are
+2. A cached request keeps everything that is part of the prompt. Parameters that would change the form of the answer are
    removed: several answers, response format, stop sequences, storage.
 """
 

@@ -6,11 +6,11 @@
     if conversation.should_compact():
         conversation.compact()
 
-1. `decide` makes the decision. A conversation collects its inputs (size, the engine's answer, memory) and carries
-   it out.
+1. `decide` makes the decision. A conversation collects its inputs (size, the engine's answer, memory) and carries it
+   out.
 2. The state passed from one compaction to the next is one `ConversationMemory`, kept in the object or in the store.
-3. A compaction is one generator that yields summary requests. `run` drives it synchronously, `run_async` on an
-   event loop.
+3. A compaction is one generator that yields summary requests. `run` drives it synchronously, `run_async` on an event
+   loop.
 4. A fold prepared in advance is used if only new messages were added since it was started.
 """
 

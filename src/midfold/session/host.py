@@ -242,9 +242,8 @@ class EngineHost:
     def step(self, messages: Any, current_tokens: int | None = None) -> Any:
         """Return the messages to send next.
 
-        Under soft pressure a fold is prepared in a thread; when a compaction is due, it is swapped in. Without one
-        that fits, the
-        conversation is compacted immediately.
+        Under soft pressure a fold is prepared in a thread; when a compaction is due, it is swapped in. Without one that
+        fits, the conversation is compacted immediately.
         """
         if current_tokens is None:
             self._sync(messages)

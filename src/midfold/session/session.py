@@ -1,9 +1,8 @@
 """One stored session: append, decide, acquire the lease, summarize, commit, view.
 
 1. The store is authoritative. The copy of the view kept here is updated incrementally at every call.
-2. A compaction is planned without a lease, so that one with nothing to do costs no write. The lease is acquired
-   before the
-   summary is requested, and the commit checks it.
+2. A compaction is planned without a lease, so that one with nothing to do costs no write. The lease is acquired before
+   the summary is requested, and the commit checks it.
 3. Without the lease, or if it is lost, nothing changes and the receipt says so.
 4. Memory (state, calibration, cooldown) is written with the compaction that changed it, or when usage is reported.
 """
@@ -425,13 +424,10 @@ class Session(Conversation[StoredSnapshot]):
     ) -> Compacted[Self]:
         """Compact the view if it is due, or if `force`, `target_tokens` or `keep_last_exchanges` demands it.
 
-        In place, the session keeps its name. As a child, it ends and a new session starts with the view, named
-        `child` or
-        after its parent. `prompt_tokens` overrides the measured size and `health` the cache statistics; both are
-        ignored unless
-        compaction `measured_at` is still in force. A fold prepared `ahead` is used if it still fits. With `local`,
-        no model is
-        called, so that the caller does not wait for one.
+        In place, the session keeps its name. As a child, it ends and a new session starts with the view, named `child`
+        or after its parent. `prompt_tokens` overrides the measured size and `health` the cache statistics; both are
+        ignored unless compaction `measured_at` is still in force. A fold prepared `ahead` is used if it still fits.
+        With `local`, no model is called, so that the caller does not wait for one.
         """
         done = None if ahead is None else self.swap(ahead)
         if done is not None:

@@ -124,11 +124,9 @@ class Sessions:
         """Return the session with this name; it is created with its first message.
 
         Without `system` and `tools` it uses those last stored with it. With `owner`, handoffs in its messages are
-        trusted only if
-        a session `owner/...` has them; an empty owner means names without a slash. More than `most_messages`
-        messages are
-        compacted whatever their size; 0 means no limit. With `leaves_room`, a compaction goes deeper if another one
-        would soon follow.
+        trusted only if a session `owner/...` has them; an empty owner means names without a slash. More than
+        `most_messages` messages are compacted whatever their size; 0 means no limit. With `leaves_room`, a compaction
+        goes deeper if another one would soon follow.
         """
         given: Any = name
         if not isinstance(given, str) or not given.strip():
@@ -206,8 +204,7 @@ class Sessions:
         """Return the recall tools for one session, or for all whose names start with `under`.
 
         Answers are limited by the context window that this session, or the newest one, was compacted for, since the
-        caller is
-        usually the client of these sessions.
+        caller is usually the client of these sessions.
         """
         reader = name or next((info.name for info in self.all(1, under=under)), None)
         bounds = AnswerBounds() if reader is None else self._bounds(reader)
@@ -233,8 +230,8 @@ class Sessions:
     ) -> ImportedLog:
         """Store the messages of a log under a name; messages already stored are unchanged.
 
-        `waits`: leave out the last message, which may still grow. `report` is called with the number of stored
-        messages and the total.
+        `waits`: leave out the last message, which may still grow. `report` is called with the number of stored messages
+        and the total.
         """
         batch = self.given(document)
         batch = batch._replace(entries=batch.entries[: len(batch.entries) - waits])
@@ -266,8 +263,7 @@ class Sessions:
         """Return the session with the longest prefix of this history, for clients that send no session id.
 
         It shares at least the first `least` messages, and its name starts with `under`. `sync` there adds the new
-        messages, or
-        makes a branch if the session continued differently.
+        messages, or makes a branch if the session continued differently.
         """
         entries = self.given(messages, dialect=dialect).entries
         return self.store.find_prefix(entries, least=least, under=under)

@@ -1,8 +1,7 @@
 """Session storage on SQLite and PostgreSQL: append-only histories, compactions, leases and search.
 
-A compaction adds rows; it never rewrites or deletes a message. The schema is in `sql/`, as numbered migrations for
-each database.
-Each method of `SqlStore` is one transaction. The package calls no model and does not depend on the gateway.
+A compaction adds rows; it never rewrites or deletes a message. The schema is in `sql/`, as numbered migrations for each
+database. Each method of `SqlStore` is one transaction. The package calls no model and does not depend on the gateway.
 """
 
 from midfold.store.leases import CompactionLease, Lease

@@ -2,8 +2,8 @@
 
 1. Each use is one transaction on its own connection; connections are pooled.
 2. Driver errors become midfold errors that name the database and the failure, never stored content.
-3. A transaction that the database aborts (deadlock, row deleted concurrently) is retried a limited number of times,
-   so the function that does the work may run more than once.
+3. A transaction that the database aborts (deadlock, row deleted concurrently) is retried a limited number of times, so
+   the function that does the work may run more than once.
 4. An idle connection may be dead. This shows at BEGIN, before any work; the next connection is tried, at last a new
    one.
 5. Connections are not shared across a fork.
@@ -76,8 +76,7 @@ def _adapt(text: str, flavour: Flavour) -> str:
 class FairSemaphore:
     """Semaphore that serves threads in the order of their requests.
 
-    The semaphores of the standard library let later threads overtake; under load some threads would wait for
-    seconds.
+    The semaphores of the standard library let later threads overtake; under load some threads would wait for seconds.
     """
 
     def __init__(self, places: int) -> None:

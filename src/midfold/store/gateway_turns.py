@@ -3,8 +3,7 @@
 1. A record is found by its place and chain together. The caller defines what a place is.
 2. Finding the turns of a conversation takes two queries, whatever its length, and one if the place has none.
 3. Records are deleted with the session they were kept for, or when they have not been used for the pruning age of
-   sessions.
-   Uses are recorded once a day.
+   sessions. Uses are recorded once a day.
 """
 
 from __future__ import annotations

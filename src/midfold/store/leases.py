@@ -1,11 +1,10 @@
 """Leases: one compaction at a time per session, across threads, processes and machines.
 
-1. A lease has a time to live and a fence, a number that increases with every holder. A commit checks the fence in
-   its own
-   transaction, so a holder whose lease has expired cannot commit.
+1. A lease has a time to live and a fence, a number that increases with every holder. A commit checks the fence in its
+   own transaction, so a holder whose lease has expired cannot commit.
 2. The key is the session's name before the compaction.
-3. A long-running holder renews its lease. Renewal may fail a few times in a row (a network error), but not beyond
-   the time to live.
+3. A long-running holder renews its lease. Renewal may fail a few times in a row (a network error), but not beyond the
+   time to live.
 4. A lease is released after everything is written. One that is not released expires.
 5. Without a lease there is no compaction, also if the store cannot be reached.
 """

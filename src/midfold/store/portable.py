@@ -1,10 +1,8 @@
 """Export a session as JSON lines and import it again: one line for the session, one per change of its system prompt or
-tools,
-one per message, one per compaction.
+tools, one per message, one per compaction.
 
 Messages keep their exact bytes; one that contains a line break is written as base64. An import creates the same
-positions,
-compactions and handles in the other store.
+positions, compactions and handles in the other store.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 1. Rows are locked in a fixed order, the session first, then bodies by digest, so that appends cannot deadlock.
 2. Times come from the server's clock; the machines' clocks are never compared.
-3. Deletes take an exclusive lock that writers share, so no body is dropped while a writer refers to it.
-   Foreign keys would detect this too; then the transaction is retried.
+3. Deletes take an exclusive lock that writers share, so no body is dropped while a writer refers to it. Foreign keys
+   would detect this too; then the transaction is retried.
 """
 
 from __future__ import annotations

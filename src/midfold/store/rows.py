@@ -1,8 +1,7 @@
 """Decode and verify rows. A row that cannot be read, or is not the requested one, raises StoreDamaged.
 
-Messages are verified by their hash and chain. Rows that only refer to messages are verified by a seal: a hash,
-stored in
-the row's JSON, of that JSON and the rest of the row. Rows written by older versions have no seal.
+Messages are verified by their hash and chain. Rows that only refer to messages are verified by a seal: a hash, stored
+in the row's JSON, of that JSON and the rest of the row. Rows written by older versions have no seal.
 
 1. The memory of a session is sealed with its name and the compaction in force.
 2. The state of a compaction has three seals: for its row, for the pieces of its view, and for its handles.

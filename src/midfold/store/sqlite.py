@@ -1,14 +1,11 @@
 """SQLite database, in a file with a write-ahead log and one writer at a time, or in memory.
 
-1. Write transactions take the lock at BEGIN. A transaction that reads first and locks later fails instead of
-   waiting.
+1. Write transactions take the lock at BEGIN. A transaction that reads first and locks later fails instead of waiting.
 2. Only the owner can read the file, because originals may contain secrets.
-3. With `synchronous=full`, the default, an acknowledged append survives a power failure; with the faster `normal`
-   it
+3. With `synchronous=full`, the default, an acknowledged append survives a power failure; with the faster `normal` it
    survives the end of the process.
 4. Writing threads of one process queue in order. SQLite would let them poll, and some would wait for seconds.
-5. If the file is deleted or replaced while open, every call fails until the database is closed and opened again:
-   data
+5. If the file is deleted or replaced while open, every call fails until the database is closed and opened again: data
    written to the old file would be lost when the process ends.
 """
 
@@ -41,8 +38,8 @@ REPLACED = "the file was deleted or replaced while open; restart to open the cur
 BULK_INSERT_BODIES = 64
 """Number of bodies from which they are added in one statement and their ids are computed."""
 PAGES_PER_CHECKPOINT = 600
-"""Write-ahead log pages per checkpoint, about ninety appends. Reusing a log costs one sync per append, growing it
-costs two.
+"""Write-ahead log pages per checkpoint, about ninety appends. Reusing a log costs one sync per append, growing it costs
+two.
 """
 KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
 MAX_REPORTED_FAULTS = 20

@@ -344,9 +344,8 @@ class SqlStore:
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
         """Delete sessions not used for `age` milliseconds, one at a time, and return their names.
 
-        Age is measured by the database's clock and checked again at each deletion, so a session used meanwhile is
-        kept. Hidden
-        turns not used for as long are deleted too.
+        Age is measured by the database's clock and checked again at each deletion, so a session used meanwhile is kept.
+        Hidden turns not used for as long are deleted too.
         """
         names = [row[0] for row in self.database.rows("unused_sessions", age=age)]
         if dry_run:
@@ -369,8 +368,7 @@ class StoredKeeper:
     """`Keeper` of one session: verifies handles and handoffs, since a text that looks like one may be made up.
 
     `space` is the prefix, up to the last slash, of the names of an owner's sessions: a handoff is trusted if one of
-    those
-    sessions has it. Without a `space`, the handoff's checksum is enough.
+    those sessions has it. Without a `space`, the handoff's checksum is enough.
     """
 
     def __init__(self, store: SqlStore, session: str, space: str | None = None) -> None:

@@ -1,12 +1,10 @@
 """Find a client's history in the store by its hash chain, for clients that send the complete history every time.
 
 1. A chain value identifies a message and all messages before it. A history that only grew costs one lookup; for one
-   that
-   changed, the common prefix is found by binary search.
+   that changed, the common prefix is found by binary search.
 2. A changed history becomes a branch: another session with the messages before the change and the compactions that
    replace only those. The old session is unchanged.
-3. A client may keep the view instead of the history. A history that starts with the view of a compaction is treated
-   as
+3. A client may keep the view instead of the history. A history that starts with the view of a compaction is treated as
    starting with the messages that compaction was made from.
 4. An ended session continues in its child: messages after its last one are added there.
 5. The view of a compaction ends with a run of original messages; everything before that run is what the compaction

@@ -4,14 +4,12 @@ Migrations are numbered SQL files, applied once and in order, together with thei
 1. A released file never changes: its checksum is in the databases it was applied to.
 2. A database with an unknown migration number was written by a newer midfold and is refused.
 3. Older programs must be able to ignore what a migration adds. What it makes obsolete is deleted in the same
-   transaction,
-   with everything that refers to it.
+   transaction, with everything that refers to it.
 4. A database without our migrations table is new. If it has tables with our names, creating them fails and nothing
    changes.
 
 The index is rebuilt when the tokenizer version has changed, or when it is damaged.
-5. This takes small transactions, so that others can read and write. Messages stay searchable by their old tokens
-   until
+5. This takes small transactions, so that others can read and write. Messages stay searchable by their old tokens until
    the new ones are written.
 6. It may be interrupted at any point; the next start resumes it.
 7. The database records the tokenizer version of its index. An index of a newer version is refused.

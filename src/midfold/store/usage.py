@@ -2,11 +2,9 @@
 gateway conversation, and learned context windows.
 
 1. Rows are deleted with their session by the database itself, whichever program deletes the session.
-2. A conversation has a session row from its first answered request on; its messages are stored when it is
-   compacted.
+2. A conversation has a session row from its first answered request on; its messages are stored when it is compacted.
 3. A conversation's name is derived from its first messages. While there are few, the name changes and the row is
-   renamed;
-   if two conversations started alike, the first to continue takes it.
+   renamed; if two conversations started alike, the first to continue takes it.
 4. The number of conversations without messages is limited; the least recently used are dropped.
 5. A learned window belongs to one caller, under a hash, and expires.
 """

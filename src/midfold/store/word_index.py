@@ -1,15 +1,12 @@
 """Search index: the positions of each session's words, in compressed blocks, with the same rows in both databases.
 
 1. A segment covers a run of a session's positions. Its words are sorted and split into blocks keyed by their first
-   word.
-   A lookup reads one block per segment, whatever the size of the store.
-2. An append writes one segment. Eight small segments at the end are merged into one, so each word is rewritten only
-   a few
-   times and the cost of an append stays proportional to its size.
+   word. A lookup reads one block per segment, whatever the size of the store.
+2. An append writes one segment. Eight small segments at the end are merged into one, so each word is rewritten only a
+   few times and the cost of an append stays proportional to its size.
 3. Each session has its own index, which is copied to branches and deleted with the session.
-4. Older programs on the same database do not write segments. Messages without one are read at search time, and
-   indexed by
-   the next append or start.
+4. Older programs on the same database do not write segments. Messages without one are read at search time, and indexed
+   by the next append or start.
 """
 
 from __future__ import annotations

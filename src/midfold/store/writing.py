@@ -4,12 +4,10 @@
 2. The cost of an append depends only on what is appended: the chain continues from the session's row.
 3. A commit first checks the lease with its row locked; without a valid lease nothing is written.
 4. A compaction is made from one view. If another one is in force at commit time, the commit is refused. Messages
-   appended
-   meanwhile follow the new view; no row of the history is changed.
+   appended meanwhile follow the new view; no row of the history is changed.
 5. A continuation ends the session and starts the child with the view and the messages appended meanwhile.
-6. System prompts and tools are stored as bodies. Each change has a row with the position of the first message it
-   was sent
-   with, and a seal of its body; rows of older versions have no seal.
+6. System prompts and tools are stored as bodies. Each change has a row with the position of the first message it was
+   sent with, and a seal of its body; rows of older versions have no seal.
 """
 
 from __future__ import annotations
