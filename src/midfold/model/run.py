@@ -23,13 +23,13 @@ InThread = Callable[..., Awaitable[Any]]
 Summarizer = Callable[[SummaryRequest], "str | SummaryAnswer"]
 
 
-def local_summarizer(request: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
+def local_summarizer(ask: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
     """Return the built-in summary, without a model or network.
 
     `instead_of` is the exception of another summarizer: the answer reports that failure, and is not used if a failure
     of that kind leaves the conversation unchanged.
     """
-    text, book = local_summary(request)
+    text, book = local_summary(ask)
     failed = SummaryAnswer() if instead_of is None else failed_answer(instead_of, time.time())
     facts = (book.kept, book.recoverable, book.estimate)
     return msgspec.structs.replace(failed, text=text, source="local", facts=facts)

@@ -474,13 +474,13 @@ class ModelSummarizer:
         self._sleep = sleep
         self._sleep_later = sleep_later
 
-    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
-        return run(self._steps(request), self.send, self._sleep)
+    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
+        return run(self._steps(ask), self.send, self._sleep)
 
-    async def later(self, request: SummaryRequest) -> SummaryAnswer:
+    async def later(self, ask: SummaryRequest) -> SummaryAnswer:
         import asyncio
 
-        return await run_async(self._steps(request), self._send_async, self._sleep_later or asyncio.sleep)
+        return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
 
     def send(self, call: SummaryCall) -> ModelAnswer:
         """Send one call, without retries."""

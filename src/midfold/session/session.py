@@ -149,7 +149,7 @@ class CachedView(NamedTuple):
         """Return the items after the first `count`."""
         return self.newer[count - len(self.older) :] if count >= len(self.older) else self.items[count:]
 
-    def extended(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
+    def with_items(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
         """Return the view with new items added."""
         newer = (*self.newer, *new)
         if len(newer) > MAX_NEWER_ITEMS:
@@ -200,7 +200,7 @@ class ViewCopy:
             self._seen, self._running = CachedView(info, memory, self._whole(info)), None
         else:
             new = self.store.tail(info, seen.info.count) if info.count > seen.info.count else ()
-            self._seen = seen.extended(info, memory, new)
+            self._seen = seen.with_items(info, memory, new)
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
