@@ -9,7 +9,7 @@ import pytest
 import midfold
 from midfold.compaction.summary import MOST_CHUNKS
 from midfold.errors import FailureKind
-from midfold.model.summarizer import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
+from midfold.model.summarizer import CONTINUE, CUT_NOTE, MAX_CONTINUATIONS, SummaryProgress
 from midfold.model.summary_call import SummaryCall
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
@@ -75,7 +75,7 @@ def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: s
     assert told == [SummaryProgress(done, count) for done in range(count + 1)]
     assert made.answer is not None
     assert made.answer.calls == count
-    assert f"summarised in {count - 1} pieces" in made.answer.notes
+    assert f"summarized in {count - 1} pieces" in made.answer.notes
     merge = provider.requests[-1].text
     assert all(f"[PART {number} of {count - 1}]" in merge for number in range(1, count))
     shown = "".join(request.text for request in provider.requests)
@@ -163,10 +163,10 @@ def test_where_the_limit_cannot_grow_the_answer_is_continued(way: str, wire: Any
 def test_an_answer_that_never_ends_says_that_it_was_cut(way: str, wire: Any) -> None:
     with ScriptedProvider(then=summary(wire, f"{GOOD}\nand so on", "length")) as provider:
         made = make(way, provider.endpoint(wire))
-    assert made.text == "\n".join([GOOD, *["and so on" + GOOD] * MOST_CONTINUATIONS, CUT_NOTE])
+    assert made.text == "\n".join([GOOD, *["and so on" + GOOD] * MAX_CONTINUATIONS, CUT_NOTE])
     assert made.answer is not None
     assert made.answer.notes == ("the summary was cut by the model's output limit",)
-    assert len(provider.requests) == 1 + MOST_CONTINUATIONS
+    assert len(provider.requests) == 1 + MAX_CONTINUATIONS
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -24,7 +24,7 @@ from support.gateways import call
 from support.pulse import provider
 
 PATH = "/v1/chat/completions"
-LOST = "the file was deleted or replaced while it was open; restart to open the one that is there now"
+LOST = "the file was deleted or replaced while open; restart to open the current one"
 UNMANAGED = "not looked at: StoreUnavailable"
 
 

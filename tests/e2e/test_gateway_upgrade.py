@@ -74,7 +74,7 @@ def test_old_and_new_serve_side_by_side_until_the_old_one_is_ended(postgres_url:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     refused = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
     assert refused.returncode != 0
-    assert "written by a newer midfold: update this one" in refused.stdout + refused.stderr
+    assert "written by a newer midfold; update midfold" in refused.stdout + refused.stderr
 
     assert old.stop() == 0
     assert ask(new, talk(3, 76))["x-midfold-action"] == "checkpoint"

@@ -122,7 +122,7 @@ def test_compact_is_local_and_says_that_a_key_was_not_used(trap: Trap) -> None:
         done = trap.run(*MIDFOLD, "compact", EXAMPLE, "--context-length", "32000", *more)
         assert done.returncode == 0, done.stderr
         assert ("ANTHROPIC_API_KEY" in done.stderr) is (more != ("--preview",))
-    assert "alone sends nothing; auxiliary.compression.provider (main, or a provider's name) does" in trap.run(
+    assert "alone sends nothing; set auxiliary.compression.provider to main or a provider's name" in trap.run(
         *MIDFOLD, "compact", EXAMPLE, "--context-length", "32000"
     ).stderr.replace("\n", " ")
     assert (trap.hits, trap.tried()) == (0, [])
@@ -219,7 +219,7 @@ def test_the_gateway_asks_nobody_but_its_upstream(trap: Trap) -> None:
                 process.terminate()
             told = process.communicate(timeout=30)[1]
         assert len(provider.requests) == 1
-        assert "summaries by local, without a model (auto:" in told
+        assert "summaries by built in, no LLM (auto:" in told
         own = (f"127.0.0.1:{provider.url.rpartition(':')[2].rstrip('/')}", f"127.0.0.1:{port}")
     assert trap.hits == 0
     assert {line.partition(":")[2] for line in trap.tried(*own)} <= {own[0].partition(":")[2], str(port), "None"}

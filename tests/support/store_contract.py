@@ -27,7 +27,7 @@ from midfold.compaction.request import CompactionState
 from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
 from midfold.recall.words import parse_query
 from midfold.store.bodies import NewMessage, digest_of
-from midfold.store.gateway_turns import NOTED_EVERY, HiddenTurnKey
+from midfold.store.gateway_turns import USE_RECORDED_EVERY_MS, HiddenTurnKey
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, Prompt, SessionInfo, Store
 from midfold.testing.doubles import FakeClock, at_once
@@ -461,10 +461,10 @@ class StoreContract(StoreBase):
             store.hidden_turns.keep(name, "used", b"again", session="s")
             age = 1_000
         else:
-            self.pass_time(NOTED_EVERY / 1000 + 1)
+            self.pass_time(USE_RECORDED_EVERY_MS / 1000 + 1)
             store.hidden_turns.find(name, ["used"])
             self.pass_time(2)
-            age = NOTED_EVERY
+            age = USE_RECORDED_EVERY_MS
         store.prune(age, dry_run=True)
         assert len(store.hidden_turns.find(f"{name}-2", ["old", "used"])) == 0
         store.prune(age)

@@ -1,8 +1,7 @@
-"""Models: where they are (`endpoint`), how they are asked (`client`), what their refusals mean (`refusals`), how one is
-brought to write a summary (`summaries`), and how a compaction that needs one is driven to its end (`drive`).
+"""Model access: endpoints (`endpoint`), the HTTP client (`client`), failure classification (`failures`), summaries
+written by a model (`summarizer`), and running a compaction that needs one (`run`).
 
-Keys are read here and nowhere shown. Nothing here reads or writes a store; what an answer says is read by
-`midfold.transcript.replies`.
+Keys are read here and never shown. The package uses no store; responses are parsed by `midfold.transcript.replies`.
 """
 
 from midfold.model.run import Summarizer, advance, drive, local_summarizer

@@ -1,16 +1,14 @@
-"""The one HTTP client that asks models, sync and async: for an agent's turns as they stream, for a summary as a whole.
+"""HTTP client for models, sync and async: streaming for an agent's turns, complete responses for summaries.
 
-Rules of this file:
-1. Every transport error and every refusal becomes one of the failure kinds; no key and no body gets into a text.
-2. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
-3. `ask` is for a listener: silence is bounded, not the length of the answer. What the failure table calls transient is
-   tried again a few times, after a pause, and the listener is told; an overflow never is: the same request would
-   overflow again.
-4. `ask_once` is for a whole answer, and leaves it to the caller what is tried again. An answer that trickles, its
-   headers included, is bounded by the endpoint's timeout as a whole, not by each read.
-5. `ask` keeps its connection, which may be gone by the time it is needed. One that is seen to be closed is not used; if
-   it breaks only then, and before a byte of the answer, the request is sent once more at once, over a new one.
-   `ask_once` uses none twice: a server that broke one answer may close it while the next call is on its way.
+1. Every transport error and error response becomes one of the failure kinds; errors contain no key and no body.
+2. Redirects are not followed: a key is sent only to the address it was configured for.
+3. `ask` streams to a listener: silence is limited, not the length of the response. Failures that the failure table
+   calls transient are retried a few times after a pause, and reported to the listener; an overflow is not retried.
+4. `ask_once` returns a complete response and leaves retries to the caller. The endpoint's timeout limits the whole
+   response including headers, not each read, so that a slow trickle cannot exceed it.
+5. `ask` keeps its connection, which may be closed when it is needed again. If it breaks before the first byte of the
+   response, the request is sent once more on a new connection. `ask_once` never reuses one: a server that broke one
+   response may close the connection during the next call.
 """
 
 from __future__ import annotations
@@ -37,44 +35,44 @@ from midfold.transcript.replies import LARGEST_ANSWER, AnswerReader, ModelAnswer
 if TYPE_CHECKING:
     import httpx2
 
-PASSING: frozenset[FailureKind] = frozenset(
+TRANSIENT: frozenset[FailureKind] = frozenset(
     kind for kind, row in FAILURES.items() if row.retry_class == "transient" and kind != "overflow"
 )
-MOST_TRIES = 4
-LONGEST_PAUSE = 60.0
-LARGEST_WHOLE = 8_000_000
-"""Bytes of an answer that is asked for as a whole."""
-HEADERS = "x-midfold-"
-LONGEST_SILENCE = 600.0
-KEPT = 30.0
+MAX_ATTEMPTS = 4
+MAX_PAUSE_SECONDS = 60.0
+MAX_RESPONSE_BYTES = 8_000_000
+"""Maximum bytes of a response requested as a whole."""
+HEADER_PREFIX = "x-midfold-"
+MAX_SILENCE_SECONDS = 600.0
+KEEPALIVE_SECONDS = 30.0
 """Seconds an idle connection is kept."""
 Hear = Callable[[str], None]
 Retry = Callable[[ModelFailed, float], None]
 
 
 class ChatModel(Protocol):
-    """Whoever answers requests: a provider over HTTP, or a double."""
+    """Chat model: a provider over HTTP, or a test double."""
 
     endpoint: Endpoint
 
     def ask(self, body: bytes, hear: Hear, again: Retry) -> ModelAnswer:
-        """The answer to one request body; `hear` is given its text as it arrives, `again` each failure that passes."""
+        """Return the answer to a request body; `hear` receives its text, `again` each failure that is retried."""
         ...
 
     @property
     def heard(self) -> str:
-        """What was heard of an answer that did not come to its end; empty after one that did."""
+        """Text received of an incomplete answer; empty after a complete one."""
         ...
 
 
 class ModelClient:
-    """One endpoint. Belongs to one thread; an interrupt closes the connection. A context manager."""
+    """Client and context manager for one endpoint, for use by one thread. An interrupt closes the connection."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         *,
-        tries: int = MOST_TRIES,
+        tries: int = MAX_ATTEMPTS,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -82,13 +80,13 @@ class ModelClient:
         self.tries = tries
         self._clock = clock
         self._sleep = sleep
-        self._arrival: _Arrival | None = None
+        self._arrival: _IncomingResponse | None = None
         self._http: httpx2.Client | None = None
         self._answered = False
-        """Whether an answer came over a connection that may still be there."""
+        """True if a response arrived over a connection that may still be open."""
 
     def close(self) -> None:
-        """Closes the connection; the next request opens a new one."""
+        """Close the connection; the next request opens a new one."""
         http, self._http, self._answered = self._http, None, False
         if http is not None:
             http.close()
@@ -110,9 +108,9 @@ class ModelClient:
             try:
                 return self._ask(body, hear)
             except ModelFailed as failed:
-                if failed.kind not in PASSING or attempt == self.tries:
+                if failed.kind not in TRANSIENT or attempt == self.tries:
                     raise
-                pause = min(failed.retry_after or 2.0 ** (attempt - 1), LONGEST_PAUSE)
+                pause = min(failed.retry_after or 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS)
                 again(failed, pause)
                 self._sleep(pause)
         raise ModelFailed("other")
@@ -120,7 +118,7 @@ class ModelClient:
     def _ask(self, body: bytes, hear: Hear) -> ModelAnswer:
         httpx, endpoint = _httpx(), self.endpoint
         kept, self._answered = self._answered, False
-        arrival = self._arrival = _Arrival(endpoint, self._clock, hear=hear)
+        arrival = self._arrival = _IncomingResponse(endpoint, self._clock, hear=hear)
         headers = endpoint.headers()
         try:
             with self._connection().stream("POST", endpoint.url, content=body, headers=headers) as response:
@@ -136,15 +134,15 @@ class ModelClient:
             self.close()
             return self._ask(body, hear)
         if not answer.text.strip() and not answer.calls and answer.finish != "filter":
-            raise ModelFailed("malformed", "the model said nothing")
-        told = {name: value for name, value in response.headers.items() if name.startswith(HEADERS)}
+            raise ModelFailed("malformed", "the model returned an empty answer")
+        own_headers = {name: value for name, value in response.headers.items() if name.startswith(HEADER_PREFIX)}
         self._arrival, self._answered = None, True
-        return msgspec.structs.replace(answer, headers=told)
+        return msgspec.structs.replace(answer, headers=own_headers)
 
     def ask_once(self, body: bytes) -> ModelAnswer:
-        """The whole answer, over a connection of its own, within the endpoint's timeout."""
+        """Return the complete answer, on its own connection and within the endpoint's timeout."""
         httpx, endpoint = _httpx(), self.endpoint
-        arrival = _Arrival(endpoint, self._clock, seconds=endpoint.timeout)
+        arrival = _IncomingResponse(endpoint, self._clock, seconds=endpoint.timeout)
         deadline, headers = Deadline(endpoint.timeout), endpoint.headers()
         traced = {"trace": deadline.trace}
         try:
@@ -164,11 +162,11 @@ class ModelClient:
             raise arrival.failure(TimeoutError() if deadline.passed else error) from None
 
     async def ask_once_async(self, body: bytes) -> ModelAnswer:
-        """The same, awaited."""
+        """Return the complete answer on an event loop; see `ask_once`."""
         import asyncio
 
         httpx, endpoint = _httpx(), self.endpoint
-        arrival, headers = _Arrival(endpoint, self._clock, seconds=endpoint.timeout), endpoint.headers()
+        arrival, headers = _IncomingResponse(endpoint, self._clock, seconds=endpoint.timeout), endpoint.headers()
         try:
             async with (
                 asyncio.timeout(endpoint.timeout),
@@ -190,21 +188,22 @@ class ModelClient:
         return self._http
 
     def _client(self, kind: Any) -> Any:
-        """One HTTP client, sync or async. Reading the certificates takes longer than a call to a server nearby that
-        needs none.
+        """Return an HTTP client, sync or async.
+
+        Certificates are not loaded for plain HTTP: that takes longer than a call to a local server.
         """
         httpx, seconds = _httpx(), self.endpoint.timeout
         is_plain = self.endpoint.base_url.lower().startswith("http://")
         return kind(
             follow_redirects=False,
             verify=False if is_plain else _certificates(),
-            timeout=httpx.Timeout(min(seconds, LONGEST_SILENCE), connect=min(30.0, seconds)),
-            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEPT),
+            timeout=httpx.Timeout(min(seconds, MAX_SILENCE_SECONDS), connect=min(30.0, seconds)),
+            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         )
 
 
-class _Arrival:
-    """An answer as it arrives, bounded in time and in size."""
+class _IncomingResponse:
+    """Incoming response, limited in time and size."""
 
     def __init__(
         self,
@@ -219,13 +218,13 @@ class _Arrival:
         self._hear = hear
         self._is_bounded = seconds < math.inf
         self._ends = clock() + seconds
-        largest = LARGEST_WHOLE if self._is_bounded else LARGEST_ANSWER
+        largest = MAX_RESPONSE_BYTES if self._is_bounded else LARGEST_ANSWER
         self.reader = AnswerReader(endpoint.dialect, largest=largest)
         self._refusal = bytearray()
         self._response: httpx2.Response | None = None
 
     def receive(self, response: httpx2.Response) -> None:
-        """Its status and headers are there."""
+        """Store the response once its status and headers have arrived."""
         self._response = response
 
     @property
@@ -233,7 +232,7 @@ class _Arrival:
         return self._response is not None
 
     def take(self, chunk: bytes) -> bool:
-        """Whether more is wanted. What came of a refusal's body tells enough of it."""
+        """Read a chunk and return whether to read more; the body of an error response is read only up to a limit."""
         late = self._clock() > self._ends
         if self._is_refusal:
             self._refusal += chunk
@@ -256,7 +255,7 @@ class _Arrival:
         return answer
 
     def failure(self, error: Exception | None) -> ModelFailed:
-        """What the provider said is wrong, also where its words broke off; else what became of the connection."""
+        """Return the failure that a (possibly incomplete) error response reports, else that of the connection."""
         place, response = self._endpoint.place, self._response
         if response is not None and self._is_refusal:
             return failure_of(response.status_code, response.headers, bytes(self._refusal), place, self._clock())
@@ -267,7 +266,7 @@ class _Arrival:
             late = "did not finish in time" if self._is_bounded else "sent nothing for too long"
             return ModelFailed("timeout", f"{place} {late}")
         if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
-            return ModelFailed("malformed", f"{place} closed its answer early or broke the protocol")
+            return ModelFailed("malformed", f"{place} closed its response early or violated the protocol")
         return ModelFailed("network", f"the connection to {place} failed")
 
     @property
@@ -276,10 +275,10 @@ class _Arrival:
 
 
 class Deadline:
-    """`with Deadline(30) as deadline:` around a sync request that has `deadline.trace` as its `trace` extension.
+    """Time limit of a sync request: `with Deadline(30) as deadline:`, with `deadline.trace` as its `trace` extension.
 
-    The HTTP library bounds each read. A server that sends a byte now and then keeps every read short and the call
-    endless, so a timer shuts the connection down when the time is up, and whoever reads from it sees it end.
+    The HTTP library limits each read, so a server that sends a byte now and then could keep a call open forever. A
+    timer shuts down the connection when the time is up, which ends the read.
     """
 
     CONNECTED = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")
@@ -303,7 +302,7 @@ class Deadline:
             self._socket = None
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """What the HTTP library tells about its connection: where it is."""
+        """Record the socket when the HTTP library reports its connection."""
         if event.endswith(self.CONNECTED):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
@@ -316,7 +315,7 @@ class Deadline:
             self._shut()
 
     def _shut(self) -> None:
-        """The plain socket's own method: that of a TLS socket would take the connection away under its reader."""
+        """Shut down the plain socket; the method of a TLS socket would detach the connection while it is being read."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -336,5 +335,5 @@ def _transport_errors(httpx: Any) -> tuple[type[Exception], ...]:
 
 @cache
 def _certificates() -> Any:
-    """Read once for all clients."""
+    """Load the certificates once for all clients."""
     return _httpx().create_ssl_context()

@@ -1,11 +1,10 @@
-"""Where models are: addresses, keys and wires; whom an agent talks to, and who writes the summaries, with the reason.
+"""Endpoints of models: addresses, keys and wire formats, and the choice of the chat model and the summary model.
 
-Rules of this file:
-1. Nothing is sent anywhere that an option or a setting does not name. A key in the environment opens a door that is
-   named; it names none, but for `midfold chat` and `midfold agent`, which talk to somebody.
-2. `auto` asks whoever the conversation is talking to already, in chat and agent; elsewhere it asks nobody.
-3. The conversation's own model stands in for another one only where it is reached at the same address.
-4. Keys are read by name from the environment that is passed in, and are never shown.
+1. Requests go only to providers that an option or setting names. A key in the environment does not select a provider,
+   except for `midfold chat` and `midfold agent`, which need one.
+2. In chat and agent, `auto` uses the provider of the conversation; elsewhere it uses no model.
+3. The conversation's own model is a fallback only if it has the same address.
+4. Keys are read by name from the environment passed in, and never shown.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Wire = Literal["openai", "responses", "anthropic"]
 DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic"}
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_WINDOW = 128_000
-NOWHERE = "(an address that cannot be called)"
+INVALID_ADDRESS = "(invalid address)"
 ANTHROPIC_VERSION = "2023-06-01"
 UNNAMED = "endpoint"
-"""The name of a provider of which only the address was given."""
+"""Name of a provider given only by its address."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One model behind one address. The key is never shown."""
+    """Model at an address. The key is never shown."""
 
     name: str
     wire: Wire
@@ -54,33 +53,35 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """The host alone: what may appear in errors and receipts."""
+        """Host and port only, for errors and receipts."""
         try:
             parts = urlsplit(self.base_url)
             port = f":{parts.port}" if parts.port else ""
         except ValueError:
-            return NOWHERE
-        return f"{parts.hostname}{port}" if parts.hostname else NOWHERE
+            return INVALID_ADDRESS
+        return f"{parts.hostname}{port}" if parts.hostname else INVALID_ADDRESS
 
     @property
     def dialect(self) -> str:
-        """The shape of its requests and answers."""
+        """Dialect of its requests and responses."""
         return DIALECTS[self.wire]
 
     @property
     def url(self) -> str:
-        """Where it is asked."""
+        """URL for requests."""
         base = self.base_url.rstrip("/")
         if self.wire == "anthropic":
             return f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
         return f"{base}/responses" if self.wire == "responses" else f"{base}/chat/completions"
 
     def headers(self) -> dict[str, str]:
-        """The headers of every request to it; raises ModelFailed where none can be made."""
+        """Return the headers of a request; raise ModelFailed if the key or the address is unusable."""
         if not (self.key.isascii() and self.key.isprintable()):
-            raise ModelFailed("auth", f"the key for {self.place} has characters that no header can carry")
-        if self.place == NOWHERE:
-            raise ModelFailed("network", f"{self.name}: {NOWHERE}")
+            raise ModelFailed(
+                "auth", f"the key for {self.place} contains characters that an HTTP header cannot contain"
+            )
+        if self.place == INVALID_ADDRESS:
+            raise ModelFailed("network", f"{self.name}: {INVALID_ADDRESS}")
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         if self.wire == "anthropic":
             headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -98,7 +99,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownProvider(NamedTuple):
-    """A provider everybody knows: where it is, how it is spoken to, a small model of it and one to talk to."""
+    """Well-known provider: its wire format, address and key variable, a small model and a chat model."""
 
     wire: Wire
     base_url: str
@@ -141,38 +142,38 @@ KNOWN: dict[str, KnownProvider] = {
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """Who summarises. Without an endpoint the summary is made locally."""
+    """Choice of the summary model. Without an endpoint, summaries are built in."""
 
     endpoint: Endpoint | None = None
     main: Endpoint | None = None
     why: str
     missing: bool = False
-    """Whether a model is configured that cannot be asked: its key is not there."""
+    """True if the configured model cannot be used, for example because its key is not set."""
     unused: tuple[str, ...] = ()
-    """Variables whose keys would have been used, had the settings named a provider."""
+    """Variables with keys that would be used if the settings named a provider."""
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One-line description for users."""
         if self.endpoint is None:
-            return f"local, without a model ({self.why})"
+            return f"built in, no LLM ({self.why})"
         return f"{self.endpoint.model} at {self.endpoint.place} ({self.why})"
 
 
 def resolve(
     config: Config, environment: Mapping[str, str], model: str | None = None, talking_to: Endpoint | None = None
 ) -> Resolution:
-    """The model that the settings choose. `model` is the conversation's own, `talking_to` where it is being held."""
+    """Choose the summary model; `model` is the conversation's own model, `talking_to` its endpoint."""
     return _EndpointChoice(config, environment, model, talking_to).resolution()
 
 
 def keys_present(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables of the known providers' keys that are set."""
+    """Return the set key variables of well-known providers."""
     return tuple(known.key_variable for known in KNOWN.values() if known.key(environment))
 
 
 def provider_of(model: str | None) -> str | None:
-    """Who serves a model of this name, as far as its name tells."""
+    """Return the provider of a model as implied by its name, or None."""
     name = (model or "").lower()
     if "/" in name:
         return "openrouter"
@@ -182,7 +183,7 @@ def provider_of(model: str | None) -> str | None:
 
 
 class _EndpointChoice:
-    """Who summarises one conversation, by its settings."""
+    """Choice of the summary model for one conversation, from its settings."""
 
     def __init__(
         self, config: Config, environment: Mapping[str, str], model: str | None, talking_to: Endpoint | None
@@ -207,28 +208,28 @@ class _EndpointChoice:
         return self._choose_provider(provider, f"auxiliary.compression.provider is {provider}")
 
     def _auto(self) -> Resolution:
-        """Whoever is talked to, or who serves the model that the settings name; a key alone means nobody."""
+        """Use the conversation's endpoint, or the provider of the configured model; a key alone selects nothing."""
         if self.talking_to is not None:
             endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
-            return self._choose_endpoint(endpoint, "auto: the conversation is held there")
+            return self._choose_endpoint(endpoint, "auto: the conversation's own provider")
         if self.task.model is not None:
-            return self._serving(self.task.model)
+            return self._choose_by_model(self.task.model)
         if self.task.api_key_env is not None:
-            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is named"
+            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is set"
             return Resolution(why=why, missing=True)
         unused = keys_present(self.environment)
         if not unused:
-            return Resolution(why="auto asks nobody here")
+            return Resolution(why="auto: auxiliary.compression.provider is not set")
         are = "is set, but a key" if len(unused) == 1 else "are set, but keys"
-        named = "auxiliary.compression.provider (main, or a provider's name)"
-        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named} does", unused=unused)
+        named = "set auxiliary.compression.provider to main or a provider's name"
+        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named}", unused=unused)
 
-    def _serving(self, model: str) -> Resolution:
-        """A model that is named without who serves it: as far as its name tells."""
+    def _choose_by_model(self, model: str) -> Resolution:
+        """Use the provider implied by the model's name."""
         name = provider_of(model)
         if name is None:
-            why = f"auxiliary.compression.model is {model}, but provider does not say who serves it"
-            return Resolution(why=why, missing=True)
+            unknown = "its provider is unknown; set auxiliary.compression.provider"
+            return Resolution(why=f"auxiliary.compression.model is {model}, but {unknown}", missing=True)
         return self._choose_provider(name, f"auxiliary.compression.model is {model}")
 
     def _choose_provider(self, provider: str, why: str) -> Resolution:
@@ -244,19 +245,19 @@ class _EndpointChoice:
         return Resolution(endpoint=endpoint, main=main if same_place else None, why=why)
 
     def _small_model(self, endpoint: Endpoint) -> str:
-        """The small model of a provider everybody knows; elsewhere nothing is known but the conversation's own."""
+        """Return the small model of a well-known provider, else the conversation's own model."""
         known = KNOWN.get(endpoint.name)
         return endpoint.model if known is None or endpoint.name in self.config.providers else known.small_model
 
     def _as_main(self, main: Endpoint | None) -> Resolution:
         if main is None:
-            told = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
-            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", missing=True)
+            problem = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
+            return Resolution(why=f"auxiliary.compression.provider is main, but {problem}", missing=True)
         endpoint = self._with_task(main, self.task.model or main.model)
         return Resolution(endpoint=endpoint, why="auxiliary.compression.provider is main")
 
     def _main(self) -> Endpoint | None:
-        """The conversation's own model, where its provider and key are known."""
+        """Return the endpoint of the conversation's own model, or None if its provider or key is unknown."""
         if self.talking_to is not None:
             return msgspec.structs.replace(self.talking_to, timeout=self.task.timeout)
         name = provider_of(self.model)
@@ -302,11 +303,15 @@ class _EndpointChoice:
         )
 
     def _reuses_prefix(self, endpoint: Endpoint, model: str) -> bool:
-        """By itself only where the conversation is held: at the address and with the key that have had every word."""
-        asked, held = self.task.reuse_prefix, self.talking_to
-        if asked is None:
-            asked = held is not None and (held.base_url, held.key) == (endpoint.base_url, endpoint.key)
-        return asked and model == self.model
+        """Return whether to reuse the cached prefix.
+
+        The default is yes only at the conversation's own address and key, which already received the complete
+        conversation.
+        """
+        reuse, held = self.task.reuse_prefix, self.talking_to
+        if reuse is None:
+            reuse = held is not None and (held.base_url, held.key) == (endpoint.base_url, endpoint.key)
+        return reuse and model == self.model
 
     def _variable(self, known: KnownProvider) -> str:
         return self.task.api_key_env or known.key_variable
@@ -323,7 +328,7 @@ def _object(text: str | None) -> dict[str, Any]:
     except jsonio.NotJSON:
         value = None
     if not isinstance(value, dict):
-        raise ConfigError("auxiliary.compression.extra_body: allowed is a mapping, or a JSON object as text")
+        raise ConfigError("auxiliary.compression.extra_body: expected a mapping, or a JSON object as text")
     return value
 
 
@@ -336,17 +341,17 @@ def endpoint_for(
     base_url: str | None = None,
     wire: Wire | None = None,
 ) -> Endpoint:
-    """The model that an agent talks to. Raises ConfigError with what to set where nothing says which."""
+    """Return the endpoint an agent talks to; raise ConfigError with the setting to add if it is not determined."""
     settings = config.agent
     name, who = model or settings.model, provider or settings.provider
     if base_url is not None and who == "auto":
         who, known = UNNAMED, KnownProvider(wire or "openai", base_url, "", "", "")
     else:
-        who = _server_of(name, environment) if who == "auto" else who
+        who = _provider_serving(name, environment) if who == "auto" else who
         known = _known_provider(config, who, "agent")
     name = name or known.model
     if not name:
-        raise ConfigError(f"which model? Give --model, or set agent.model or providers.{who}.model")
+        raise ConfigError(f"no model given: pass --model, or set agent.model or providers.{who}.model")
     key = known.key(environment)
     if known.key_variable and not key:
         raise ConfigError(f"{who} needs a key: set the environment variable {known.key_variable}")
@@ -364,7 +369,7 @@ def endpoint_for(
 
 
 def secret_variables(config: Config) -> frozenset[str]:
-    """The environment variables that the settings name as keys: commands of the agent are not given them."""
+    """Return the environment variables that hold keys; the agent's commands do not receive them."""
     named = [section.api_key_env for section in config.providers.values()]
     named += [row.api_key_env for row in config.upstreams.values()]
     named += [config.auxiliary.compression.api_key_env, config.gateway.api_key_env]
@@ -372,28 +377,28 @@ def secret_variables(config: Config) -> frozenset[str]:
     return frozenset(filter(None, named))
 
 
-def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
-    """Who serves a model of this name; without a name, the first provider whose key is there."""
+def _provider_serving(model: str | None, environment: Mapping[str, str]) -> str:
+    """Return the provider implied by the model's name; without a model, the first provider whose key is set."""
     if model is not None:
         own = provider_of(model)
         if own is None:
             raise ConfigError(
-                f"who serves {model}? Set agent.provider to a section under providers, or give --base-url"
+                f"the provider of {model} is unknown: set agent.provider to a providers section, or pass --base-url"
             )
         return own
     present = [name for name, known in KNOWN.items() if known.key(environment)]
     if not present:
         names = ", ".join(known.key_variable for known in KNOWN.values())
-        raise ConfigError(f"no model to talk to: set one of {names}, or give --base-url URL --model NAME")
+        raise ConfigError(f"no model configured: set one of {names}, or pass --base-url URL --model NAME")
     return present[0]
 
 
-def _known_provider(config: Config, provider: str, asking: str) -> KnownProvider:
-    """A section under providers, or a provider everybody knows; a section may correct a known one."""
+def _known_provider(config: Config, provider: str, section_name: str) -> KnownProvider:
+    """Return the provider from its `providers` section, which may override a well-known one."""
     section, known = config.providers.get(provider), KNOWN.get(provider)
     if section is None:
         if known is None:
-            raise ConfigError(f"{asking}.provider: there is no section providers.{provider}")
+            raise ConfigError(f"{section_name}.provider: there is no section providers.{provider}")
         return known
     base = section.base_url or (known.base_url if known else KNOWN[section.wire].base_url)
     variable = section.api_key_env or (known.key_variable if known else "")

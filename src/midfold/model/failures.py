@@ -1,6 +1,6 @@
-"""Which kind of failure a refusal is: an HTTP answer, an error value, or whatever a caller's own client raises.
+"""Classify failures: HTTP responses, error values, and exceptions of a caller's own client.
 
-No text of theirs is kept.
+The provider's text is never kept.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from midfold.errors import FailureKind, ModelFailed
 from midfold.models import learn_limit
 
 LONGEST_READ = 20_000
-MOST_CAUSES = 5
-"""How far back the causes of an exception are followed."""
+MAX_CAUSES = 5
+"""Maximum number of causes of an exception to follow."""
 _QUOTA = re.compile(
     r"insufficient[_ ](quota|funds|credit|balance)|exceeded your current quota|billing[_ ](hard|not|details)"
     r"|credit balance",
@@ -46,35 +46,35 @@ _BY_STATUS: dict[int, FailureKind] = {
     524: "timeout",
 }
 
-_TELLING: dict[FailureKind, str] = {
+_EXPLANATIONS: dict[FailureKind, str] = {
     "auth": "the key is missing, wrong, or not allowed to use this model",
-    "model_not_found": "there is no such model, or not under this address",
-    "overflow": "the request does not fit into the model's window",
+    "model_not_found": "there is no such model at this address",
+    "overflow": "the request is larger than the model's window",
     "rate_limit": "too many requests",
-    "unavailable": "the provider is overloaded or broken",
-    "filtered": "the provider's filter refused it",
+    "unavailable": "the provider is overloaded or failing",
+    "filtered": "the provider's content filter refused the request",
 }
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str, now: float = 0.0) -> ModelFailed:
-    """What an answer that is not 2xx means."""
+    """Return the failure for a response that is not 2xx."""
     text = body[:LONGEST_READ].decode("utf-8", "replace")
     kind = _kind(status, text)
-    asked = retry_after(headers, now) if kind in ("rate_limit", "unavailable") else 0.0
+    pause = retry_after(headers, now) if kind in ("rate_limit", "unavailable") else 0.0
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    told = f": {_TELLING[kind]}" if kind in _TELLING else ""
-    return ModelFailed(kind, f"{place} answered {status}{told}", retry_after=asked, limit=limit)
+    explanation = f": {_EXPLANATIONS[kind]}" if kind in _EXPLANATIONS else ""
+    return ModelFailed(kind, f"{place} answered {status}{explanation}", retry_after=pause, limit=limit)
 
 
 def overflow_phrases(text: str) -> Iterator[str]:
-    """The words by which a text says that something was too large."""
+    """Yield the phrases of a text that report an overflow."""
     return (found[0] for found in _OVERFLOW.finditer(text[:LONGEST_READ]))
 
 
 def failure_of_error(error: BaseException, now: float) -> ModelFailed:
-    """What an exception of somebody else's client means: by its status, by its type, else by what caused it."""
+    """Return the failure for an exception of any client: by its status, its type, or its cause."""
     seen: BaseException | None = error
-    for _ in range(MOST_CAUSES):
+    for _ in range(MAX_CAUSES):
         if seen is None:
             break
         status = _status_in(seen)
@@ -89,7 +89,7 @@ def failure_of_error(error: BaseException, now: float) -> ModelFailed:
 
 
 def _status_in(error: BaseException) -> int:
-    """The HTTP status in an exception: of the official SDKs and their likes, else of the standard library."""
+    """Return the HTTP status of an exception of an SDK or the standard library; 0 if there is none."""
     places = ((error, "status_code"), (getattr(error, "response", None), "status_code"), (error, "code"))
     found = (getattr(place, name, None) for place, name in places)
     return next((status for status in found if isinstance(status, int) and 300 <= status < 600), 0)
@@ -104,7 +104,7 @@ def _headers_of(error: BaseException) -> Mapping[str, str]:
 
 
 def _kind_by_type(error: BaseException) -> FailureKind:
-    """Types of the standard library; clients that have types of their own call them after what they mean."""
+    """Return the kind for a standard exception type, or one with a telling name; empty if unknown."""
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     if isinstance(error, PermissionError):
         return "auth"
@@ -132,14 +132,14 @@ def _kind(status: int, text: str) -> FailureKind:
 
 
 def failure_in(error: Any) -> ModelFailed:
-    """What an error object inside an answer means; OpenRouter and event streams report upstream errors so."""
+    """Return the failure for an error object in a response, as sent by OpenRouter and in event streams."""
     fields = error if isinstance(error, dict) else {"message": error}
     code = fields.get("code")
     text = " ".join(str(fields.get(key, "")) for key in ("type", "code", "message"))[:LONGEST_READ]
     status = code if isinstance(code, int) else _status_of(text)
     kind = _kind(status, text)
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    return ModelFailed(kind, "the answer is an error", limit=limit)
+    return ModelFailed(kind, "the response contains an error", limit=limit)
 
 
 def _status_of(text: str) -> int:
@@ -161,7 +161,7 @@ def _status_of(text: str) -> int:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float:
-    """Seconds the provider asked for: a number, or a date."""
+    """Return the seconds from a Retry-After header, which is a number or a date."""
     lower = {key.lower(): value.strip() for key, value in headers.items()}
     for value, unit in ((lower.get("retry-after-ms", ""), 0.001), (lower.get("retry-after", ""), 1.0)):
         if _NUMBER.fullmatch(value):
@@ -173,5 +173,5 @@ def retry_after(headers: Mapping[str, str], now: float) -> float:
 
 
 def _clamp(seconds: float) -> float:
-    """At least nothing, at most a day."""
+    """Limit to between zero and one day."""
     return min(max(seconds, 0.0), 86_400.0)

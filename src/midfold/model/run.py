@@ -1,4 +1,4 @@
-"""Who is asked for a summary, what that does to the state, and how a compaction is driven to its end."""
+"""Run a compaction: call the summarizer, handle its failures and cooldown, sync or async."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from midfold.errors import ModelFailed, SummaryFailed
 _log = logging.getLogger("midfold")
 T = TypeVar("T")
 InThread = Callable[..., Awaitable[Any]]
-"""Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
+"""Function that runs another with its arguments in a thread, like `asyncio.to_thread`."""
 Summarizer = Callable[[SummaryRequest], "str | SummaryAnswer"]
 
 
 def local_summarizer(ask: SummaryRequest, instead_of: Exception | None = None) -> SummaryAnswer:
-    """The embedded default: no model, no network.
+    """Return the built-in summary, without a model or network.
 
-    `instead_of` is what another summarizer raised: the answer says how that one failed, and is not taken where a
-    failure of that kind leaves the conversation as it is.
+    `instead_of` is the exception of another summarizer: the answer reports that failure, and is not used if a failure
+    of that kind leaves the conversation unchanged.
     """
     text, book = local_summary(ask)
     failed = SummaryAnswer() if instead_of is None else failed_answer(instead_of, time.time())
@@ -36,7 +36,7 @@ def local_summarizer(ask: SummaryRequest, instead_of: Exception | None = None) -
 
 
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:
-    """Runs a compaction to its end."""
+    """Run a compaction to its end."""
     step = advance(flow)
     while isinstance(step, SummaryRequest):
         step = advance(flow, answer_of(summarize, step, time.time))
@@ -44,7 +44,7 @@ def drive(flow: Flow, summarize: Summarizer) -> Outcome:
 
 
 def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryRequest | Outcome:
-    """Runs a compaction up to its next question, or to its end: nothing slow happens before the first one."""
+    """Run a compaction to its next summary request, or to its end. Nothing slow happens before the first request."""
     try:
         return next(flow) if answer is None else flow.send(answer)
     except StopIteration as stop:
@@ -54,16 +54,16 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryRequest |
         return outcome
 
 
-def answer_of(summarize: Summarizer, ask: SummaryRequest, clock: Callable[[], float]) -> SummaryAnswer:
-    """What a summarizer says, or how it failed."""
+def answer_of(summarize: Summarizer, request: SummaryRequest, clock: Callable[[], float]) -> SummaryAnswer:
+    """Return the answer of a summarizer, or its failure."""
     try:
-        return as_answer(summarize(ask))
+        return as_answer(summarize(request))
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return failed_answer(error, clock())
 
 
 def failed_answer(error: Exception, now: float) -> SummaryAnswer:
-    """How a summarizer failed: as it says itself, else by what its client raised."""
+    """Return an answer with the failure that the summarizer reported, or one classified from its exception."""
     if isinstance(error, SummaryFailed):
         return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
     if not isinstance(error, ModelFailed):
@@ -74,57 +74,57 @@ def failed_answer(error: Exception, now: float) -> SummaryAnswer:
 
 
 def as_answer(given: Any) -> SummaryAnswer:
-    """Convert what a summarizer returned into an answer."""
+    """Convert the return value of a summarizer to an answer."""
     if isinstance(given, SummaryAnswer):
         return given
     return SummaryAnswer(text=given) if isinstance(given, str) and given.strip() else SummaryAnswer(failure="malformed")
 
 
 class CooldownGuard:
-    """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
+    """Summarizer that is not called during a cooldown, and records the result for the next state."""
 
     def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
         self._summarize, self._decision, self._clock = summarize, decision, clock
-        self._asked: SummaryAnswer | None = None
+        self._last_answer: SummaryAnswer | None = None
 
-    def __call__(self, ask: SummaryRequest) -> SummaryAnswer:
+    def __call__(self, request: SummaryRequest) -> SummaryAnswer:
         if self._decision.pause:
             return self._pause_answer()
-        self._asked = answer_of(self._summarize, ask, self._clock)
-        return self._asked
+        self._last_answer = answer_of(self._summarize, request, self._clock)
+        return self._last_answer
 
-    async def later(self, ask: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
-        """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
+    async def later(self, request: SummaryRequest, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
+        """Return the answer on an event loop: await the summarizer's own `later`, or call it in a thread."""
         awaited = getattr(self._summarize, "later", None)
         if self._decision.pause or awaited is None:
-            answer: SummaryAnswer = await in_thread(self, ask)
+            answer: SummaryAnswer = await in_thread(self, request)
             return answer
         try:
-            self._asked = as_answer(await awaited(ask))
+            self._last_answer = as_answer(await awaited(request))
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-            self._asked = failed_answer(error, self._clock())
-        return self._asked
+            self._last_answer = failed_answer(error, self._clock())
+        return self._last_answer
 
     def _pause_answer(self) -> SummaryAnswer:
         kind, left = self._decision.failure, self._decision.pause
         return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
 
     def settle(self, state: CompactionState) -> CompactionState:
-        """The state after the compaction: a new pause after a new failure, none after a summary."""
-        if self._asked is None:
+        """Return the state after the compaction: with a cooldown after a failure, without one after a summary."""
+        if self._last_answer is None:
             return state
-        failure = state.failure or self._asked.failure
+        failure = state.failure or self._last_answer.failure
         if not failure:
             return msgspec.structs.replace(state, cooldown_until=0.0)
-        until = self._clock() + cooldown(failure, self._asked.retry_after)
+        until = self._clock() + cooldown(failure, self._last_answer.retry_after)
         return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
 
 
 class Question(NamedTuple):
-    """What a compaction waits with, and who answers it."""
+    """Summary request of a waiting compaction, and the summarizer to answer it."""
 
     guard: CooldownGuard
-    ask: SummaryRequest
+    request: SummaryRequest
 
 
 class _FlowResult(NamedTuple):
@@ -132,34 +132,34 @@ class _FlowResult(NamedTuple):
 
 
 def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
-    """Runs a compaction to its end, and waits for its summaries."""
+    """Run a compaction to its end, waiting for its summaries."""
     step = _next(steps, None)
     while isinstance(step, Question):
-        step = _next(steps, step.guard(step.ask))
+        step = _next(steps, step.guard(step.request))
     return step.value  # type: ignore[return-value]
 
 
 class Preparation(Generic[T]):
-    """Work that is still to be done: call it in another thread, or await `later`."""
+    """Work to be done: call it in another thread, or await `later`."""
 
     def __init__(self, steps: Generator[Any, Any, T]) -> None:
         self.steps = steps
-        """Asks for summaries, and gives what comes of them."""
+        """Generator that yields summary requests and returns the result."""
 
     def __call__(self) -> T:
         return run(self.steps)
 
     async def later(self, in_thread: InThread = asyncio.to_thread) -> T:
-        """The same for an event loop."""
+        """Run the work on an event loop."""
         return await run_async(self.steps, in_thread)
 
 
 async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InThread = asyncio.to_thread) -> T:
-    """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
+    """Run a compaction on an event loop: await summaries, and do slow work in a thread."""
     try:
         step = await _next_in_thread(steps, None, in_thread)
         while isinstance(step, Question):
-            step = await _next_in_thread(steps, await step.guard.later(step.ask, in_thread), in_thread)
+            step = await _next_in_thread(steps, await step.guard.later(step.request, in_thread), in_thread)
     finally:
         await in_thread(steps.close)
     return step.value  # type: ignore[return-value]
@@ -168,7 +168,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InT
 async def _next_in_thread(
     steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None, in_thread: InThread
 ) -> Question | _FlowResult:
-    """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
+    """Run one step in a thread; if cancelled, wait for it, so that no step is left half done."""
     work = asyncio.ensure_future(in_thread(_next, steps, answer))
     try:
         step: Question | _FlowResult = await asyncio.shield(work)
@@ -186,10 +186,10 @@ def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | 
 
 
 def with_pause_of(state: CompactionState, other: CompactionState) -> CompactionState:
-    """The state with another one's failure, and the pause after it."""
+    """Return the state with the failure and cooldown of another one."""
     return msgspec.structs.replace(state, failure=other.failure, cooldown_until=other.cooldown_until)
 
 
 def clear_failures(state: CompactionState) -> CompactionState:
-    """The state without its failures and strikes: after a reset or another model."""
+    """Return the state without failures and strikes, after a reset or a change of model."""
     return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

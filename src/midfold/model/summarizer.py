@@ -1,21 +1,19 @@
-"""Summaries that a model writes, and how it is brought to it: a generator that asks for calls and pauses, driven sync
-or async.
+"""Summaries written by a model, as a generator that yields calls and pauses, driven sync or async.
 
     compact(messages, summarizer=ModelSummarizer(endpoint))
-    run(summarise(ask, endpoint), send, sleep)
+    run(summarise(request, endpoint), send, sleep)
 
-Rules of this file:
-1. The failure table decides: what is tried again, how often, and when the conversation's own model is asked instead.
-2. A fold larger than the model's window is summarised in at most `MOST_CHUNKS` pieces, and these are merged: at once if
-   they fit one call, else neighbours first. A previous summary that is too long to stand beside them is merged as their
-   oldest parts. No call is larger than the window; an overflow cuts the pieces smaller.
-3. An answer that stops at its length limit is asked for again with a larger limit, or continued, while the window has
-   room. If that does not end it, its last line says so.
-4. What is no summary is a failure, and is treated as one.
-5. After a broken answer the call is made once more without a stream: a server that fails inside a stream has sent its
-   status already and often says nothing; in a whole answer it says what is wrong.
-6. All sizes are tokens by the estimate. Cutting into pieces leaves nothing out. Only `_cut_to` does, and its text ends
-   with a line that says so.
+1. The failure table decides what is retried, how often, and when the conversation's own model is used instead.
+2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in one
+   call if they fit, else neighbours first. A previous summary that is too long for these calls is split and merged as
+   the oldest parts. No call exceeds the window; after an overflow the pieces are made smaller.
+3. A summary that stops at its output limit is requested again with a larger limit, or continued, while the window
+   allows it. If it is still incomplete, its last line says so.
+4. An answer that is not a summary counts as a failure.
+5. After a broken response the call is repeated without streaming: a server that fails within a stream has already sent
+   its status, and often gives no reason.
+6. All sizes are estimated tokens. Splitting into pieces omits nothing; only `_cut_to` does, and adds a line that says
+   so.
 """
 
 from __future__ import annotations
@@ -41,38 +39,41 @@ from midfold.model.summary_call import SYSTEM, SummaryCall
 from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
 
-MOST_CONTINUATIONS = 2
-SHORTEST_CONTINUATION = 64
-DOUBT, SMALL_DOUBT = 1.4, 1.15
-"""Tokenizers count differently, some almost half as much again as the estimate. To ask for more of an answer risks
-less: if it overflows, what was written is kept."""
+MAX_CONTINUATIONS = 2
+MIN_CONTINUATION_TOKENS = 64
+INPUT_SAFETY_FACTOR = 1.4
+"""Factor for tokenizers that count more than the estimate."""
+OUTPUT_SAFETY_FACTOR = 1.15
+"""The same factor when more of an answer is requested: if that overflows, the text so far is kept."""
 FRAME_TOKENS = 50
-"""What the messages of a call cost beside their text."""
-SMALLEST_ROOM = 300
-"""A window without so much room overflows, and the table says what then."""
-SMALLEST_PART = 100
-"""What a partial summary is asked for at least."""
+"""Tokens of a call's messages beside their text."""
+MIN_INPUT_TOKENS = 300
+"""Minimum tokens assumed for the input. A smaller window overflows, which the failure table handles."""
+MIN_PART_TOKENS = 100
+"""Minimum tokens requested for a partial summary."""
 REASONING_TOKENS = 4_000
 CHARACTERS_PER_TOKEN = 4
-MOST_ROUNDS = 5
-REFERENCE_OF_ROOM = 8
-"""One part in so many of each call is for what stays, where a summary is made in pieces."""
-SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
-"""Tokens of a window that holds little more than the question; characters of what an answer lacked."""
-LABEL = 12
-"""What the line above a part takes."""
+MAX_ROUNDS = 5
+REFERENCE_DIVISOR = 8
+"""Divisor of a call's input tokens: this share is for text that stays in context, if a summary is made in pieces."""
+BRIEF_WINDOW_TOKENS = 6_000
+"""Window below which the brief prompt is used."""
+MAX_MISSING_CHARACTERS = 160
+"""Characters reserved in the prompt for what an earlier answer lacked."""
+LABEL_TOKENS = 12
+"""Tokens of the label above a part."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
 CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
 
 
 class Pause(NamedTuple):
-    """Wait so many seconds, then go on."""
+    """Instruction to wait some seconds."""
 
     seconds: float
 
 
 class SummaryProgress(NamedTuple):
-    """Where a summary of several calls stands."""
+    """Progress of a summary with several calls."""
 
     done: int
     total: int
@@ -89,13 +90,13 @@ Messages = tuple[tuple[str, str], ...]
 
 
 def summarise(
-    ask: SummaryRequest,
+    request: SummaryRequest,
     endpoint: Endpoint,
     main: Endpoint | None = None,
     progress: Callable[[SummaryProgress], None] | None = None,
 ) -> Steps:
-    """One summary, from the summary model, or from the conversation's own where the table says so."""
-    work = _SummaryWork(ask, endpoint, progress)
+    """Write one summary with the summary model, or with the conversation's own model if the failure table says so."""
+    work = _SummaryWork(request, endpoint, progress)
     try:
         return work.answer((yield from work.text()))
     except SummaryFailed as failed:
@@ -103,7 +104,7 @@ def summarise(
         if main is None or main.same_model(endpoint) or not FAILURES[failed.kind].main_model:
             raise
         first = failed
-    other = _SummaryWork(ask, msgspec.structs.replace(main, reuse_prefix=False), progress)
+    other = _SummaryWork(request, msgspec.structs.replace(main, reuse_prefix=False), progress)
     other.calls = work.calls
     try:
         answer = other.answer((yield from other.text()))
@@ -114,12 +115,12 @@ def summarise(
 
 
 class _SummaryWork:
-    """One summary by one model."""
+    """One summary written by one model."""
 
     def __init__(
-        self, ask: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
+        self, request: SummaryRequest, endpoint: Endpoint, progress: Callable[[SummaryProgress], None] | None
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.endpoint = endpoint
         self.progress = progress
         self.calls = 0
@@ -133,7 +134,7 @@ class _SummaryWork:
         return SummaryAnswer(text=text, model=model, calls=self.calls, notes=notes, strict=True)
 
     def text(self) -> Texts:
-        """The summary, in one piece or in several; smaller pieces after an overflow."""
+        """Return the summary, from one call or several; use smaller pieces after an overflow."""
         if self.endpoint.reuse_prefix and (text := (yield from self._from_prefix())):
             return text
         known = len(self.notes)
@@ -150,16 +151,16 @@ class _SummaryWork:
         raise SummaryFailed("overflow")
 
     def _from_prefix(self) -> Texts:
-        """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
-        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)
-        told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
-        body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
+        """Add one message to the request in the provider's cache; return an empty text if that did not work."""
+        request, rest = self.request, self._reference(self.limit // REFERENCE_DIVISOR)
+        instructions = instruction(budget_tokens=request.asked_tokens, focus=request.focus, rest=rest)
+        body = request.prefix(instructions, self.endpoint.wire) if request.prefix is not None else None
         if body is None:
             return ""
-        call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body)
+        call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(request.asked_tokens), body=body)
         try:
             reply = yield from self._send(call)
-            if reply.finish == "stop" and not _rejection(reply, ask):
+            if reply.finish == "stop" and not _rejection(reply, request):
                 cached, prompt = reply.tokens.cache_read_tokens, reply.tokens.prompt_tokens
                 self.notes.append(f"{cached:,} of {prompt:,} prompt tokens came from the cache")
                 return reply.text
@@ -170,66 +171,70 @@ class _SummaryWork:
         return ""
 
     def _from_turns(self) -> Texts:
-        """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
-        ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
+        """Use one call if everything fits; else summarize pieces and merge them."""
+        request, input_tokens, previous = self.request, self._input_tokens(), without_trail(self.request.previous)
         taken, known = estimate_text(previous), list[str]()
-        if taken <= _half_of(room):
-            reference = self._reference(room // 2)
-            pieces = _pieces_of(ask, room - taken - _tokens_of(reference))
+        if taken <= _half_of(input_tokens):
+            reference = self._reference(input_tokens // 2)
+            pieces = _pieces_of(request, input_tokens - taken - _tokens_of(reference))
             if len(pieces) <= 1:
-                return (yield from self._one("".join(pieces), ask.asked_tokens, previous, reference))
+                return (yield from self._one("".join(pieces), request.asked_tokens, previous, reference))
         else:
-            previous, known = "", _split(previous, _half_of(room))
+            previous, known = "", _split(previous, _half_of(input_tokens))
         if len(known) > MOST_CHUNKS:
             raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
-        reference = self._reference(room // REFERENCE_OF_ROOM)
-        room -= _tokens_of(reference)
-        pieces = _pieces_of(ask, room)
+        reference = self._reference(input_tokens // REFERENCE_DIVISOR)
+        input_tokens -= _tokens_of(reference)
+        pieces = _pieces_of(request, input_tokens)
         if len(pieces) > 1:
-            self.notes.append(f"summarised in {len(pieces)} pieces")
+            self.notes.append(f"summarized in {len(pieces)} pieces")
         self.total = len(pieces) + 1
-        budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
+        budget = self._budget(max(input_tokens - taken, input_tokens // 2) // max(len(pieces), 1))
         parts = known
         for piece in pieces:
-            parts.append((yield from self._part(piece, budget, room, reference)))
-        parts = yield from self._fewer(parts, previous, room, reference)
-        self._tell()
-        text = yield from self._one(_label(parts), ask.asked_tokens, previous, reference, of_parts=True)
-        self._tell()
+            parts.append((yield from self._part(piece, budget, input_tokens, reference)))
+        parts = yield from self._merge_parts(parts, previous, input_tokens, reference)
+        self._report_progress()
+        text = yield from self._one(_label(parts), request.asked_tokens, previous, reference, of_parts=True)
+        self._report_progress()
         return text
 
-    def _reference(self, room: int) -> StayingText:
-        """What stays, in at most so many tokens; nothing where they are too few to say anything."""
-        characters = room * CHARACTERS_PER_TOKEN
-        for _ in range(MOST_ROUNDS):
-            found = staying_text(self.ask, characters)
-            if (size := _tokens_of(found)) <= room:
+    def _reference(self, max_tokens: int) -> StayingText:
+        """Return the text that stays in context, limited to `max_tokens` tokens; empty if it does not fit."""
+        characters = max_tokens * CHARACTERS_PER_TOKEN
+        for _ in range(MAX_ROUNDS):
+            found = staying_text(self.request, characters)
+            if (size := _tokens_of(found)) <= max_tokens:
                 return found
-            characters = int(characters * room / size * 0.9)
+            characters = int(characters * max_tokens / size * 0.9)
         return NOTHING
 
-    def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
-        """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
-        room_for_all = room - estimate_text(previous)
-        while len(parts) > 1 and _size_of(parts) > room_for_all:
-            groups = _groups_of(parts, room)
+    def _merge_parts(self, parts: list[str], previous: str, input_tokens: int, reference: StayingText) -> Merging:
+        """Merge neighbouring parts until all fit one call with the previous summary."""
+        tokens_for_parts = input_tokens - estimate_text(previous)
+        while len(parts) > 1 and _size_of(parts) > tokens_for_parts:
+            groups = _groups_of(parts, input_tokens)
             self.total += sum(len(group) > 1 for group in groups)
-            budget = self._budget(room_for_all // len(groups))
+            budget = self._budget(tokens_for_parts // len(groups))
             parts = []
             for group in groups:
                 alone = len(group) == 1
-                merged = group[0] if alone else (yield from self._part(_label(group), budget, room, reference, True))
+                merged = (
+                    group[0] if alone else (yield from self._part(_label(group), budget, input_tokens, reference, True))
+                )
                 parts.append(merged)
         return parts
 
-    def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
-        """A partial summary, small enough that two of them fit one call."""
-        self._tell()
-        most = _half_of(room)
-        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
-        part = _cut_to(text, most)
+    def _part(
+        self, turns: str, budget: int, input_tokens: int, reference: StayingText, of_parts: bool = False
+    ) -> Texts:
+        """Return a partial summary, short enough that two of them fit one call."""
+        self._report_progress()
+        part_tokens = _half_of(input_tokens)
+        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=part_tokens)
+        part = _cut_to(text, part_tokens)
         if part != text:
-            self._note("a partial summary was longer than could be merged and was cut")
+            self._note("a partial summary was too long to merge and was cut")
         return part
 
     def _one(
@@ -242,8 +247,8 @@ class _SummaryWork:
         of_parts: bool = False,
         enough: int | None = None,
     ) -> Texts:
-        """One text from the model, whole, or `enough` tokens of it; a rejected one is asked for again."""
-        attempt, missing = 0, self.ask.missing
+        """Return one complete text, or at least `enough` tokens of it; request a rejected text again."""
+        attempt, missing = 0, self.request.missing
         while True:
             prompt = build_prompt(
                 turns,
@@ -256,30 +261,30 @@ class _SummaryWork:
                 is_brief=self.is_brief,
             )
             reply = yield from self._whole(prompt, budget, enough)
-            kind = _rejection(reply, self.ask, is_whole=enough is None)
+            kind = _rejection(reply, self.request, is_whole=enough is None)
             if not kind:
                 return reply.text
             if waiting_time(kind, attempt) is None:
                 raise SummaryFailed(kind)
-            missing = lacking(reply.text, self.ask) or missing
+            missing = lacking(reply.text, self.request) or missing
             attempt += 1
 
     def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
-        """The answer to a prompt, not cut by its length limit if that can be helped."""
-        asked: Messages = (("user", prompt),)
+        """Return the answer to a prompt; extend it if it was cut by its output limit."""
+        sent: Messages = (("user", prompt),)
         limit = self._output(budget)
-        reply = yield from self._send(self._call(asked, limit))
-        larger = min(limit * 3, self.endpoint.max_output or limit, self._room_left(asked))
-        if larger > limit and _goes_on(reply, reply.text, enough):
-            again = yield from self._try(self._call(asked, larger))
+        reply = yield from self._send(self._call(sent, limit))
+        larger = min(limit * 3, self.endpoint.max_output or limit, self._tokens_left(sent))
+        if larger > limit and _is_cut_short(reply, reply.text, enough):
+            again = yield from self._try(self._call(sent, larger))
             reply, limit = (again, larger) if again else (reply, limit)
         text = reply.text
-        for _ in range(MOST_CONTINUATIONS):
-            turns = (*asked, ("assistant", text.rstrip()), ("user", CONTINUE))
-            room = min(limit, self._room_left(turns))
-            if room < SHORTEST_CONTINUATION or not text.strip() or not _goes_on(reply, text, enough):
+        for _ in range(MAX_CONTINUATIONS):
+            turns = (*sent, ("assistant", text.rstrip()), ("user", CONTINUE))
+            left = min(limit, self._tokens_left(turns))
+            if left < MIN_CONTINUATION_TOKENS or not text.strip() or not _is_cut_short(reply, text, enough):
                 break
-            more = yield from self._try(self._call(turns, room))
+            more = yield from self._try(self._call(turns, left))
             if more is None:
                 break
             reply = more
@@ -293,7 +298,7 @@ class _SummaryWork:
         return SummaryCall(endpoint=self.endpoint, messages=messages, max_tokens=limit)
 
     def _try(self, call: SummaryCall) -> Tried:
-        """The reply to a call that asks for more of an answer; None if it does not fit the window after all."""
+        """Send a call that requests more of an answer; return None if it overflows."""
         try:
             return (yield from self._send(call))
         except SummaryFailed as failed:
@@ -302,7 +307,7 @@ class _SummaryWork:
             return None
 
     def _send(self, call: SummaryCall) -> Sent:
-        """The reply to one call; what passes by itself is waited for. Overflows are the caller's to answer."""
+        """Send one call, retrying transient failures after a pause. Overflows are left to the caller."""
         attempts: dict[str, int] = {}
         while True:
             self.calls += 1
@@ -321,73 +326,73 @@ class _SummaryWork:
 
     @property
     def is_brief(self) -> bool:
-        """Whether the model can read little more than what it is asked for."""
-        return self.limit < SMALL_WINDOW
+        """Return whether the window holds little more than the prompt."""
+        return self.limit < BRIEF_WINDOW_TOKENS
 
-    def _room(self) -> int:
-        """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
+    def _input_tokens(self) -> int:
+        """Return the input tokens of a call, reduced by a safety factor for the estimate."""
         empty = build_prompt(
             "",
-            budget_tokens=self.ask.asked_tokens,
+            budget_tokens=self.request.asked_tokens,
             previous=" ",
             focus=self._focus(),
             reference=StayingText(" ", " ", " "),
-            missing=" " * LONGEST_MISSING,
+            missing=" " * MAX_MISSING_CHARACTERS,
             is_brief=self.is_brief,
         )
-        left = self._room_left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
-        return max(int(left / DOUBT), SMALLEST_ROOM)
+        left = self._tokens_left((("user", empty),), INPUT_SAFETY_FACTOR) - self._output(self.request.asked_tokens)
+        return max(int(left / INPUT_SAFETY_FACTOR), MIN_INPUT_TOKENS)
 
-    def _room_left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
-        """Tokens of the window that are left beside these messages, if the estimate is so much too low."""
-        asked = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
-        return self.limit - int(asked * doubt) - FRAME_TOKENS
+    def _tokens_left(self, messages: Messages, safety_factor: float = OUTPUT_SAFETY_FACTOR) -> int:
+        """Return the tokens left in the window beside these messages, with a safety factor."""
+        sent = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
+        return self.limit - int(sent * safety_factor) - FRAME_TOKENS
 
     def _output(self, budget: int) -> int:
-        """Room for the answer: half as much again as was asked for, and what reasoning takes."""
+        """Return the output limit: the budget and a half, plus an allowance for reasoning."""
         wanted = budget * 3 // 2 + min(256, budget) + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
         return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
 
     def _budget(self, share: int) -> int:
-        """What a partial summary is asked for that has this share of a call: models write more than they are asked."""
-        return min(self.ask.asked_tokens, max(share // 2, SMALLEST_PART))
+        """Return the budget of a partial summary: half of its share, since models exceed their budget."""
+        return min(self.request.asked_tokens, max(share // 2, MIN_PART_TOKENS))
 
     def _focus(self) -> str | None:
-        return self.ask.redact(self.ask.focus) if self.ask.focus else None
+        return self.request.redact(self.request.focus) if self.request.focus else None
 
     def _note(self, what: str) -> None:
         if what not in self.notes:
             self.notes.append(what)
 
-    def _tell(self) -> None:
-        """One more call begins, or the last one is over."""
+    def _report_progress(self) -> None:
+        """Report the progress before each call and after the last one."""
         if self.progress is not None:
             self.progress(SummaryProgress(self.done, self.total))
         self.done += 1
 
 
-def _rejection(reply: ModelAnswer, ask: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
-    """Why an answer is no summary; nothing if it is one."""
+def _rejection(reply: ModelAnswer, request: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
+    """Return why an answer is not a summary; empty if it is one."""
     if reply.finish == "filter":
         return "filtered"
-    return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
+    return "malformed" if reply.calls else rejection(reply.text, request, is_whole=is_whole)
 
 
-def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
-    """Whether an answer was cut before there was enough of it."""
+def _is_cut_short(reply: ModelAnswer, text: str, enough: int | None) -> bool:
+    """Return whether an answer was cut before it had enough tokens."""
     return reply.finish == "length" and (enough is None or estimate_text(text) < enough)
 
 
-def _pieces_of(ask: SummaryRequest, room: int) -> list[str]:
-    """The turns in pieces of at most `room` tokens. How long such a piece is depends on what it is made of."""
-    characters = room * CHARACTERS_PER_TOKEN
+def _pieces_of(request: SummaryRequest, max_tokens: int) -> list[str]:
+    """Split the turns into pieces of at most `max_tokens` tokens; characters per token depend on the text."""
+    characters = max_tokens * CHARACTERS_PER_TOKEN
     pieces: list[str] = []
-    for _ in range(MOST_ROUNDS):
-        pieces = chunks(ask.messages, ask.redact, characters)
+    for _ in range(MAX_ROUNDS):
+        pieces = chunks(request.messages, request.redact, characters)
         largest = max(map(estimate_text, pieces), default=0)
-        if largest <= room:
+        if largest <= max_tokens:
             break
-        characters = int(characters * room / largest * 0.95)
+        characters = int(characters * max_tokens / largest * 0.95)
     return pieces
 
 
@@ -395,61 +400,61 @@ def _tokens_of(reference: StayingText) -> int:
     return sum(map(estimate_text, reference))
 
 
-def _split(text: str, room: int) -> list[str]:
-    """A text in pieces of at most `room` tokens, cut between lines where there are any."""
+def _split(text: str, max_tokens: int) -> list[str]:
+    """Split a text into pieces of at most `max_tokens` tokens, between lines if possible."""
     pieces: list[str] = []
-    while estimate_text(text) > room:
-        cut = _fitting(text, room)
+    while estimate_text(text) > max_tokens:
+        cut = _fitting(text, max_tokens)
         cut = text.rfind("\n", cut // 2, cut) + 1 or cut
         pieces.append(text[:cut])
         text = text[cut:]
     return [*pieces, text] if text else pieces
 
 
-def _half_of(room: int) -> int:
-    """The largest part of which two fit into a room."""
-    return room // 2 - LABEL
+def _half_of(max_tokens: int) -> int:
+    """Return the tokens of the largest part that fits twice."""
+    return max_tokens // 2 - LABEL_TOKENS
 
 
-def _cut_to(text: str, room: int) -> str:
-    """A text that keeps to its room: a longer one is cut at a line, and its end says so."""
-    if estimate_text(text) <= room:
+def _cut_to(text: str, max_tokens: int) -> str:
+    """Cut a text to `max_tokens` tokens at a line, and add a line that says so."""
+    if estimate_text(text) <= max_tokens:
         return text
-    return f"{_split(text, room - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
+    return f"{_split(text, max_tokens - estimate_text(CUT_NOTE) - 2)[0].rstrip()}\n{CUT_NOTE}"
 
 
 def _size_of(parts: Sequence[str]) -> int:
-    """What parts take in one call."""
-    return sum(estimate_text(part) + LABEL for part in parts)
+    """Return the tokens of labelled parts."""
+    return sum(estimate_text(part) + LABEL_TOKENS for part in parts)
 
 
-def _groups_of(parts: Sequence[str], room: int) -> list[list[str]]:
-    """Neighbours that fit one call together."""
+def _groups_of(parts: Sequence[str], max_tokens: int) -> list[list[str]]:
+    """Group neighbouring parts that fit one call."""
     groups: list[list[str]] = []
     for part in parts:
-        if not groups or _size_of([*groups[-1], part]) > room:
+        if not groups or _size_of([*groups[-1], part]) > max_tokens:
             groups.append([])
         groups[-1].append(part)
     return groups
 
 
 def _label(parts: Sequence[str]) -> str:
-    """Parts under their labels, as a model is shown them."""
+    """Join parts under their labels."""
     return "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
 
 
-def _fitting(text: str, room: int) -> int:
-    """How many characters of a text that is larger than a room go into it."""
+def _fitting(text: str, max_tokens: int) -> int:
+    """Return the number of characters that fit `max_tokens` tokens."""
     cut = len(text)
-    while cut > 1 and (size := estimate_text(text[:cut])) > room:
-        cut = max(min(int(cut * room / size * 0.98), cut - 1), 1)
+    while cut > 1 and (size := estimate_text(text[:cut])) > max_tokens:
+        cut = max(min(int(cut * max_tokens / size * 0.98), cut - 1), 1)
     return cut
 
 
 class ModelSummarizer:
-    """A summarizer that asks a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
+    """Summarizer that calls a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
 
-    `main` is the conversation's own model, asked once where the failure table says so. `later` is the same, awaited.
+    `main` is the conversation's own model, used once if the failure table says so. `later` is the asynchronous call.
     """
 
     def __init__(
@@ -478,32 +483,32 @@ class ModelSummarizer:
         return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
 
     def send(self, call: SummaryCall) -> ModelAnswer:
-        """One call, without a policy."""
+        """Send one call, without retries."""
         return ModelClient(call.endpoint, clock=self._clock).ask_once(call.request())
 
     async def _send_async(self, call: SummaryCall) -> ModelAnswer:
         return await ModelClient(call.endpoint, clock=self._clock).ask_once_async(call.request())
 
-    def _steps(self, ask: SummaryRequest) -> Steps:
-        return summarise(ask, self.endpoint, self.main, self.progress)
+    def _steps(self, request: SummaryRequest) -> Steps:
+        return summarise(request, self.endpoint, self.main, self.progress)
 
 
 def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoint | None = None) -> Summarizer:
-    """Whoever the settings choose; without settings nobody is asked, and the summary is made locally."""
+    """Return the summarizer the settings choose; without settings, the built-in one."""
     if config is None:
         return local_summarizer
     found = resolve(config, os.environ, model, talking_to)
     if found.endpoint is None:
-        return _nobody if found.missing else local_summarizer
+        return _no_provider if found.missing else local_summarizer
     return ModelSummarizer(found.endpoint, found.main)
 
 
-def _nobody(ask: SummaryRequest) -> SummaryAnswer:
+def _no_provider(request: SummaryRequest) -> SummaryAnswer:
     raise SummaryFailed("no_provider")
 
 
 def run(steps: Steps, send: Callable[[SummaryCall], ModelAnswer], sleep: Callable[[float], None]) -> SummaryAnswer:
-    """Drives a summary flow."""
+    """Run the steps of a summary."""
     given: Given = None
     try:
         while True:
@@ -526,7 +531,7 @@ async def run_async(
     send: Callable[[SummaryCall], Awaitable[ModelAnswer]],
     sleep: Callable[[float], Awaitable[None]],
 ) -> SummaryAnswer:
-    """The same, awaited."""
+    """Run the steps of a summary on an event loop."""
     given: Given = None
     try:
         while True:

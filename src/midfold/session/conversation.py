@@ -1,18 +1,17 @@
-"""A conversation that is measured, decided about and folded: in memory here, on a store in `session`.
+"""Conversation base class and its in-memory implementation; `session` has the stored one.
 
     conversation = MemoryConversation(Setup(model="claude-opus-4-6"))
-    conversation.append(messages)              # what was said; costs what is new
-    conversation.observe(usage)                # what the provider counted
+    conversation.append(messages)
+    conversation.observe(usage)
     if conversation.should_compact():
         conversation.compact()
 
-Rules of this file:
-1. `decide` decides. What is done here is to gather the situation (size, what the engine says, what is remembered), to
-   ask, and to act.
-2. What one compaction hands to the next, and what was learnt, is one `ConversationMemory`: kept in this object, or in
-   the store.
-3. A compaction is one generator that asks for summaries. Two small drivers answer it: `run` waits, `run_async` awaits.
-4. A fold made ahead of time is swapped in if nothing but new messages came since it was begun.
+1. `decide` makes the decision. A conversation collects its inputs (size, the engine's answer, memory) and carries it
+   out.
+2. The state passed from one compaction to the next is one `ConversationMemory`, kept in the object or in the store.
+3. A compaction is one generator that yields summary requests. `run` drives it synchronously, `run_async` on an event
+   loop.
+4. A fold prepared in advance is used if only new messages were added since it was started.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from midfold.model import advance
 from midfold.model.endpoint import Wire
 from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
 from midfold.recall import PAGE, AnswerBounds, InMemorySource, Recall
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
 from midfold.transcript.dialect import Dialect
@@ -53,7 +52,7 @@ T = TypeVar("T")
 
 
 class CompactArguments(TypedDict, total=False):
-    """What a compaction may be asked for. `prompt_tokens` is the size where the caller knows it better."""
+    """Options of a compaction. `prompt_tokens` overrides the measured size."""
 
     focus: str | None
     force: bool
@@ -66,7 +65,7 @@ class CompactArguments(TypedDict, total=False):
 
 
 class ChatPartner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model as the user named it: by its provider, or by an address alone. There is no key in it."""
+    """Chat model as the user named it, by provider or by address. Contains no key."""
 
     model: str
     provider: str
@@ -76,7 +75,7 @@ class ChatPartner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a conversation has learnt, in plain JSON."""
+    """Learned state of a conversation, serializable as plain JSON."""
 
     state: CompactionState = CompactionState()
     ratio: float = 1.0
@@ -85,15 +84,15 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     anchor_tokens: int = 0
     anchor_fixed: int = 0
     noted: bool = False
-    """Whether the system prompt has its note."""
+    """True if the system prompt contains the compaction note."""
     undone: bool = False
-    """Whether the newest fold was taken back."""
+    """True if the newest compaction was undone."""
     health: Health = Health()
-    """What the provider's cache did, turn by turn."""
+    """Cache statistics reported by the provider, per turn."""
     partner: ChatPartner | None = None
-    """Whom an agent talked to, for who goes on with it."""
+    """Model an agent talked to, used to resume the conversation."""
     host: dict[str, Any] = {}
-    """What the host keeps with the conversation."""
+    """Data of the host, stored with the conversation."""
 
     @property
     def calibration(self) -> Calibration:
@@ -110,12 +109,12 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
         )
 
     def forget_failures(self) -> ConversationMemory:
-        """For another model: earlier strikes, failures and sizes say nothing about it."""
+        """Return the memory for another model, without strikes, failures and calibration."""
         return msgspec.structs.replace(self.calibrate(Calibration()), state=clear_failures(self.state))
 
 
 class Snapshot:
-    """A conversation at one moment. What is not asked for is not counted, and not put together."""
+    """Conversation at one moment; tally and messages are computed on first use."""
 
     def __init__(
         self,
@@ -141,8 +140,8 @@ class Snapshot:
     def document(self) -> Document:
         return of_messages(self.messages, self.dialect)
 
-    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
-        """Whether nothing but new messages came since `made`, when the messages were these."""
+    def extends(self, made: Snapshot, tally: Tally) -> bool:
+        """Return whether only new messages were added since `made`, whose messages had this tally."""
         then, now = made.memory, self.memory
         same = (then.state.count, then.state.folds, then.undone) == (now.state.count, now.state.folds, now.undone)
         return same and self.running.starts_with(tally)
@@ -152,7 +151,7 @@ N = TypeVar("N", bound=Snapshot)
 
 
 class PreparedFold(NamedTuple):
-    """A compaction made ahead of time, and what it was made from."""
+    """Compaction prepared in advance, and the inputs it was made from."""
 
     now: Snapshot
     tally: Tally
@@ -161,7 +160,7 @@ class PreparedFold(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether its summary failed: then only that is kept of it."""
+        """Return whether its summary failed; then only the failure is kept."""
         return bool(self.outcome.receipt.summary.failure)
 
     def with_readiness(self, readiness: Readiness) -> PreparedFold:
@@ -169,7 +168,7 @@ class PreparedFold(NamedTuple):
 
 
 class Compacted(NamedTuple, Generic[T]):
-    """What became of a compaction. `session` is the conversation to go on with: a child, if one was begun."""
+    """Result of a compaction. `session` is the conversation to continue: a child, if one was started."""
 
     receipt: Receipt
     session: T
@@ -180,7 +179,7 @@ class Compacted(NamedTuple, Generic[T]):
 
 
 class Sync(NamedTuple, Generic[T]):
-    """Where a client's history is now; `session` is the one to go on with: a branch, if the history was changed."""
+    """Result of a sync. `session` is the conversation to continue: a branch, if the history diverged."""
 
     session: T
     common: int
@@ -190,69 +189,69 @@ class Sync(NamedTuple, Generic[T]):
 
 
 class Refusal(NamedTuple):
-    """Why a compaction that was decided on cannot be written, and the status of its receipt."""
+    """Reason why a compaction cannot be written, and the status for its receipt."""
 
     reason: str
     status: Status
 
 
 class Conversation(ABC, Generic[N]):
-    """What every conversation can do, wherever it is kept."""
+    """Base class of all conversations."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.last: Receipt | None = None
-        """The receipt of the newest compaction that was tried."""
+        """Receipt of the latest attempted compaction."""
 
     @abstractmethod
     def _now(self) -> N:
-        """The conversation as it is now."""
+        """Return a snapshot of the current conversation."""
 
     @abstractmethod
     def _learn(self, now: N, memory: ConversationMemory) -> None:
-        """Keeps what was learnt."""
+        """Store the memory."""
 
     @abstractmethod
     def _commit(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
-        """Makes an outcome the conversation's view; `hold` is what `_hold` gave."""
+        """Replace the conversation's view with an outcome; `hold` is the value from `_hold`."""
 
     @abstractmethod
     def append(self, messages: Any) -> object:
-        """What was added to the conversation."""
+        """Append messages."""
 
     @abstractmethod
     def sync(self, messages: Any) -> Sync[Self]:
-        """The whole conversation as its client has it."""
+        """Replace the conversation with the client's complete history."""
 
     @abstractmethod
     def view(self) -> View:
-        """What the model sees now."""
+        """Return what the model sees now."""
 
     @abstractmethod
     def unfold(self, handle: str) -> list[Any]:
-        """The originals behind a handle."""
+        """Return the originals of a handle."""
 
     @abstractmethod
     def recall(self, page: int = PAGE) -> Recall:
-        """The tools for looking back; an answer has at most `page` characters, and what the window bears."""
+        """Return the recall tools; an answer has at most `page` characters and fits the context window."""
 
     @abstractmethod
     def save(self) -> dict[str, Any]:
-        """What must survive a restart, as plain JSON."""
+        """Return the state to persist across restarts, as plain JSON."""
 
     @abstractmethod
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on with what `save` gave."""
+        """Restore the state returned by `save`."""
 
     @abstractmethod
     def reset(self) -> None:
-        """A new conversation: nothing of the old one is kept."""
+        """Start a new conversation and drop the old one."""
 
-    # How large it is
+    # Size
 
     @property
     def state(self) -> CompactionState:
-        """What one compaction hands to the next."""
+        """State passed from one compaction to the next."""
         return self._now().memory.state
 
     @state.setter
@@ -262,7 +261,7 @@ class Conversation(ABC, Generic[N]):
 
     @property
     def size(self) -> Count:
-        """The size of the next request, and what that number rests on."""
+        """Size of the next request, and the basis of that number."""
         return self._size(self._now())
 
     def _size(self, now: N) -> Count:
@@ -270,11 +269,11 @@ class Conversation(ABC, Generic[N]):
 
     @property
     def health(self) -> Health:
-        """What the provider's cache did, by the usage that was observed."""
+        """Cache statistics from the observed usage."""
         return self._now().memory.health
 
     def observe(self, usage: Any) -> None:
-        """What the provider counted for the view as it is now; an answer without usage changes nothing."""
+        """Record the usage the provider reported for the current view; do nothing if the response has none."""
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
         if reported is not None:
             now = self._now()
@@ -283,7 +282,7 @@ class Conversation(ABC, Generic[N]):
     def _memory_after(
         self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None
     ) -> ConversationMemory:
-        """The memory after one more answer; who `watches` follows the provider's cache, too."""
+        """Return the memory after one more response; with `watches`, including the cache statistics."""
         setup, memory = self.setup, now.memory
         fixed, tokens = setup.fixed_size(now.dialect), usage.prompt_tokens
         learnt = memory.calibration.observe(now.running.now, tokens, fixed=fixed, meter=setup.meter)
@@ -300,19 +299,19 @@ class Conversation(ABC, Generic[N]):
         return msgspec.structs.replace(memory.calibrate(learnt), state=state, health=health)
 
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
-        """Another model: every number is derived anew, and earlier strikes and failures are forgotten."""
+        """Switch to another model: recompute all limits, and reset strikes and failures."""
         self.setup.update_model(model, context_length)
         now = self._now()
         self._learn(now, now.memory.forget_failures())
 
-    # When to fold it
+    # Decision
 
     def decide(
         self, prompt_tokens: int | None = None, *, upcoming_idle: float | None = None, health: Health | None = None
     ) -> Decision:
-        """Whether to fold before the next request, and why or why not; costs what is new.
+        """Decide whether to compact before the next request; costs time only for new messages.
 
-        `upcoming_idle`: how many seconds nothing will be sent from now on, where somebody knows.
+        `upcoming_idle`: seconds until the next request, if known.
         """
         now, setup = self._now(), self.setup
         reads = setup.engine.reads_messages
@@ -322,7 +321,7 @@ class Conversation(ABC, Generic[N]):
         return decide(self._situation(now, request, upcoming_idle=upcoming_idle, health=health))
 
     def should_compact(self, prompt_tokens: int | None = None) -> bool:
-        """Whether to fold before the next request: when the engine says so, or at a cheap moment where those count."""
+        """Return whether to compact before the next request, because it is due or because it is cheap now."""
         return self.decide(prompt_tokens).fold
 
     def _situation(
@@ -346,13 +345,13 @@ class Conversation(ABC, Generic[N]):
         )
         return setup.forecast(situation, now.messages, now.dialect) if setup.leaves_room else situation
 
-    def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
-        """What the engine is asked for, with the size of the request in it."""
+    def _request(self, now: N, arguments: CompactArguments) -> CompactionRequest:
+        """Return the engine's request, including the measured size."""
         memory = now.memory
         request = msgspec.structs.replace(
             self.setup.request(now.document, memory.state),
             cached_price=self.setup.price_of_cached(memory.health),
-            **asked,
+            **arguments,
         )
         if request.prompt_tokens is None and (now.is_counted or memory.samples or memory.anchor is not None):
             size = self._size(now)
@@ -361,19 +360,19 @@ class Conversation(ABC, Generic[N]):
 
     # Compaction
 
-    def compact(self, *, ahead: PreparedFold | None = None, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
-        """Folds the view if it is time, or if asked to. A fold made `ahead` is swapped in if it still fits."""
+    def compact(self, *, ahead: PreparedFold | None = None, **arguments: Unpack[CompactArguments]) -> Compacted[Self]:
+        """Compact the view if it is due or `arguments` demands it; use a fold prepared `ahead` if it still fits."""
         done = None if ahead is None else self.swap(ahead)
-        return done or run(self._compaction(self._now(), asked))
+        return done or run(self._compaction(self._now(), arguments))
 
-    async def compact_async(self, **asked: Unpack[CompactArguments]) -> Compacted[Self]:
-        """The same for an event loop: a summarizer with a `later` is awaited, everything else happens in a thread."""
-        return await run_async(self._compaction(self._now(), asked))
+    async def compact_async(self, **arguments: Unpack[CompactArguments]) -> Compacted[Self]:
+        """Compact on an event loop: await a summarizer that has a `later`, and run everything else in a thread."""
+        return await run_async(self._compaction(self._now(), arguments))
 
     def _compaction(
-        self, now: N, asked: CompactArguments, *, health: Health | None = None, local: bool = False
+        self, now: N, arguments: CompactArguments, *, health: Health | None = None, local: bool = False
     ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
-        request = self._request(now, asked)
+        request = self._request(now, arguments)
         decision = decide(self._situation(now, request, health=health))
         local = local and not decision.pause
         guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
@@ -382,7 +381,7 @@ class Conversation(ABC, Generic[N]):
         if isinstance(step, SummaryRequest) and decision.pause:
             step = advance(flow, guard(step))
         if isinstance(step, Outcome) and not step.changed:
-            return self._leave(now, step)
+            return self._leave_unchanged(now, step)
         with self._hold(now) as hold:
             if isinstance(hold, Refusal):
                 return self._refuse(request, hold)
@@ -393,7 +392,7 @@ class Conversation(ABC, Generic[N]):
 
     def _finish(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         if not outcome.changed:
-            return self._leave(now, outcome)
+            return self._leave_unchanged(now, outcome)
         done = self._commit(now, request, outcome, hold)
         self.last = done.receipt
         if done.changed:
@@ -401,11 +400,11 @@ class Conversation(ABC, Generic[N]):
         return done
 
     def _hold(self, now: N) -> AbstractContextManager[Any]:
-        """What keeps others from compacting the same conversation; a `Refusal` if somebody else has it."""
+        """Return a context manager that locks the conversation; it yields a `Refusal` if the lock is taken."""
         return nullcontext()
 
-    def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
-        """Nothing was folded. Strikes and pauses are remembered; a plain no-op writes nothing."""
+    def _leave_unchanged(self, now: N, outcome: Outcome) -> Compacted[Self]:
+        """Return the result of a compaction that folded nothing; store strikes and cooldowns, if they changed."""
         before, after = now.memory.state, outcome.state
         learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
         state = with_pause_of(msgspec.structs.replace(before, **learnt), after)
@@ -428,12 +427,14 @@ class Conversation(ABC, Generic[N]):
         force: bool = False,
         overflowed: bool = False,
     ) -> Preparation[PreparedFold] | None:
-        """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
-        None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
+        """Return work for another thread that prepares a compaction of the current view for `swap`.
+
+        The conversation is not changed. Return None if no compaction is due, or during the cooldown after a failure:
+        one without a model need not be prepared.
         """
         now = self._now()
-        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
-        request = self._request(now, {**asked, "force": force, "overflowed": overflowed})
+        arguments: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
+        request = self._request(now, {**arguments, "force": force, "overflowed": overflowed})
         situation = self._situation(now, request)
         is_early = situation.prompt_tokens < situation.threshold_tokens
         decision = decide(msgspec.structs.replace(situation, ahead=is_early))
@@ -453,20 +454,19 @@ class Conversation(ABC, Generic[N]):
         return PreparedFold(now, tally, decision.apply(request), outcome.with_readiness("prepared"))
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
-        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
+        """Replace the view with a prepared fold and the messages added since; return None if it no longer fits.
 
-        Of one whose summary failed only that is kept: until its pause is over no model is asked again. One that came to
-        nothing is a strike.
+        If its summary failed, only the cooldown is kept. A fold that changed nothing counts as a strike.
         """
         now = self._now()
         failed = ready.outcome.state if ready.has_failed else None
         if failed is not None:
             state = with_pause_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
-        if failed is not None or not now.goes_on(ready.now, ready.tally):
+        if failed is not None or not now.extends(ready.now, ready.tally):
             return None
         if not ready.outcome.changed:
-            self._leave(now, ready.outcome)
+            self._leave_unchanged(now, ready.outcome)
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -476,12 +476,12 @@ class Conversation(ABC, Generic[N]):
             return self._finish(now, ready.request, outcome, hold)
 
     def has_content(self, messages: Any) -> bool:
-        """Whether a compaction of these messages that is asked for would fold anything."""
+        """Return whether a forced compaction of these messages would fold anything."""
         job = CompactionContext(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
         return bool(job.new_turns(plan_whole(job)))
 
     def _system(self, dialect: type[Dialect], *, noted: bool) -> Message | None:
-        """The system prompt beside the messages, with the note that the compactions in force have left."""
+        """Return the system prompt, with the compaction note if `noted`."""
         if self.setup.system is None:
             return None
         system = Message.over(self.setup.system, dialect.read_system)
@@ -489,7 +489,7 @@ class Conversation(ABC, Generic[N]):
 
 
 class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation's memory as plain JSON. What sizes rest on is left out: they are measured again."""
+    """Memory of a conversation as plain JSON, without calibration anchors: sizes are measured again."""
 
     state: CompactionState = CompactionState()
     ratio: float = 1.0
@@ -500,14 +500,14 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resume_in_memory(setup: Setup, memory: ConversationMemory, keeper: Keeper) -> MemoryConversation:
-    """A conversation of which a store knows more: what it has learnt, and who has its originals."""
+    """Return an in-memory conversation with the memory and the keeper of a stored one."""
     conversation = MemoryConversation(setup)
     conversation._memory, conversation._keeper = memory, keeper
     return conversation
 
 
 class MemoryConversation(Conversation[Snapshot]):
-    """A conversation in this process. It belongs to one thread."""
+    """Conversation in this process, for use by one thread."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -518,10 +518,10 @@ class MemoryConversation(Conversation[Snapshot]):
         self.archive: dict[str, tuple[Message, ...]] = {}
         self.last = None
         self._memory = ConversationMemory()
-        self._replace((), PLAINEST)
+        self._replace((), DEFAULT_DIALECT)
 
-    def _request(self, now: Snapshot, asked: CompactArguments) -> CompactionRequest:
-        return msgspec.structs.replace(super()._request(now, asked), keeper=self._keeper)
+    def _request(self, now: Snapshot, arguments: CompactArguments) -> CompactionRequest:
+        return msgspec.structs.replace(super()._request(now, arguments), keeper=self._keeper)
 
     def _replace(self, messages: Transcript, dialect: type[Dialect]) -> None:
         self._messages, self._dialect = list(messages), dialect
@@ -541,7 +541,7 @@ class MemoryConversation(Conversation[Snapshot]):
         self._memory = memory
 
     def append(self, messages: Any) -> None:
-        """What was added to the conversation; counted at once, so that deciding costs what is new."""
+        """Append messages and count them, so that later decisions are cheap."""
         document = read(messages if isinstance(messages, Mapping | bytes | str) else list(messages))
         if not self._messages:
             self._dialect = document.dialect
@@ -549,7 +549,7 @@ class MemoryConversation(Conversation[Snapshot]):
         self._count_messages()
 
     def sync(self, messages: Any) -> Sync[Self]:
-        """These messages are the conversation from now on; a request body brings its system prompt and tools."""
+        """Replace the conversation with these messages; a request body also sets the system prompt and tools."""
         document = messages if isinstance(messages, Document) else read(messages)
         system = self.setup.system if document.system is None else plain(document.system.wire)
         tools = document.setting("tools") or self.setup.tools
@@ -559,7 +559,7 @@ class MemoryConversation(Conversation[Snapshot]):
         return Sync(self, 0, len(document.messages))
 
     def resume(self, messages: Any) -> None:
-        """These messages go on with an earlier conversation: what a handoff in them tells of it is known."""
+        """Replace the conversation with these messages and restore the state from a handoff in them."""
         self.sync(messages)
         state = CompactionContext(self._request(self._now(), {})).state
         if state.count:

@@ -1,4 +1,4 @@
-"""`EngineHost`: the verbs of the specification documents, on plain messages, over a conversation of either kind."""
+"""`EngineHost`: the stateful interface of the specification, on plain messages, over any conversation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class _FoldThread(threading.Thread):
-    """Ends with the program: a fold that nobody waits for is no loss."""
+    """Daemon thread that makes one fold; an unfinished fold is dropped when the program ends."""
 
     def __init__(self, make: Callable[[], PreparedFold]) -> None:
         super().__init__(name="midfold-ahead", daemon=True)
@@ -47,12 +47,12 @@ class _FoldThread(threading.Thread):
     def run(self) -> None:
         try:
             self.ready = self._make()
-        except Exception:  # noqa: BLE001 - whatever went wrong ahead of time, the compaction now may still succeed
+        except Exception:  # noqa: BLE001 - a later compaction may still succeed
             self.ready = None
 
 
 class BackgroundFold:
-    """A fold made in a thread while the agent goes on: at most one at a time."""
+    """Fold made in a thread while the agent continues, at most one at a time."""
 
     def __init__(self) -> None:
         self._work: _FoldThread | None = None
@@ -66,7 +66,7 @@ class BackgroundFold:
         return self._work is not None and self._work.is_alive()
 
     def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
-        """Begins a fold of the view as it is now; says whether it did."""
+        """Start a fold of the current view; return whether one was started."""
         make = None if self.has_begun else conversation.prepare(prompt_tokens)
         if make is None:
             return False
@@ -75,7 +75,7 @@ class BackgroundFold:
         return True
 
     def take(self) -> PreparedFold | None:
-        """The fold, waited for; None if there is none, or if making it came to nothing."""
+        """Wait for the fold and return it; None if there is none or it failed."""
         work, self._work = self._work, None
         if work is None:
             return None
@@ -83,17 +83,17 @@ class BackgroundFold:
         return work.ready
 
     def take_failed(self) -> PreparedFold | None:
-        """A fold that is made already, and whose summary failed."""
+        """Return the fold if it is finished and its summary failed, else None."""
         ready = None if self._work is None or self._work.is_alive() else self._work.ready
         return self.take() if ready is not None and ready.has_failed else None
 
     def drop(self) -> None:
-        """Forgets the fold: what it was made from is gone."""
+        """Drop the fold because its messages are gone."""
         self._work = None
 
 
-class _Of(Generic[T]):
-    """An attribute of a host that is its conversation's."""
+class _ConversationAttribute(Generic[T]):
+    """Descriptor for an attribute of the host's conversation."""
 
     def __init__(self, path: str) -> None:
         self._get, (self._inner, _, self._name) = attrgetter(path), path.rpartition(".")
@@ -106,28 +106,28 @@ class _Of(Generic[T]):
 
 
 class EngineHost:
-    """An engine with the stateful verbs of the specification, on plain messages.
+    """Engine with the stateful methods of the specification, on plain messages.
 
     host = EngineHost(model="claude-opus-4-6")               # in memory
-    host = EngineHost(conversation=sessions.session("alice"))  # on a store, where nothing needs carrying
+    host = EngineHost(conversation=sessions.session("alice"))  # on a store, which keeps its state
     host.append(messages)
     host.update_from_response(usage)
     if host.should_compress():
         messages = host.compress(messages)
     """
 
-    state: _Of[CompactionState] = _Of("state")
-    last: _Of[Receipt | None] = _Of("last")
-    size: _Of[Count] = _Of("size")
-    health: _Of[Health] = _Of("health")
-    archive: _Of[dict[str, tuple[Message, ...]]] = _Of("archive")
-    """Originals by handle, of a conversation in memory."""
-    engine: _Of[ContextEngine] = _Of("setup.engine")
-    config: _Of[Config] = _Of("setup.config")
-    summarizer: _Of[Summarizer | None] = _Of("setup.summarizer")
-    model: _Of[str | None] = _Of("setup.model")
-    window: _Of[int] = _Of("setup.window")
-    budget: _Of[Budget] = _Of("setup.budget")
+    state: _ConversationAttribute[CompactionState] = _ConversationAttribute("state")
+    last: _ConversationAttribute[Receipt | None] = _ConversationAttribute("last")
+    size: _ConversationAttribute[Count] = _ConversationAttribute("size")
+    health: _ConversationAttribute[Health] = _ConversationAttribute("health")
+    archive: _ConversationAttribute[dict[str, tuple[Message, ...]]] = _ConversationAttribute("archive")
+    """Originals by handle, of an in-memory conversation."""
+    engine: _ConversationAttribute[ContextEngine] = _ConversationAttribute("setup.engine")
+    config: _ConversationAttribute[Config] = _ConversationAttribute("setup.config")
+    summarizer: _ConversationAttribute[Summarizer | None] = _ConversationAttribute("setup.summarizer")
+    model: _ConversationAttribute[str | None] = _ConversationAttribute("setup.model")
+    window: _ConversationAttribute[int] = _ConversationAttribute("setup.window")
+    budget: _ConversationAttribute[Budget] = _ConversationAttribute("setup.budget")
 
     def __init__(
         self,
@@ -165,35 +165,35 @@ class EngineHost:
         self._ahead = BackgroundFold()
 
     def append(self, messages: Any) -> None:
-        """What was added to the conversation."""
+        """Append messages."""
         self.conversation.append(messages)
 
     def update_from_response(self, usage: Any) -> None:
-        """What the provider reported for the prompt so far; an answer without usage changes nothing."""
+        """Record the usage the provider reported for the current prompt; do nothing if the response has none."""
         self.conversation.observe(usage)
 
     def update_from_error(self, message: str) -> bool:
-        """An overflow error that names its limit corrects the window; says whether it did."""
+        """Correct the context window from an overflow error that names its limit; return whether it changed."""
         return self.conversation.setup.correct_window(learn_limit(message))
 
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
-        """Another model: every number is derived anew, and earlier strikes and failures are forgotten."""
+        """Switch to another model: recompute all limits, and reset strikes and failures."""
         self.conversation.update_model(model, context_length)
 
     def decide(self, prompt_tokens: int | None = None, *, upcoming_idle: float | None = None) -> Decision:
-        """Whether to fold before the next request, how urgent it is, and why or why not."""
+        """Decide whether to compact before the next request, with the pressure and the reason."""
         return self.conversation.decide(prompt_tokens, upcoming_idle=upcoming_idle)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Whether to fold before the next request."""
+        """Return whether to compact before the next request."""
         return self.decide(prompt_tokens).fold
 
     def pressure(self, prompt_tokens: int | None = None) -> Pressure:
-        """How urgent it is; NONE also where strikes, a pause or the settings let nothing be folded."""
+        """Return the pressure; NONE also if strikes, a cooldown or the settings prevent a compaction."""
         return self.decide(prompt_tokens).pressure
 
     def has_content_to_compress(self, messages: Any) -> bool:
-        """Whether a forced compaction would fold anything."""
+        """Return whether a forced compaction would fold anything."""
         return self.conversation.has_content(messages)
 
     def compress(
@@ -205,11 +205,11 @@ class EngineHost:
         keep_last_exchanges: int | None = None,
         lineage: str = "",
     ) -> Any:
-        """The conversation folded, in the caller's shape; the very same object if there was nothing to do.
+        """Return the compacted conversation in the caller's format, or the same object if there was nothing to do.
 
-        `lineage` names the conversation: a `state` of that lineage is used although no summary is in the messages.
+        `lineage` names the conversation: a `state` of that lineage is used even if the messages contain no summary.
         """
-        document = self._take(messages)
+        document = self._sync(messages)
         done = self.conversation.compact(
             prompt_tokens=current_tokens,
             focus=focus_topic,
@@ -217,37 +217,40 @@ class EngineHost:
             keep_last_exchanges=keep_last_exchanges,
             lineage=lineage,
         )
-        return self._give(document, messages, done)
+        return self._write(document, messages, done)
 
     async def compress_async(
-        self, messages: Any, current_tokens: int | None = None, **asked: Unpack[CompactArguments]
+        self, messages: Any, current_tokens: int | None = None, **arguments: Unpack[CompactArguments]
     ) -> Any:
-        """The same, for an event loop: a summarizer with a `later` is awaited, any other runs in a thread."""
-        document = self._take(messages)
-        asked["prompt_tokens"] = current_tokens
-        return self._give(document, messages, await self.conversation.compact_async(**asked))
+        """Compact on an event loop: await a summarizer that has a `later`, and run any other in a thread."""
+        document = self._sync(messages)
+        arguments["prompt_tokens"] = current_tokens
+        return self._write(document, messages, await self.conversation.compact_async(**arguments))
 
     def prepare(self, messages: Any, current_tokens: int | None = None) -> PreparedFold | None:
-        """A compaction ahead of time, for `swap`; nothing is changed by it."""
-        self._take(messages)
+        """Return a compaction prepared in advance for `swap`; the conversation is unchanged."""
+        self._sync(messages)
         make = self.conversation.prepare(current_tokens)
         return None if make is None else make()
 
     def swap(self, messages: Any, ready: PreparedFold) -> Any:
-        """The conversation with a prepared fold in it; the very same object if it no longer fits."""
-        document = self._take(messages)
+        """Return the conversation with a prepared fold, or the same object if it no longer fits."""
+        document = self._sync(messages)
         done = self.conversation.swap(ready)
-        return messages if done is None else self._give(document, messages, done)
+        return messages if done is None else self._write(document, messages, done)
 
     def step(self, messages: Any, current_tokens: int | None = None) -> Any:
-        """The messages to send next. A fold is made in a thread while there is still room, and swapped in when it is
-        time; without one that fits, the conversation is folded there and then."""
+        """Return the messages to send next.
+
+        Under soft pressure a fold is prepared in a thread; when a compaction is due, it is swapped in. Without one that
+        fits, the conversation is compacted immediately.
+        """
         if current_tokens is None:
-            self._take(messages)
+            self._sync(messages)
         decision = self.decide(current_tokens)
         if not decision.fold:
             if decision.pressure is Pressure.SOFT and not self._ahead.has_begun:
-                self._take(messages)
+                self._sync(messages)
                 self._ahead.start(self.conversation, current_tokens)
             return messages
         ready = self._ahead.take() if decision.pressure is Pressure.HARD else None
@@ -257,32 +260,32 @@ class EngineHost:
 
     @property
     def in_flight(self) -> bool:
-        """Whether `step` has a fold in the making."""
+        """Return whether `step` is preparing a fold."""
         return self._ahead.in_flight
 
     def unfold(self, handle: str) -> list[Any]:
-        """The originals behind a handle of this conversation."""
+        """Return the originals of a handle of this conversation."""
         return self.conversation.unfold(handle)
 
     def reset(self) -> None:
-        """A new conversation: nothing of the old one is kept."""
+        """Start a new conversation and drop the old one."""
         self._ahead.drop()
         self.conversation.reset()
 
     def export(self) -> dict[str, Any]:
-        """What must survive a restart, as plain JSON."""
+        """Return the state to persist across restarts, as plain JSON."""
         return self.conversation.save()
 
     def restore(self, exported: Mapping[str, Any]) -> None:
-        """The memory of an earlier host of the same conversation."""
+        """Restore the state exported by an earlier host of the same conversation."""
         self.conversation.restore(exported)
 
-    def _take(self, messages: Any) -> Document:
+    def _sync(self, messages: Any) -> Document:
         document = read(messages)
         self.conversation = self.conversation.sync(document).session
         return document
 
-    def _give(self, document: Document, messages: Any, done: Compacted[Any]) -> Any:
+    def _write(self, document: Document, messages: Any, done: Compacted[Any]) -> Any:
         if not done.changed:
             return messages
         view = self.conversation.view()

@@ -1,13 +1,10 @@
-"""One session of a store: append -> decide -> lease -> drive -> commit -> view.
+"""One stored session: append, decide, acquire the lease, summarize, commit, view.
 
-Rules of this file:
-1. The store is the truth. What is kept here is a copy of the view that is brought up to date, by what is new, at every
-   call.
-2. A compaction plans without a lease, so that one with nothing to do costs no write. It takes the lease before it asks
-   for a summary, and commits under it.
-3. Who does not get the lease, or loses it, leaves everything as it was; the receipt says so.
-4. What was learnt (state, calibration, the pause after a failure) is written with the compaction that changed it, or
-   when usage is reported.
+1. The store is authoritative. The copy of the view kept here is updated incrementally at every call.
+2. A compaction is planned without a lease, so that one with nothing to do costs no write. The lease is acquired before
+   the summary is requested, and the commit checks it.
+3. Without the lease, or if it is lost, nothing changes and the receipt says so.
+4. Memory (state, calibration, cooldown) is written with the compaction that changed it, or when usage is reported.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from midfold.session.conversation import (
     Snapshot,
     Sync,
 )
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store import SqlStore
 from midfold.store.bodies import chain_of
 from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
@@ -61,19 +58,19 @@ from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally
 
 IN_FLIGHT = "a compaction of this session is already in flight"
-LOST = "another process took this session over while the summary was made"
+LOST = "another process took over this session while the summary was written"
 
 
 def memory_of(info: SessionInfo) -> ConversationMemory:
-    """What a session has learnt, from its row."""
+    """Return a session's memory from its row."""
     try:
         return msgspec.json.decode(info.memory, type=ConversationMemory) if info.memory else ConversationMemory()
     except (msgspec.MsgspecError, ValueError):
-        raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
+        raise StoreDamaged(f"the memory of session {info.name} cannot be read") from None
 
 
 def remember_partner(session: Session, endpoint: Endpoint) -> None:
-    """Whom an agent talks to in a session, as the user named it: what is not known by a name, by its address."""
+    """Store the model an agent talks to in a session, by provider, or by address if the endpoint has no name."""
     partner = ChatPartner(model=endpoint.model, provider=endpoint.name, window=session.setup.context_length)
     if endpoint.name == UNNAMED:
         partner = msgspec.structs.replace(partner, base_url=endpoint.base_url, wire=endpoint.wire)
@@ -86,19 +83,19 @@ def remember_partner(session: Session, endpoint: Endpoint) -> None:
 
 
 def _is_other(one: ChatPartner, other: ChatPartner) -> bool:
-    """Whether these are two models, or the same one in two places."""
+    """Return whether the model, provider or address differs."""
     return (one.model, one.provider, one.base_url) != (other.model, other.provider, other.base_url)
 
 
-def pass_pause_on(session: Session, name: str) -> None:
-    """Another session of the same conversation asks a model no sooner than this one may."""
+def copy_cooldown(session: Session, name: str) -> None:
+    """Copy this session's cooldown to another session of the same conversation."""
     info = session.info if name != session.name else None
     if info is not None:
-        session._other(name)._keep_pause(memory_of(info).state)
+        session._other(name)._keep_cooldown(memory_of(info).state)
 
 
 def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
-    """What a log says of the answers of a session, from its beginning on; what is known already stays."""
+    """Store the usage a log reports for a session, unless the session already knows as many turns."""
     now = session._now()
     if not turns or now.live is None or turns[-1].health.turns <= now.memory.health.turns:
         return
@@ -107,7 +104,7 @@ def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
 
 
 def read_history(session: Session) -> Document:
-    """All of a session as a transcript, with what is known of times and usage beside it, as a log has it."""
+    """Return the complete session as a transcript, with times and usage as in a log."""
     info = session.store.must(session.name)
     rows = list(session.store.history(info))
     document = Document([row.message.wire for row in rows], DIALECTS[info.dialect], [row.message.wire for row in rows])
@@ -128,16 +125,16 @@ def read_history(session: Session) -> Document:
 
 
 def keep_pause(session: Session, state: CompactionState) -> None:
-    """A failure that was met elsewhere: until its pause is over this session asks no model either."""
-    session._keep_pause(state)
+    """Apply the cooldown of a failure that happened elsewhere to this session."""
+    session._keep_cooldown(state)
 
 
-MOST_NEWER = 256
-"""Messages that are put together with each turn, whatever the length of the conversation before them."""
+MAX_NEWER_ITEMS = 256
+"""Maximum messages in the newer part of a cached view; only this part is copied on each turn."""
 
 
 class CachedView(NamedTuple):
-    """The view as it was last seen, in two parts: a turn costs what the newer one has."""
+    """Last seen view in two parts, so that a turn costs only the newer one."""
 
     info: SessionInfo
     memory: ConversationMemory
@@ -149,19 +146,19 @@ class CachedView(NamedTuple):
         return (*self.older, *self.newer)
 
     def since(self, count: int) -> tuple[Item, ...]:
-        """What came after the first `count`."""
+        """Return the items after the first `count`."""
         return self.newer[count - len(self.older) :] if count >= len(self.older) else self.items[count:]
 
-    def go_on(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
-        """The view with what was said since."""
+    def with_items(self, info: SessionInfo, memory: ConversationMemory, new: tuple[Item, ...]) -> CachedView:
+        """Return the view with new items added."""
         newer = (*self.newer, *new)
-        if len(newer) > MOST_NEWER:
+        if len(newer) > MAX_NEWER_ITEMS:
             return CachedView(info, memory, (*self.older, *newer))
         return CachedView(info, memory, self.older, newer)
 
 
 class StoredSnapshot(Snapshot):
-    """A session at one moment; without `live` it has no message yet."""
+    """Session at one moment; `live` is None if it has no message yet."""
 
     def __init__(self, live: CachedView | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
         memory = ConversationMemory() if live is None else live.memory
@@ -170,11 +167,11 @@ class StoredSnapshot(Snapshot):
         )
         self.live = live
         self.child: str | None = None
-        """The name under which a compaction lets the session go on, if not under its own."""
+        """Name of the continuation to start with the compaction; None to compact in place."""
 
 
 class ViewCopy:
-    """The copy of one session's view, brought up to date at every call: by what is new, or as a whole after a fold."""
+    """Copy of a session's view, updated at every call: incrementally, or completely after a compaction."""
 
     def __init__(self, store: SqlStore, name: str) -> None:
         self.store, self.name = store, name
@@ -182,8 +179,8 @@ class ViewCopy:
         self._running: RunningTally | None = None
         self._given: MessageBatch | None = None
 
-    def hand_over(self, given: MessageBatch) -> None:
-        """A whole history that was just synced: if it is exact bytes, which nobody can change, it is not read again."""
+    def keep_synced(self, given: MessageBatch) -> None:
+        """Keep a complete history that was just synced, if it is exact bytes, to avoid reading it again."""
         exact = all(isinstance(entry.message.wire, Raw) for entry in given.entries)
         self._given = given if exact else None
 
@@ -191,7 +188,7 @@ class ViewCopy:
         self._seen = None
 
     def view(self) -> CachedView | None:
-        """The view now; None before the first message."""
+        """Return the current view; None before the first message."""
         info = self.store.info(self.name)
         if info is None:
             self._seen = self._running = None
@@ -203,7 +200,7 @@ class ViewCopy:
             self._seen, self._running = CachedView(info, memory, self._whole(info)), None
         else:
             new = self.store.tail(info, seen.info.count) if info.count > seen.info.count else ()
-            self._seen = seen.go_on(info, memory, new)
+            self._seen = seen.with_items(info, memory, new)
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
@@ -216,7 +213,7 @@ class ViewCopy:
         return self.store.view(info, history=tuple(entry.message for entry in given.entries))
 
     def running(self, setup: Setup) -> RunningTally:
-        """The totals over the view as it was last seen."""
+        """Return the tally of the last seen view."""
         running = self._running = self._running or RunningTally(setup.meter)
         running.meter = setup.meter
         if self._seen is not None:
@@ -225,7 +222,7 @@ class ViewCopy:
 
 
 class Session(Conversation[StoredSnapshot]):
-    """A conversation in a store. Made by `Sessions.session`."""
+    """Conversation in a store. Created by `Sessions.session`."""
 
     def __init__(
         self,
@@ -244,61 +241,65 @@ class Session(Conversation[StoredSnapshot]):
         self._dialect, self._owner = dialect, owner
         self._redactor = (setup.redactor or redact) if redacts else None
         self._copy = ViewCopy(store, name)
-        self._written = written
-        self._said: tuple[Any, Any, Prompt | None] | None = None
+        self._stored_prompt = written
+        self._encoded_prompt: tuple[Any, Any, Prompt | None] | None = None
         if written is not None:
-            self._said = (setup.system, setup.tools, written)
+            self._encoded_prompt = (setup.system, setup.tools, written)
 
-    # What was said
+    # Writing
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
-        """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
+        """Append messages and return their positions. A `key` that was already used appends nothing."""
         new = self._read(messages)
         model, prompt = self.setup.model, self._new_prompt(new)
         done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
-        self._written = prompt or self._written
+        self._stored_prompt = prompt or self._stored_prompt
         return done.positions
 
     def sync(self, messages: Any) -> Sync[Self]:
-        """A client's whole history, or the view it was given and what came after: adds what is new."""
+        """Add the new messages of a client's complete history, or of a view followed by new messages."""
         new = self._read(messages)
-        model, prompt = self.setup.model, new.prompt  # also if it is written here: a branch may not have it
+        model, prompt = self.setup.model, new.prompt  # pass it even if it is already stored: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
-        self._written = prompt or self._written
+        self._stored_prompt = prompt or self._stored_prompt
         session = self if done.session == self.name else self._other(done.session)
-        pass_pause_on(self, session.name)
-        session._copy.hand_over(new)
+        copy_cooldown(self, session.name)
+        session._copy.keep_synced(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
     def _read(self, messages: Any) -> MessageBatch:
-        """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
-        new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
+        """Read messages. A request body brings its system prompt and tools; plain messages use the current ones."""
+        new = read_batch(messages, dialect=self._dialect, otherwise=self._default_dialect, redactor=self._redactor)
         if new.prompt is None:
             known = self._prompt
             return new._replace(prompt=known if known and any(known) else None)
         if new.prompt != self._prompt:
             self.setup.update_prompt(*values_of(new.prompt))
-            self._said = (self.setup.system, self.setup.tools, new.prompt)
+            self._encoded_prompt = (self.setup.system, self.setup.tools, new.prompt)
         return new
 
     @property
     def _prompt(self) -> Prompt | None:
-        """The host's, as it is stored; None if there is none. Tools are long, so they are written once."""
+        """System prompt and tools as stored; None if there are none. Encoded once, because tools are long."""
         system, tools = self.setup.system, self.setup.tools
-        if self._said is None or self._said[0] is not system or self._said[1] is not tools:
+        if (
+            self._encoded_prompt is None
+            or self._encoded_prompt[0] is not system
+            or self._encoded_prompt[1] is not tools
+        ):
             prompt = prompt_of(system, tools, self._redactor)
-            self._said = (system, tools, prompt if any(prompt) else None)
-        return self._said[2]
+            self._encoded_prompt = (system, tools, prompt if any(prompt) else None)
+        return self._encoded_prompt[2]
 
     def _new_prompt(self, new: MessageBatch) -> Prompt | None:
-        """What the store does not know yet."""
-        return None if new.prompt == self._written else new.prompt
+        """Return the prompt if the store does not have it yet, else None."""
+        return None if new.prompt == self._stored_prompt else new.prompt
 
-    def _otherwise(self) -> type[Dialect]:
+    def _default_dialect(self) -> type[Dialect]:
         return self._dialect_of(self._copy.view())
 
     def _dialect_of(self, live: CachedView | None) -> type[Dialect]:
-        return DIALECTS[live.info.dialect if live else self._dialect or PLAINEST.name]
+        return DIALECTS[live.info.dialect if live else self._dialect or DEFAULT_DIALECT.name]
 
     def _other(self, name: str) -> Self:
         return type(self)(
@@ -307,25 +308,25 @@ class Session(Conversation[StoredSnapshot]):
             self.setup.copy(),
             dialect=self._dialect,
             redacts=self._redactor is not None,
-            written=self._written,
+            written=self._stored_prompt,
             owner=self._owner,
         )
 
-    # What there is
+    # Reading
 
     @property
     def info(self) -> SessionInfo | None:
-        """The session's row; None before its first message."""
+        """Row of the session; None before its first message."""
         return self.store.info(self.name)
 
     def history(self, start: int = 0, stop: int | None = None) -> View:
-        """What was said, all of it, compacted or not."""
+        """Return all messages, including compacted ones."""
         info = self.store.must(self.name)
         rows = self.store.history(self.name, start, stop)
         return View(tuple(Item(row.message, row.position) for row in rows), DIALECTS[info.dialect])
 
     def view(self, at: int | None = None) -> View:
-        """What the model sees now; `at`: what it saw right after that compaction, 0 for the uncompacted history."""
+        """Return what the model sees now, or saw right after compaction `at`; 0 is the uncompacted history."""
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
@@ -339,7 +340,7 @@ class Session(Conversation[StoredSnapshot]):
         return View(items, dialect, self._system(dialect, noted=noted), self.setup.tools)
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
-        """Where the stable prefixes of the view end; without a `provider`, for the one its shape and model mean."""
+        """Return the ends of the view's stable prefixes; `provider` defaults to the one of its dialect and model."""
         view, setup = self.view(), self.setup
         return hints_of(
             view.transcript,
@@ -361,7 +362,7 @@ class Session(Conversation[StoredSnapshot]):
         since: int | None = None,
         until: int | None = None,
     ) -> list[Hit]:
-        """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
+        """Search the messages of this session, compacted or not, best hits first; see `Sessions.search`."""
         past = StoredSource(self.store, self.name, role=role, since=since, until=until)
         return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
@@ -372,19 +373,19 @@ class Session(Conversation[StoredSnapshot]):
         return Recall(past, redactor, seen=seen, bounds=bounds, clock=self.setup.clock)
 
     def unfold(self, handle: str) -> list[Any]:
-        """The originals behind a handle of this session, as plain values."""
+        """Return the originals of a handle of this session as plain values."""
         dialect = DIALECTS[self.store.must(self.name).dialect]
         return [message_value(message, dialect) for message in self.store.unfold(self.name, handle)]
 
     def unfold_bytes(self, handle: str) -> list[bytes]:
-        """The same, byte for byte."""
+        """Return the originals of a handle as exact bytes."""
         return [bytes(message.wire) for message in self.store.unfold(self.name, handle)]
 
     def receipts(self) -> list[CompactionRecord]:
-        """Every compaction there was, undone ones too."""
+        """Return all compactions, including undone ones."""
         return self.store.records(self.name)
 
-    # Measuring and folding
+    # Measuring and compacting
 
     def _now(self) -> StoredSnapshot:
         live = self._copy.view()
@@ -395,7 +396,7 @@ class Session(Conversation[StoredSnapshot]):
             self.store.remember(now.live.info, msgspec.json.encode(memory))
 
     def observe(self, usage: Any) -> None:
-        """What the provider counted for the view as it is now; one more turn of the session."""
+        """Record the usage the provider reported for the current view, as one more turn of the session."""
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
         now = self._now()
         if reported is None or now.live is None:
@@ -406,9 +407,9 @@ class Session(Conversation[StoredSnapshot]):
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    def _request(self, now: StoredSnapshot, asked: CompactArguments) -> CompactionRequest:
+    def _request(self, now: StoredSnapshot, arguments: CompactArguments) -> CompactionRequest:
         keeper = StoredKeeper(self.store, self.name, self._owner)
-        return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
+        return msgspec.structs.replace(super()._request(now, arguments), keeper=keeper)
 
     def compact(
         self,
@@ -419,15 +420,14 @@ class Session(Conversation[StoredSnapshot]):
         local: bool = False,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
-        **asked: Unpack[CompactArguments],
+        **arguments: Unpack[CompactArguments],
     ) -> Compacted[Self]:
-        """Folds the view if it is time, or if asked to: by `force`, `target_tokens` or `keep_last_exchanges`.
+        """Compact the view if it is due, or if `force`, `target_tokens` or `keep_last_exchanges` demands it.
 
-        In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
-        called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
-        `health` what the provider's cache did, `measured_at` the number of the compaction both were measured under:
-        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits. A `local` one asks no
-        model, because nobody may wait for one.
+        In place, the session keeps its name. As a child, it ends and a new session starts with the view, named `child`
+        or after its parent. `prompt_tokens` overrides the measured size and `health` the cache statistics; both are
+        ignored unless compaction `measured_at` is still in force. A fold prepared `ahead` is used if it still fits.
+        With `local`, no model is called, so that the caller does not wait for one.
         """
         done = None if ahead is None else self.swap(ahead)
         if done is not None:
@@ -435,13 +435,13 @@ class Session(Conversation[StoredSnapshot]):
         now = self._now()
         if now.live is not None:
             if measured_at is not None and now.live.info.compaction != measured_at:
-                asked["prompt_tokens"], health = None, None
+                arguments["prompt_tokens"], health = None, None
             name = child or f"{self.name}+{now.live.info.compactions + 1}"
             now.child = name if persistence == "child" else None
-        return run(self._compaction(now, asked, health=health, local=local))
+        return run(self._compaction(now, arguments, health=health, local=local))
 
     def _items_before(self, info: SessionInfo, base: CompactionRecord | None) -> tuple[Item, ...]:
-        """The view as it would be if `base` were the newest compaction."""
+        """Return the view as if `base` were the newest compaction."""
         kept = () if base is None else self.store.view(info, base.seq)
         return (*kept, *self.store.tail(info, 0 if base is None else base.upto))
 
@@ -451,7 +451,7 @@ class Session(Conversation[StoredSnapshot]):
             if got is None:
                 yield Refusal(IN_FLIGHT, "already_in_flight")
             elif now.live is None or self.store.must(self.name).compaction != now.live.info.compaction:
-                yield Refusal(f"{IN_FLIGHT}: it has just ended", "already_in_flight")
+                yield Refusal("another compaction of this session has just finished", "already_in_flight")
             else:
                 yield got
 
@@ -473,10 +473,10 @@ class Session(Conversation[StoredSnapshot]):
         self._copy.forget()
         return Compacted(new.receipt, self if now.child is None else self._other(now.child))
 
-    def preview(self, **asked: Unpack[CompactArguments]) -> Receipt:
-        """The receipt a compaction would have, with a summary made locally; nothing is changed, no model is asked."""
+    def preview(self, **arguments: Unpack[CompactArguments]) -> Receipt:
+        """Return the receipt a compaction with a built-in summary would have, without changing anything."""
         now = self._now()
-        request = self._request(now, asked)
+        request = self._request(now, arguments)
         if self.setup.writer() is not local_summarizer:
             options = msgspec.structs.replace(request.options, lossy_fallback=True)
             request = msgspec.structs.replace(request, options=options)
@@ -484,20 +484,20 @@ class Session(Conversation[StoredSnapshot]):
         return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 
     def undo(self) -> CompactionRecord:
-        """Takes the last compaction back: the view is what it was, with everything that was said since.
+        """Undo the last compaction: restore the previous view, with all messages added since.
 
-        It stays so: the next fold is one that somebody asks for, or that a nearly full window needs.
+        After that, only an explicit request or a nearly full context window triggers a compaction.
         """
         before = self._now().memory
         record = self.store.undo(self.name)
         self._copy.forget()
         now = self._now()
         self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner, host=before.host))
-        self._keep_pause(before.state)
+        self._keep_cooldown(before.state)
         return record
 
-    def _keep_pause(self, state: CompactionState) -> None:
-        """The pause of this state, where it is longer than what is known."""
+    def _keep_cooldown(self, state: CompactionState) -> None:
+        """Store the cooldown of this state if it is longer than the stored one."""
         info = self.info
         memory = None if info is None else memory_of(info)
         if info is not None and memory is not None and state.cooldown_until > memory.state.cooldown_until:
@@ -505,35 +505,37 @@ class Session(Conversation[StoredSnapshot]):
             self.store.remember(info, msgspec.json.encode(memory))
 
     def delete(self) -> None:
-        """The session and everything only it refers to. There is no way back."""
+        """Delete the session and all data that only it refers to. This cannot be undone."""
         self.store.delete(self.name)
         self._copy.forget()
 
     def export(self) -> bytes:
-        """The session as JSON lines, for `Sessions.load`."""
+        """Return the session as JSON lines, for `Sessions.load`."""
         from midfold.store.portable import export_session
 
         return b"".join(line + b"\n" for line in export_session(self.store, self.name))
 
-    # What a host carries of it
+    # Persistence by the host
 
     def save(self) -> dict[str, Any]:
-        """Where the memory is; it needs no carrying."""
+        """Return the session's name; its state is in the store."""
         return {"session": self.name}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         if saved.get("session") != self.name:
-            raise StoreError("this conversation's memory is in the store, under the name of its session")
+            raise StoreError(f"expected the saved state of session {self.name}, whose memory is in the store")
 
     def reset(self) -> None:
-        """A stored conversation is ended by deleting its session, never as a side effect."""
-        raise StoreError(f"session {self.name} is stored: open another session for another conversation")
+        """Raise StoreError: a stored conversation ends only by deleting its session."""
+        raise StoreError(
+            f"session {self.name} is stored and cannot be reset; open another session for a new conversation"
+        )
 
 
 def replace_fold(session: Session, ready: PreparedFold) -> Compacted[Session] | None:
-    """Puts a fold that was ready too late in the place of the newest one, which was made of the same messages.
+    """Replace the newest compaction with a fold that was prepared from the same messages but finished too late.
 
-    None if it does not fit, or stands for fewer of them. It is a compaction of its own: an undo takes it back.
+    Return None if it does not fit or covers fewer messages. It is a separate compaction, so it can be undone.
     """
     live, made = session._copy.view(), ready.outcome.receipt.boundary
     records = {one.seq: one for one in session.receipts()} if live is not None else {}
@@ -563,7 +565,7 @@ def _tally_of(items: tuple[Item, ...], setup: Setup) -> RunningTally:
 
 
 def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
-    """An engine's outcome as rows: every message of the new view by where it is from.
+    """Convert an engine's outcome to rows, with the source of every message of the new view.
 
     The messages of the request are the first ones of the view, or were read from the same bytes elsewhere.
     """

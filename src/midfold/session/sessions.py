@@ -1,4 +1,4 @@
-"""Sessions that last: `midfold.open(url)`, then append, view, compact.
+"""Stored sessions: `midfold.open(url)`, then append, view, compact.
 
     with midfold.open("sqlite:///sessions.db") as sessions:
         session = sessions.session("alice", model="claude-opus-4-6")
@@ -8,8 +8,8 @@
             session.compact()
         client.create(messages=session.view().messages, ...)
 
-Every call is a transaction of its own, and everything a session knows is in the store: another process, or another
-machine, may make the next call.
+Each call is one transaction, and all state of a session is in the store, so another process or machine may make the
+next call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from midfold.engines import ContextEngine
 from midfold.errors import StoreError
 from midfold.recall import AnswerBounds, Filters, Hit, Recall, search
 from midfold.session.session import Session, memory_of, record_turns
-from midfold.session.setup import PLAINEST, Setup
+from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.database import CONNECTIONS
 from midfold.store.intake import MessageBatch, read_batch, values_of
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
 
 
 OPENING = 8
-"""Messages among which a session's title is looked for."""
+"""Number of first messages searched for a session's title."""
 PIECE_BYTES = 8 * 1024 * 1024
-"""A history is stored in pieces, so that others who use the store need not wait for a large one."""
+"""Bytes per transaction when a history is imported, so that other users of the store need not wait for a large one."""
 
 
 def project_prefix(folder: Path) -> str:
-    """How the names of a project's sessions begin: no key of a gateway can be called so."""
+    """Return the prefix of the names of a project's sessions; it is not a valid name of a gateway key."""
     whole = folder.resolve()
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", whole.name)[:40] or "root"
     return f"project:{word}-{sha256(str(whole).encode('utf-8', 'surrogateescape')).hexdigest()[:10]}/"
 
 
 class ImportedLog(NamedTuple):
-    """What became of a log: where it is kept, how many messages are new and how many there are, damaged lines."""
+    """Result of importing a log: its session, numbers of new and of all messages, and damaged lines."""
 
     session: str
     added: int
@@ -74,11 +74,11 @@ class ImportedLog(NamedTuple):
     damage: str
     branched: bool = False
     waits: bool = False
-    """Whether its last message is not in yet."""
+    """True if its last message was left out because it may still grow."""
 
 
 class Sessions:
-    """The sessions of one store."""
+    """Sessions of one store."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Sessions:
 
     @property
     def leases(self) -> CompactionLease:
-        """The leases themselves, for hosts that keep their messages elsewhere."""
+        """Leases of the store, for hosts that keep their messages elsewhere."""
         return self.store.leases
 
     def session(
@@ -121,12 +121,12 @@ class Sessions:
         most_messages: int = 0,
         leaves_room: bool = False,
     ) -> Session:
-        """One session by its name; it comes into being with its first message.
+        """Return the session with this name; it is created with its first message.
 
-        Without `system` and `tools` it has those that were last stored with it. With `owner`, handoffs in its messages
-        are believed only if a session `owner/...` has them; the empty one is that of names without a slash. More than
-        `most_messages` are folded, whatever their size; 0: any number is fine. With `leaves_room` a fold is made deeper
-        where it would soon be followed by another.
+        Without `system` and `tools` it uses those last stored with it. With `owner`, handoffs in its messages are
+        trusted only if a session `owner/...` has them; an empty owner means names without a slash. More than
+        `most_messages` messages are compacted whatever their size; 0 means no limit. With `leaves_room`, a compaction
+        goes deeper if another one would soon follow.
         """
         given: Any = name
         if not isinstance(given, str) or not given.strip():
@@ -157,21 +157,24 @@ class Sessions:
         return self.store.info(name) is not None
 
     def all(self, limit: int = 100, *, under: str = "") -> list[SessionInfo]:
-        """The sessions whose names begin with `under`, those used last first."""
+        """Return the sessions whose names start with `under`, most recently used first."""
         return self.store.sessions(limit, under=under)
 
     def title(self, info: SessionInfo) -> str:
-        """What a session is about: the first words that a person typed in it."""
+        """Return the title of a session: the first words a person typed."""
         opening = (row.message for row in self.store.history(info, 0, min(OPENING, info.count)))
         return title_of((message for message in opening if recognise(message) is None), self.redactor)
 
     def host_state(self, name: str) -> dict[str, Any]:
-        """What a host keeps with a session, in plain JSON; empty where it has kept nothing."""
+        """Return the host's data stored with a session, as plain JSON; empty if there is none."""
         known = self.store.info(name)
         return {} if known is None else memory_of(known).host
 
     def set_host_state(self, name: str, state: dict[str, Any]) -> bool:
-        """Says whether it is kept: not before the first message, nor while a compaction is being written."""
+        """Store the host's data with a session; return whether it was stored.
+
+        It is not before the first message, or if a compaction was committed meanwhile.
+        """
         known = self.store.info(name)
         if known is None:
             return False
@@ -188,23 +191,23 @@ class Sessions:
         since: int | None = None,
         until: int | None = None,
     ) -> list[Hit]:
-        """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
+        """Search the messages of all sessions, or of one, compacted or not.
 
-        A hit is a call with its result, or an ask with its answer. Those with most of the words come first; what is "in
-        quotes" must occur if it does anywhere, `beginning*` is a beginning. Hits with all of the words say so
-        (`has_every_word`).
+        `role`, `since` and `until` (milliseconds) filter. A hit is a tool call with its result, or a user message with
+        its answer. Hits with most of the words come first; a phrase "in quotes" must occur if it occurs anywhere, and
+        `start*` matches a prefix. Hits with all words have `has_every_word` set.
         """
         past = StoredSource(self.store, session, role=role, since=since, until=until)
         return search(past, query, self.redactor, limit, Filters(role=role or ""))
 
     def recall(self, name: str | None = None, *, under: str = "") -> Recall:
-        """The tools with which a model searches and unfolds a session, or all whose names begin with `under`.
+        """Return the recall tools for one session, or for all whose names start with `under`.
 
-        An answer takes what the window bears that this session, or the newest one, was folded for: who asks is nearly
-        always the client whose sessions these are.
+        Answers are limited by the context window that this session, or the newest one, was compacted for, since the
+        caller is usually the client of these sessions.
         """
-        asked = name or next((info.name for info in self.all(1, under=under)), None)
-        bounds = AnswerBounds() if asked is None else self._bounds(asked)
+        reader = name or next((info.name for info in self.all(1, under=under)), None)
+        bounds = AnswerBounds() if reader is None else self._bounds(reader)
         past = StoredSource(self.store, name, sees=lambda one: one.startswith(under))
         return Recall(past, self.redactor, bounds=bounds, clock=time.monotonic)
 
@@ -214,7 +217,7 @@ class Sessions:
         return AnswerBounds.of(threshold or self.session(name).setup.budget.threshold_tokens)
 
     def find_handle(self, handle: str, *, under: str = "") -> str:
-        """The newest session that has a handle, of those whose names begin with `under`."""
+        """Return the newest session with a handle, among those whose names start with `under`."""
         return find_handle(self.store, handle, under=under)
 
     def keep_log(
@@ -225,15 +228,16 @@ class Sessions:
         waits: bool = False,
         report: Callable[[int, int], None] | None = None,
     ) -> ImportedLog:
-        """Brings what a log holds into the store, under a name: what is there already stays as it is.
+        """Store the messages of a log under a name; messages already stored are unchanged.
 
-        A last message that may still grow `waits`. `report` is told how many messages are in, and of how many.
+        `waits`: leave out the last message, which may still grow. `report` is called with the number of stored messages
+        and the total.
         """
         batch = self.given(document)
         batch = batch._replace(entries=batch.entries[: len(batch.entries) - waits])
         known = self.find_prefix(batch, under=name) if batch.entries else None
         if known is not None and known.session != name and not known.session.startswith(f"{name}~"):
-            known = None  # another session, whose name merely begins like this one
+            known = None  # another session with the same prefix
         session = self.session(known.session if known else name, model=document.model or None)
         added, branched = 0, False
         for end in _ends(batch, known.shared if known else 0):
@@ -249,45 +253,45 @@ class Sessions:
         return ImportedLog(session.name, added, len(batch.entries), damage, branched, waits)
 
     def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
-        """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
+        """Read and hash messages once, for use by both `find_prefix` and `Session.sync`."""
         redactor = self.redactor if self.redacts else None
-        return read_batch(messages, dialect=dialect, otherwise=lambda: PLAINEST, redactor=redactor)
+        return read_batch(messages, dialect=dialect, otherwise=lambda: DEFAULT_DIALECT, redactor=redactor)
 
     def find_prefix(
         self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""
     ) -> Prefix | None:
-        """The session that has the longest beginning of this history: for clients that do not say who they are.
+        """Return the session with the longest prefix of this history, for clients that send no session id.
 
-        It shares at least the first `least` messages, and its name begins with `under`. `sync` there adds what is new;
-        where the session goes on otherwise, it makes a branch.
+        It shares at least the first `least` messages, and its name starts with `under`. `sync` there adds the new
+        messages, or makes a branch if the session continued differently.
         """
         entries = self.given(messages, dialect=dialect).entries
         return self.store.find_prefix(entries, least=least, under=under)
 
     def export(self, name: str) -> Iterator[bytes]:
-        """A session as JSON lines: its messages byte for byte, its compactions, its state."""
+        """Return a session as JSON lines: exact messages, compactions and state."""
         return export_session(self.store, name)
 
     def load(self, lines: Iterator[bytes] | Sequence[bytes], *, name: str | None = None) -> str:
-        """A session from what `export` wrote, under its own name or another; gives the name."""
+        """Import a session written by `export`, under its own name or another; return the name."""
         return import_session(self.store, lines, name, redactor=self.redactor if self.redacts else None)
 
     def delete(self, name: str) -> None:
-        """The session, and every body that no other session refers to. There is no way back."""
+        """Delete the session and every body that no other session refers to. This cannot be undone."""
         self.store.delete(name)
 
     def prune(self, older_than: float, *, dry_run: bool = False) -> list[str]:
-        """Deletes the sessions that were not used for so many seconds; says which."""
+        """Delete the sessions not used for `older_than` seconds; return their names."""
         if older_than < 0:
-            raise StoreError(f"sessions cannot be older than {older_than} seconds")
+            raise StoreError(f"older_than must not be negative, found {older_than} seconds")
         return self.store.prune(int(older_than * 1000), dry_run=dry_run)
 
     def check(self, *, deep: bool = False) -> list[str]:
-        """What is wrong with the store; nothing if all is well."""
+        """Return the problems of the store; empty if it is intact."""
         return list(self.store.check(deep=deep))
 
     def reindex(self, progress: Progress | None = None) -> int:
-        """Makes the search index anew, while the store is used; says how many messages it holds."""
+        """Rebuild the search index while the store is in use; return the number of messages indexed."""
         return reindex(self.store.database, progress)
 
     def backup(self, target: str) -> None:
@@ -304,7 +308,7 @@ class Sessions:
 
 
 def _ends(batch: MessageBatch, start: int) -> Iterator[int]:
-    """Where the pieces end in which a history is stored."""
+    """Yield the ends of the pieces in which a history is stored."""
     size = 0
     for place in range(start, len(batch.entries)):
         size += len(batch.entries[place].data)
@@ -328,13 +332,13 @@ def open_sessions(
     connections: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Sessions:
-    """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
+    """Open the sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`, creating a missing store.
 
-    Without a `url` those of `store.url` of the settings, else of the user's own database, where commands keep theirs.
-    Without a `summarizer` summaries are made locally; `media_reducer` is that of `compact`. `lease_seconds` (default:
+    Without a `url`, use `store.url` of the settings, else the user's own database, which the commands use too. Without
+    a `summarizer`, summaries are built in; `media_reducer` is the one of `compact`. `lease_seconds` (default:
     `store.lease_seconds`) is how long a crashed compaction can block the next one. `redacts` (default: `store.redact`)
-    redacts messages before they are stored: what is unfolded then is no longer exactly what was said. Any number of
-    threads may use the sessions; they share `connections` (default: `store.connections`).
+    redacts messages before they are stored, so unfolded originals are no longer exact. Any number of threads may use
+    the sessions; they share `connections` (default: `store.connections`).
     """
     settings = None if config is None else config.store
     if url is None:

@@ -1,4 +1,4 @@
-"""How a conversation is kept: engine, model, window and prompt, and the numbers that follow from them."""
+"""Setup of a conversation: engine, model, context window and prompt, and the limits derived from them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 REQUESTS_AHEAD = 10
 MARGIN = 1.2
-"""Times what the last messages brought: the next ones may bring more."""
-PLAINEST = DIALECTS["openai-chat"]
-"""Of messages that nobody has read yet."""
+"""Safety factor for the expected growth per message."""
+DEFAULT_DIALECT = DIALECTS["openai-chat"]
+"""Dialect assumed for messages that have not been read yet."""
 
 
 class Setup:
-    """How a conversation is kept: engine, model, window and prompt, and the numbers that follow from them."""
+    """Engine, model, context window and prompt of a conversation, and the limits derived from them."""
 
     def __init__(
         self,
@@ -72,48 +72,48 @@ class Setup:
         self.output_reservation = output_reservation
         self.clock = clock
         self.most_messages = most_messages
-        """More messages are folded, whatever their size; 0: any number may be sent."""
+        """Number of messages from which to compact, whatever their size; 0 for no limit."""
         self.leaves_room = leaves_room
-        """Whether a fold is made deeper where it would soon be followed by another."""
+        """True to compact deeper if another compaction would soon follow."""
         self.system, self.tools = system, list(tools)
         self.has_unfold_tool = False
-        """Whether the model can have originals shown by a tool that is not among these."""
+        """True if the model can unfold originals with a tool that is not in `tools`."""
         self.late_tools: list[Any] = []
-        """Tools that the next fold brings along: those for looking back."""
+        """Recall tools that the next compaction adds."""
         self.recall = RecallCost()
-        """What looking back has cost so far, where somebody counts it."""
+        """Recall costs so far, if the host counts them."""
         self.cached_prefix: CachedPrefix | None = None
-        """Writes the request that the provider has cached, where somebody has the very bytes; see `request`."""
+        """Function that builds the request the provider has cached, if the host has its exact bytes; see `request`."""
         self.cached_price: float | None = None
-        """What a token of it costs, as a share of a new one's price; None: as the cache's health tells."""
+        """Price of a cached token relative to a new one; None to derive it from the cache statistics."""
         self.update_model(model, context_length)
 
     def copy(self) -> Setup:
-        """The same for another conversation."""
+        """Return a copy for another conversation."""
         other = copy(self)
         other.tools, other.late_tools = list(self.tools), list(self.late_tools)
         other._derive()
         return other
 
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
-        """Another model, or other settings: every number is derived anew."""
+        """Set the model and recompute all limits."""
         self.model, self.context_length = model, context_length
         self._chosen: Summarizer | None = None
         self._derive()
 
     def update_prompt(self, system: Any, tools: Sequence[Any] = ()) -> None:
-        """Another system prompt or other tools beside the messages."""
+        """Set the system prompt and the tools."""
         self.system, self.tools = system, list(tools)
         self._derive()
 
     def bring_tools(self) -> None:
-        """What a fold brings along is there from now on, at the end: what stands before it stays as it was."""
+        """Append the tools that a compaction adds, at the end, so that the cached prefix before them is unchanged."""
         if self.late_tools:
             tools, self.late_tools = [*self.tools, *self.late_tools], []
             self.update_prompt(self.system, tools)
 
     def recall_cost(self, dialect: type[Dialect]) -> RecallCost:
-        """What a fold adds to the price of looking back: tools it brings along are written, and all behind them."""
+        """Return the recall costs, including the cache write that adding tools causes."""
         if not self.late_tools:
             return self.recall
         late = self.meter.tool_units(map(tool_of, self.late_tools))
@@ -122,7 +122,7 @@ class Setup:
         return msgspec.structs.replace(self.recall, introduced_tokens=tokens)
 
     def correct_window(self, limit: int | None) -> bool:
-        """The window is smaller than was believed; says whether that is news."""
+        """Reduce the context window to `limit`; return whether it changed."""
         if limit is None or limit >= self.window:
             return False
         self.context_length = limit
@@ -142,7 +142,7 @@ class Setup:
         self._bare: CompactionRequest | None = None
 
     def fixed_size(self, dialect: type[Dialect]) -> FixedSize:
-        """What stands beside the messages of every request."""
+        """Return the size of the system prompt and tools, which every request contains."""
         found = self._fixed.get(dialect.name)
         if found is None:
             system = None if self.system is None else Message.over(self.system, dialect.read_system)
@@ -150,7 +150,7 @@ class Setup:
         return found
 
     def request(self, document: Document, state: CompactionState) -> CompactionRequest:
-        """What an engine is asked to do with a conversation."""
+        """Return the engine's request for a conversation."""
         request = request_for(
             document,
             system=self.system,
@@ -173,13 +173,13 @@ class Setup:
         )
 
     def bare_request(self, state: CompactionState) -> CompactionRequest:
-        """The same without messages, for who decides by size; it is made once."""
+        """Return a request without messages, cached, for engines that decide by size."""
         if self._bare is None:
-            self._bare = self.request(of_messages((), PLAINEST), state)
+            self._bare = self.request(of_messages((), DEFAULT_DIALECT), state)
         return msgspec.structs.replace(self._bare, state=state)
 
     def forecast(self, situation: Situation, view: Transcript, dialect: type[Dialect]) -> Situation:
-        """With what a fold of this view would leave, and for how long; in the tokens that the view was measured in."""
+        """Add the expected size after a compaction and the expected growth, in the tokens of the measured view."""
         fixed = self.fixed_size(dialect)
         last = [message for message in view[-REQUESTS_AHEAD * 2 :] if MARKER not in message.text]
         mean = sum(self.meter.tokens(self.meter.units(message), 1) for message in last) / max(len(last), 1)
@@ -199,7 +199,7 @@ class Setup:
         )
 
     def writer(self, *, local: bool = False) -> Summarizer:
-        """Who writes summaries: the caller's, else the one the settings choose for this model, else the local one."""
+        """Return the summarizer: the caller's, else the one configured for this model, else the built-in one."""
         if local:
             return local_summarizer
         if self.summarizer is not None:
@@ -209,7 +209,7 @@ class Setup:
         return self._chosen
 
     def price_of_cached(self, health: Health) -> float:
-        """What a token of the cached request costs, as a share of a new one's price; 0: it is used at any price."""
+        """Return the price of a cached token relative to a new one; 0 to reuse the cached prefix at any price."""
         if self.config.auxiliary.compression.reuse_prefix:
             return 0.0
         if self.cached_price is not None:
@@ -224,7 +224,7 @@ class Setup:
 
     @property
     def schedule(self) -> Schedule | None:
-        """When folds are cheap; None where the settings fold at the threshold only."""
+        """Cache schedule; None if compactions wait for the threshold."""
         return schedule_of(self.budget, self.config, self.model, self.writer)
 
 
@@ -235,7 +235,7 @@ def _defaults() -> Config:
 
 
 def schedule_of(budget: Budget, config: Config, model: str | None, writer: Callable[[], Summarizer]) -> Schedule | None:
-    """Return when compactions are cheap; None where they wait for the threshold."""
+    """Return the cache schedule; None if compactions wait for the threshold."""
     settings = config.prompt_caching
     if settings.schedule == "threshold" or not config.compression.enabled:
         return None
@@ -249,7 +249,7 @@ def schedule_of(budget: Budget, config: Config, model: str | None, writer: Calla
 
 
 def _summary_writer(summarizer: Summarizer, config: Config) -> Writer | None:
-    """Who is paid for summaries: nobody, the model an endpoint names, or one of whom nothing is known."""
+    """Return the paid summary writer: None for built-in summaries, else one with the endpoint's prices, if known."""
     if summarizer is local_summarizer:
         return None
     endpoint = getattr(summarizer, "endpoint", None)

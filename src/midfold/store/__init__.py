@@ -1,7 +1,7 @@
-"""Sessions that last: an append-only history, compactions as rows, leases and search, on SQLite and PostgreSQL.
+"""Session storage on SQLite and PostgreSQL: append-only histories, compactions, leases and search.
 
-No message is ever rewritten or deleted by a compaction. All schema is in `sql/`, as numbered files for both databases;
-every method of `SqlStore` is one transaction. Nothing here decides, asks a model, or knows the gateway.
+A compaction adds rows; it never rewrites or deletes a message. The schema is in `sql/`, as numbered migrations for each
+database. Each method of `SqlStore` is one transaction. The package calls no model and does not depend on the gateway.
 """
 
 from midfold.store.leases import CompactionLease, Lease

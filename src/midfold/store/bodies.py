@@ -1,8 +1,9 @@
-"""Message bodies: exact bytes, stored once by their hash, and the chain of hashes that identifies a history.
+"""Message bodies, stored once by hash, and the hash chain that identifies a history.
 
-1. A body is the exact bytes of a message; a dict is written compactly. Its digest is blake2b of these bytes.
-2. A chain value stands for a message and everything before it: chain(n) = blake2b(chain(n-1) + digest(n)).
-3. Compression is a matter of storage only: what is read has the digest it was stored under, or is not given out.
+1. A body is the exact bytes of a message; a dict is encoded as compact JSON. Its digest is the blake2b hash of
+   those bytes.
+2. A chain value identifies a message and all messages before it: chain(n) = blake2b(chain(n-1) + digest(n)).
+3. Reading verifies the digest: a body that does not match the digest it was stored under raises StoreDamaged.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes
 
 PLAIN, DEFLATED = 0, 1
-SMALLEST_TO_DEFLATE = 512
-LEVEL = 1
+MIN_DEFLATE_BYTES = 512
+DEFLATE_LEVEL = 1
 DICTIONARY = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
     b'"output":"{"type":"function_call","name":"arguments":"{"role":"user","content":[{"type":"tool_result",'
@@ -34,7 +35,7 @@ DICTIONARY = (
     b'"arguments":"{\\"command\\": \\"cd  && grep -rn \\", \\"path\\": \\"\\"}"}}]}{"role":"user","content":"'
     b'{"role":"assistant","content":"'
 )
-"""What messages begin with. Part of the stored format: it never changes, another one would be another codec."""
+"""Preset compression dictionary. Part of the stored format: changing it requires a new codec number."""
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool", "other")
 
 
@@ -47,16 +48,16 @@ def next_chain(chain: bytes, digest: bytes) -> bytes:
 
 
 def chain_of(digests: Iterable[bytes], chain: bytes = b"") -> Iterator[bytes]:
-    """The chain after each of these."""
+    """Yield the chain value after each digest."""
     for digest in digests:
         chain = next_chain(chain, digest)
         yield chain
 
 
 def deflate(data: bytes) -> tuple[int, bytes]:
-    """Codec and stored form, whichever is smaller."""
-    if len(data) >= SMALLEST_TO_DEFLATE:
-        work = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
+    """Return the codec and the encoded data, compressed if that is smaller."""
+    if len(data) >= MIN_DEFLATE_BYTES:
+        work = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
         small = work.compress(data) + work.flush()
         if len(small) < len(data):
             return DEFLATED, small
@@ -64,32 +65,32 @@ def deflate(data: bytes) -> tuple[int, bytes]:
 
 
 def inflate(digest: bytes, codec: int, data: bytes) -> bytes:
-    """The bytes of a stored body; raises if they are not what was stored."""
+    """Return the bytes of a stored body; raise StoreDamaged if they do not match the digest."""
     data = blob(data)
     try:
         body = data if codec == PLAIN else zlib.decompressobj(-15, zdict=DICTIONARY).decompress(data)
     except zlib.error:
         body = None
     if body is None or digest_of(body) != digest:
-        raise StoreDamaged("a stored text has another hash than when it was written")
+        raise StoreDamaged("a stored body does not match its hash")
     return body
 
 
 def blob(value: Any) -> bytes:
-    """A value of a row that is bytes, unless the row is damaged: then it may be anything."""
+    """Return a row's value as bytes; raise StoreDamaged if it has another type."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise StoreDamaged("a row has a value of another kind than was written")
+        raise StoreDamaged("a row has a value of the wrong type")
     return bytes(value)
 
 
 def require_link(before: bytes | None, chain: bytes | None, digest: bytes) -> None:
-    """Raises unless a message has the chain it should have after the one before it."""
+    """Raise StoreDamaged unless `chain` follows from the previous chain value and the digest."""
     if next_chain(b"" if before is None else blob(before), blob(digest)) != chain:
-        raise StoreDamaged("a history has another message at a position than was written there")
+        raise StoreDamaged("a message does not match the hash chain of its history")
 
 
 class NewMessage:
-    """One message on its way into a store."""
+    """Message to be written to a store."""
 
     def __init__(self, message: Message, dialect: type[Dialect], at: int | None = None) -> None:
         self.message = message
@@ -99,26 +100,26 @@ class NewMessage:
 
     @property
     def role(self) -> int:
-        """The role a filter asks for; a plain one is not worth reading the whole message."""
+        """Index of the message's role in ROLES, from the raw message if possible, to avoid parsing it."""
         wire = self.message.wire
         named = wire.get("role") if type(wire) is dict else None
         return ROLES.index(named if named in ("user", "assistant", "tool") else self.message.role)
 
     @property
     def tokens(self) -> str:
-        """What it can be found by."""
+        """Text to index the message by."""
         return index_text(self.data)
 
 
 def read_body(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:
-    """A message over its stored bytes, read when somebody asks."""
+    """Return a message over its stored bytes; it is parsed on first use."""
     return Message.over(Raw(inflate(digest, codec, data)), dialect.read)
 
 
 def read_linked(
     dialect: type[Dialect], before: bytes | None, chain: bytes | None, digest: bytes, codec: int, data: bytes
 ) -> Message:
-    """The same for a message of a history: it is the one that was written at its position."""
+    """Return a message of a history, after verifying that it belongs at its position."""
     message = read_body(dialect, digest, codec, data)
     require_link(before, chain, digest)
     return message

@@ -1,15 +1,14 @@
-"""Connections, transactions and queries, the same for both databases.
+"""Connections, transactions and queries shared by both databases.
 
-1. Every use of the database is one transaction on a connection of its own; connections are kept for the next one.
-2. What a driver raises becomes an error of ours that says which database and what happened, never what it holds.
-3. A transaction the database itself gave up (a deadlock, a row deleted meanwhile) is run again, a bounded number of
-   times. So a transaction is a function that may be called more than once.
-4. A connection that was idle may be dead. That shows when the transaction begins, before anything was done: a new one
-   is opened, once.
-5. A connection never crosses a fork.
-6. Any number of threads may use a database. Each waits for one of a bounded number of connections: a server has only
-   so many, and everybody's share of it should be known.
-7. SQL stays in .sql files: named sections, one set of parameters for both databases.
+1. Each use is one transaction on its own connection; connections are pooled.
+2. Driver errors become midfold errors that name the database and the failure, never stored content.
+3. A transaction that the database aborts (deadlock, row deleted concurrently) is retried a limited number of times, so
+   the function that does the work may run more than once.
+4. An idle connection may be dead. This shows at BEGIN, before any work; the next connection is tried, at last a new
+   one.
+5. Connections are not shared across a fork.
+6. Any number of threads may use a database; each waits for one of a limited number of connections.
+7. SQL is in .sql files, in named sections with the same parameters for both databases.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from midfold.store.bodies import NewMessage
 Flavour = Literal["sqlite", "postgres"]
 
 T = TypeVar("T")
-How = Literal["read", "write", "alone"]
-MOST_TRIES = 12
-LONGEST_PAUSE = 0.05
+TransactionMode = Literal["read", "write", "alone"]
+MAX_ATTEMPTS = 12
+MAX_RETRY_PAUSE_SECONDS = 0.05
 CONNECTIONS = 16
-"""Connections a process opens at most, unless it is told otherwise."""
-LONGEST_WAIT = 30.0
+"""Default maximum number of connections per process."""
+CONNECTION_WAIT_SECONDS = 30.0
 """Seconds a thread waits for a connection."""
 FOREVER = 1 << 62
-"""Later than any message."""
+"""Upper bound for positions, sequence numbers and times."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -58,7 +57,7 @@ _PLACES: dict[Flavour, dict[str, str]] = {
 
 @cache
 def queries(flavour: Flavour) -> dict[str, str]:
-    """The text of every query by its name, as the database's driver wants it."""
+    """Return the text of each query by name, in the parameter style of the driver."""
     folder = files("midfold.store") / "sql"
     found: dict[str, str] = {}
     for source in (folder / "queries.sql", folder / flavour / "queries.sql"):
@@ -75,9 +74,9 @@ def _adapt(text: str, flavour: Flavour) -> str:
 
 
 class FairSemaphore:
-    """A number of places, given to threads in the order in which they asked.
+    """Semaphore that serves threads in the order of their requests.
 
-    The semaphores of the standard library let one that comes later go first: under load somebody waits for seconds.
+    The semaphores of the standard library let later threads overtake; under load some threads would wait for seconds.
     """
 
     def __init__(self, places: int) -> None:
@@ -99,7 +98,7 @@ class FairSemaphore:
             if gate in self._waiting:
                 self._waiting.remove(gate)
                 return False
-        return True  # the place was handed over in the very moment the waiting ended
+        return True  # the slot was handed over just as the wait timed out
 
     def release(self) -> None:
         with self._lock:
@@ -110,11 +109,11 @@ class FairSemaphore:
 
 
 class RetryTransaction(Exception):
-    """The database gave the transaction up, and running it again may work."""
+    """Raised when the database aborted the transaction and a retry may succeed."""
 
 
 class Tx(ABC):
-    """One transaction: queries by name, parameters by name."""
+    """One transaction, with queries and parameters by name."""
 
     def __init__(self, connection: Any, flavour: Flavour) -> None:
         self.connection = connection
@@ -122,23 +121,23 @@ class Tx(ABC):
 
     @abstractmethod
     def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Every row."""
+        """Return all rows."""
 
     @abstractmethod
     def run(self, query: str, **values: Any) -> int:
-        """How many rows were changed."""
+        """Run the query and return the number of changed rows."""
 
     @abstractmethod
     def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
-        """The same query for many rows."""
+        """Run the query once for each row of parameters."""
 
     @abstractmethod
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
-        """Digests of bodies in any of these ranges, and where each stands first in a session, if it does."""
+        """Return the digests of bodies in any of the ranges, each with its first position in the session, or None."""
 
     @abstractmethod
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
-        """Ids by digest; bodies that are not there yet are added."""
+        """Add missing bodies and return the ids of all, by digest."""
 
     def one(self, query: str, **values: Any) -> tuple[Any, ...] | None:
         rows = self.all(query, **values)
@@ -149,29 +148,29 @@ class Tx(ABC):
         try:
             return int(row[0]) if row else 0
         except (TypeError, ValueError):
-            raise StoreDamaged("a row has a value of another kind than was written") from None
+            raise StoreDamaged("a row has a value of the wrong type") from None
 
 
-def _half_a_character(error: UnicodeEncodeError) -> StoreError:
-    """Half a character is in no database. The text may be somebody's words: it is not shown."""
+def _surrogate_error(error: UnicodeEncodeError) -> StoreError:
+    """Return the error for a lone surrogate, which cannot be stored. The text is private, so it is not included."""
     place = f"character {error.start + 1} of {len(error.object)}"
-    return StoreError(f"a text holds half a character (a lone surrogate, {place}); expected what UTF-8 can hold")
+    return StoreError(f"text contains a lone surrogate ({place}), which UTF-8 cannot encode")
 
 
 class Database(ABC):
-    """What a store needs of a database."""
+    """Connection pool of one database."""
 
     flavour: ClassVar[Flavour]
     where: str
-    """How errors call it; never with a password."""
+    """Name of the database in errors, without a password."""
     errors: tuple[type[Exception], ...]
 
     def __init__(self, connections: int = CONNECTIONS) -> None:
         self.connections = connections
-        self._begin_anew()
+        self._reset_pool()
 
-    def _begin_anew(self) -> None:
-        """Without any connection, as in a process that was just begun."""
+    def _reset_pool(self) -> None:
+        """Reset the connection pool, as in a new process."""
         self._idle: list[Any] = []
         weakref.finalize(self, close_connections, self._idle, os.getpid())
         self._lock = threading.Lock()
@@ -180,14 +179,14 @@ class Database(ABC):
 
     @abstractmethod
     def connect(self) -> Any:
-        """A new connection that commits by itself outside of transactions."""
+        """Open a connection in autocommit mode."""
 
     @abstractmethod
     def transaction(self, connection: Any) -> Tx: ...
 
     @abstractmethod
     def translate(self, error: Exception) -> StoreError | RetryTransaction:
-        """What the driver's error means."""
+        """Return the midfold error for a driver error."""
 
     @abstractmethod
     def is_alive(self, connection: Any) -> bool: ...
@@ -196,26 +195,27 @@ class Database(ABC):
     def backup(self, target: str) -> None: ...
 
     def damage(self) -> list[str]:
-        """What the database itself finds wrong with its files."""
+        """Return the faults that the database itself reports about its files."""
         return []
 
-    begin: ClassVar[dict[How, str]]
-    """The statement that begins a transaction that reads, writes, or deletes and therefore writes alone."""
+    begin: ClassVar[dict[TransactionMode, str]]
+    """Statements that begin a transaction: "read", "write", or "alone" for deleting while no other transaction writes.
+    """
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
-        """Runs `work` in a transaction and commits it."""
-        for left in reversed(range(MOST_TRIES)):
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
+        """Run `work` in a transaction, commit, and return its result."""
+        for left in reversed(range(MAX_ATTEMPTS)):
             try:
                 with self._in_transaction(how) as tx:
                     return work(tx)
             except RetryTransaction as again:
                 if not left:
-                    raise StoreError(f"{self.where}: gave up after {MOST_TRIES} tries: {again}") from again
-                time.sleep(random.random() * LONGEST_PAUSE)
+                    raise StoreError(f"{self.where}: gave up after {MAX_ATTEMPTS} attempts: {again}") from again
+                time.sleep(random.random() * MAX_RETRY_PAUSE_SECONDS)
         raise AssertionError("unreachable")
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        """Runs `work` on one consistent state of the database."""
+        """Run `work` on one consistent state of the database."""
         with self._in_transaction("read") as tx:
             return work(tx)
 
@@ -223,7 +223,7 @@ class Database(ABC):
         return self.ask(lambda tx: tx.all(query, **values))
 
     def ask(self, work: Callable[[Tx], T]) -> T:
-        """One query of one state needs no transaction around it, and can be asked again on another connection."""
+        """Run a single query without a transaction; retry on another connection if an idle one is dead."""
         while True:
             connection, fresh = self._connection()
             try:
@@ -235,7 +235,7 @@ class Database(ABC):
                 continue
             except UnicodeEncodeError as error:
                 self._put_back(connection)
-                raise _half_a_character(error) from None
+                raise _surrogate_error(error) from None
             self._put_back(connection)
             return found
 
@@ -248,23 +248,23 @@ class Database(ABC):
         return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, RetryTransaction) else meaning
 
     @contextmanager
-    def _in_transaction(self, how: How) -> Iterator[Tx]:
+    def _in_transaction(self, how: TransactionMode) -> Iterator[Tx]:
         connection = self._begin(how)
         try:
             yield self.transaction(connection)
             connection.execute("COMMIT")
-        except BaseException as error:  # whatever stopped the work, the transaction must not stay open
+        except BaseException as error:  # do not leave the transaction open, whatever the error
             with suppress(*self.errors):
                 connection.execute("ROLLBACK")
             self._put_back(connection)
             if isinstance(error, self.errors):
                 raise self.translate(error) from error
             if isinstance(error, UnicodeEncodeError):
-                raise _half_a_character(error) from None
+                raise _surrogate_error(error) from None
             raise
         self._put_back(connection)
 
-    def _begin(self, how: How) -> Any:
+    def _begin(self, how: TransactionMode) -> Any:
         while True:
             connection, fresh = self._connection()
             try:
@@ -278,17 +278,18 @@ class Database(ABC):
 
     def _connection(self) -> tuple[Any, bool]:
         if self._owner != os.getpid():
-            self._begin_anew()
-        if not self._free.acquire(timeout=LONGEST_WAIT):
+            self._reset_pool()
+        if not self._free.acquire(timeout=CONNECTION_WAIT_SECONDS):
             raise StoreUnavailable(
-                f"{self.where}: all {self.connections} connections of this process were in use for {LONGEST_WAIT:.0f} s"
+                f"{self.where}: all {self.connections} connections of this process were in use for "
+                f"{CONNECTION_WAIT_SECONDS:.0f} s; raise store.connections"
             )
         with self._lock:
             if self._idle:
                 return self._idle.pop(), False
         try:
             return self.connect(), True
-        except BaseException as error:  # whatever it was, there is no connection to give the place back
+        except BaseException as error:  # there is no connection to put back, so free its slot here
             self._free.release()
             if isinstance(error, self.errors):
                 raise self._final(error) from error
@@ -311,7 +312,7 @@ class Database(ABC):
 
 
 def close_connections(connections: Sequence[Any], owner: int) -> None:
-    """Closes what a database has open, also one that nobody closed; in the process that opened it."""
+    """Close the connections if this is the process that opened them."""
     for connection in connections if owner == os.getpid() else ():
         with suppress(Exception):
             connection.close()

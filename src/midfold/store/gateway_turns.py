@@ -1,9 +1,9 @@
-"""Turns that a gateway ran for a model and kept from its client: nobody's session, and in no list of them.
+"""Turns that a gateway ran for a model and hid from its client. They belong to no session and are not listed.
 
-1. They are found by their place and their chain together, and by nothing else. Whoever keeps them says what a place is.
-2. A look for all turns of a conversation is two questions, however long it is, and one where a place has none.
-3. They go with the session they were kept for, and when nobody has used them for as long as sessions are pruned after.
-   What is used is noted once a day.
+1. A record is found by its place and chain together. The caller defines what a place is.
+2. Finding the turns of a conversation takes two queries, whatever its length, and one if the place has none.
+3. Records are deleted with the session they were kept for, or when they have not been used for the pruning age of
+   sessions. Uses are recorded once a day.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from midfold.errors import StoreDamaged
 from midfold.store.bodies import blob, deflate, digest_of, inflate
 from midfold.store.database import Database, Tx
 
-NOTED_EVERY = 24 * 3600 * 1000
-"""Milliseconds after which a use is noted again."""
+USE_RECORDED_EVERY_MS = 24 * 3600 * 1000
+"""Milliseconds after which another use is recorded."""
 PAGE = 100
 
 
 class HiddenTurnKey(NamedTuple):
-    """Which turns stand behind a chain: the digest of their record."""
+    """Key of a record: its chain and the digest of its data."""
 
     chain: str
     digest: bytes
@@ -35,24 +35,26 @@ class HiddenTurns:
         self._database = database
 
     def keep(self, place: str, chain: str, data: bytes, *, session: str) -> None:
-        """Writes a record down; a later one for the same chain takes its place."""
+        """Store a record, replacing any earlier one for the same chain."""
         codec, small = deflate(data)
         where = {"place": place, "chain": chain, "session": session}
         what = {"digest": digest_of(data), "codec": codec, "data": small}
         self._database.write(lambda tx: tx.run("add_hidden_turns", **where, **what))
 
     def find(self, place: str, chains: Collection[str]) -> list[HiddenTurnKey]:
-        """The records behind any of these chains."""
+        """Return the keys of the records with any of these chains."""
         if not self._database.rows("has_hidden_turns", place=place):
             return []
-        rows = self._database.rows("hidden_turns", place=place, chains=json.dumps(list(chains)), rest=NOTED_EVERY)
+        rows = self._database.rows(
+            "hidden_turns", place=place, chains=json.dumps(list(chains)), rest=USE_RECORDED_EVERY_MS
+        )
         old = [chain for chain, _, is_old in rows if is_old]
         if old:
             self._database.write(lambda tx: tx.run("use_hidden_turns", place=place, chains=json.dumps(old)))
         return [HiddenTurnKey(chain, blob(digest)) for chain, digest, _ in rows]
 
     def read(self, place: str, chains: Collection[str]) -> dict[HiddenTurnKey, bytes]:
-        """The records themselves. What is not what was stored is an error, and never given out."""
+        """Return the records' data; raise StoreDamaged if any does not match its digest."""
         found: dict[HiddenTurnKey, bytes] = {}
         for chain, digest, codec, data in self._database.rows(
             "hidden_turns_data", place=place, chains=json.dumps(list(chains))
@@ -61,21 +63,21 @@ class HiddenTurns:
         return found
 
     def delete_unused(self, age: int) -> int:
-        """Deletes what was not used for so many milliseconds; says how many records that were."""
+        """Delete records not used for `age` milliseconds; return their number."""
         return self._database.write(lambda tx: tx.run("delete_unused_hidden_turns", age=age))
 
     def delete_ended(self, places: str, age: int) -> int:
-        """The same for places whose names begin so."""
+        """Delete old records of places whose names start with `places`; return their number."""
         begins = {"places": places, "length": len(places)}
         return self._database.write(lambda tx: tx.run("delete_ended_turns", **begins, age=age))
 
 
 def problems(tx: Tx) -> Iterator[str]:
-    """Records that are not what was stored."""
+    """Yield a problem for each record that does not match its digest."""
     place = chain = ""
     while rows := tx.all("page_of_hidden_turns", place=place, chain=chain, most=PAGE):
-        for place, chain, digest, codec, data in rows:  # noqa: B007 - the last ones are where the next page begins
+        for place, chain, digest, codec, data in rows:  # noqa: B007 - the last values start the next page
             try:
                 inflate(digest, codec, data)
             except StoreDamaged:
-                yield f"the hidden turns after {chain[:12]} are not what was stored"
+                yield f"the hidden turns after chain {chain[:12]} do not match their hash"

@@ -1,9 +1,9 @@
-"""What a caller hands over, on its way into a store: read, written and hashed once, and redacted where `store.redact`
-asks for it.
+"""Read a caller's messages for a store: parse, encode and hash once, and redact if `store.redact` is set.
 
-1. What holds no secret keeps its exact bytes. What does is written anew: its handle unfolds to the redacted message.
-2. A provider refuses a signed block of thinking whose text was changed. One that holds a secret is left out.
-3. The result depends on the bytes alone: a history that is sent again is the same history.
+1. A message without a secret keeps its exact bytes. One with a secret is encoded again; its handle unfolds to the
+   redacted message.
+2. Providers refuse a signed thinking block whose text changed, so a block that contains a secret is dropped.
+3. The result depends only on the bytes: a history that is sent again is recognized.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from midfold.transcript.document import DIALECTS, Document, read
 from midfold.transcript.message import Message, Transcript
 
 HIDDEN = "[REDACTED]"
-"""A key that held a secret. It does not say which kind: that would make its value one when it is read again."""
+"""Replacement of a key that contained a secret. It does not name the kind of secret: then its value would be redacted
+on the next pass.
+"""
 
 
 def redact_json(data: bytes, redactor: Redactor = redact) -> bytes:
-    """The JSON of a message, a system prompt or a list of tools; other text is redacted as text."""
+    """Redact the JSON of a message, a system prompt or a list of tools; redact other text as text."""
     try:
         value = jsonio.decode(data)
     except jsonio.NotJSON:
@@ -45,7 +47,7 @@ def _clean(value: Any, redactor: Redactor) -> Any:
 
 
 def _redact_keys(value: Any, own: Redactor | None) -> Any:
-    """With the keys redacted as well, and everything by the caller's own redactor too."""
+    """Redact keys too, and apply the caller's own redactor to all strings."""
     if isinstance(value, str):
         return own(value) if own else value
     if isinstance(value, list):
@@ -71,7 +73,7 @@ def _without_broken_signatures(before: Any, after: Any) -> Any:
 
 
 class MessageBatch(NamedTuple):
-    """Messages on their way into a store, and what stood beside them; None if only messages were given."""
+    """Messages to be stored, and the system prompt and tools sent with them; None if only messages were given."""
 
     dialect: type[Dialect]
     entries: list[NewMessage]
@@ -85,10 +87,10 @@ def read_batch(
     otherwise: Callable[[], type[Dialect]],
     redactor: Redactor | None = None,
 ) -> MessageBatch:
-    """From anything a conversation can be; `otherwise` gives the dialect of messages that nobody has read.
+    """Read messages in any supported form; `otherwise` returns the dialect of messages that no dialect has read.
 
-    What is stored is JSON: a number that JSON does not have is refused. With a `redactor` nothing is stored as it was
-    given if it holds a secret.
+    Raise TranscriptError for numbers that JSON cannot represent. With a `redactor`, secrets are redacted before
+    anything is stored.
     """
     if isinstance(messages, MessageBatch):
         return messages
@@ -111,7 +113,7 @@ def _document(messages: Any, dialect: str | None, otherwise: Callable[[], type[D
 
 
 def _moment(document: Document, place: int) -> int | None:
-    """When a message of a log was said, in milliseconds; None: when it is stored."""
+    """Return the time of a logged message in milliseconds, or None to use the time of storage."""
     seconds = document.log.seconds(place) if document.log is not None else None
     return None if seconds is None else int(seconds * 1000)
 
@@ -122,7 +124,7 @@ def _redact_entry(entry: NewMessage, dialect: type[Dialect], redactor: Redactor)
 
 
 def _prompt(document: Document, redactor: Redactor | None) -> Prompt | None:
-    """Of a request body: it says everything that is sent, so what it does not have is not there."""
+    """Return the prompt of a request body; what the body does not contain does not exist."""
     if document.body is None:
         return None
     system = None if document.system is None else document.system.wire
@@ -130,12 +132,12 @@ def _prompt(document: Document, redactor: Redactor | None) -> Prompt | None:
 
 
 def prompt_of(system: Any, tools: Any, redactor: Redactor | None = None) -> Prompt:
-    """A system prompt and tools, as values or as exact bytes."""
+    """Encode a system prompt and tools, given as values or exact bytes."""
     return Prompt(_json("system", system, redactor), _json("tools", tools or None, redactor))
 
 
 def values_of(prompt: Prompt) -> tuple[Any, list[Any]]:
-    """A system prompt and tools as plain values."""
+    """Return the system prompt and the tools as plain values."""
     system = None if prompt.system is None else jsonio.decode(prompt.system)
     tools = None if prompt.tools is None else jsonio.decode(prompt.tools)
     return system, tools if isinstance(tools, list) else []
@@ -155,7 +157,7 @@ def _json(name: str, value: Any, redactor: Redactor | None) -> bytes | None:
 
 
 def of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
-    """Messages that are read already, by the dialect that has read them, or by this one if we made them."""
+    """Return a document of parsed messages in the dialect that parsed them, else in `dialect`."""
     readers = {message.key[1] for message in messages}
     known = next((found for found in DIALECTS.values() if found.read in readers), dialect)
     document = Document([], known, ())

@@ -1,12 +1,12 @@
-"""One compaction at a time per session, across threads, processes and machines.
+"""Leases: one compaction at a time per session, across threads, processes and machines.
 
-1. A lease has a time to live and a fence: a number that grows with every holder. Whoever commits shows the fence, and
-   the commit checks it in its own transaction; a holder that slept past its time cannot commit, whatever it believes.
+1. A lease has a time to live and a fence, a number that increases with every holder. A commit checks the fence in its
+   own transaction, so a holder whose lease has expired cannot commit.
 2. The key is the session's name before the compaction.
-3. A holder that works long renews. Renewing may fail a few times in a row (a network blip), never longer than the
-   lease lives.
-4. A lease is released after everything is written down. One that is not released runs out by itself.
-5. Who cannot get a lease does not compact: a store that does not answer is no permission.
+3. A long-running holder renews its lease. Renewal may fail a few times in a row (a network error), but not beyond the
+   time to live.
+4. A lease is released after everything is written. One that is not released expires.
+5. Without a lease there is no compaction, also if the store cannot be reached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from midfold.errors import StoreError
 from midfold.store.database import Database
 
 TTL = 60.0
-"""Seconds a lease lives without being renewed: the longest a crashed holder can block others."""
+"""Seconds a lease lives without renewal, which is also the longest time a crashed holder can block others."""
 RENEWALS_PER_TTL = 4
-MOST_FAILURES = 3
+MAX_RENEWAL_FAILURES = 3
 
 
 class Lease(NamedTuple):
-    """The right to compact one session, for a while."""
+    """Temporary right to compact one session."""
 
     session: str
     holder: str
@@ -35,23 +35,23 @@ class Lease(NamedTuple):
 
 
 class CompactionLease(Protocol):
-    """The contract, for hosts with a store of their own, too."""
+    """Lease protocol, which hosts may implement on their own store."""
 
     def try_acquire(self, session_id: str) -> Lease | None:
-        """The lease, or None while somebody else holds it."""
+        """Return the lease, or None if another holder has it."""
         ...
 
     def refresh(self, lease: Lease) -> bool:
-        """Makes it live longer; False once it is lost."""
+        """Extend the lease; return False if it is lost."""
         ...
 
     def release(self, lease: Lease) -> None:
-        """Gives it back; one that is lost already is left alone."""
+        """Release the lease; do nothing if it is already lost."""
         ...
 
 
 class StoredLeases:
-    """Leases in a database; on PostgreSQL the clock is the server's."""
+    """Leases in a database. PostgreSQL uses the server's clock."""
 
     def __init__(self, database: Database, ttl: float = TTL) -> None:
         self.database = database
@@ -71,12 +71,12 @@ class StoredLeases:
         self.database.write(lambda tx: tx.run("lease_release", **lease._asdict()))
 
     def forget(self, session_id: str) -> None:
-        """Takes away what a released lease leaves: of one under which nothing is committed, nobody needs the fence."""
+        """Delete the row of a released lease under which nothing was committed: its fence is no longer needed."""
         self.database.write(lambda tx: tx.run("lease_forget", session=session_id))
 
 
 class Renewal:
-    """Renews a lease in the background until it is stopped or lost."""
+    """Background thread that renews a lease until it is stopped or lost."""
 
     def __init__(self, leases: CompactionLease, lease: Lease, every: float) -> None:
         self.leases, self.lease, self.every = leases, lease, every
@@ -94,7 +94,7 @@ class Renewal:
                 failures = 0
             except StoreError:
                 failures += 1
-                if failures >= MOST_FAILURES:
+                if failures >= MAX_RENEWAL_FAILURES:
                     self.lost = True
                     return
 
@@ -108,7 +108,7 @@ class Renewal:
 
 @contextmanager
 def hold_lease(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Iterator[tuple[Lease, Renewal] | None]:
-    """The lease, renewed while the block runs and released after it; None if somebody else holds it."""
+    """Acquire the lease, renew it while the block runs, then release it; yield None if another holder has it."""
     lease = leases.try_acquire(session_id)
     if lease is None:
         yield None
@@ -123,11 +123,11 @@ def hold_lease(leases: CompactionLease, session_id: str, *, ttl: float = TTL) ->
 
 
 held = hold_lease
-"""The name that hosts import; also `midfold.held`."""
+"""Public name of `hold_lease`; also `midfold.held`."""
 
 
 def _release(leases: CompactionLease, lease: Lease) -> None:
-    """A store that cannot be reached now keeps the lease until it runs out; what was done stays done."""
+    """Release the lease; if the store cannot be reached, leave it to expire."""
     try:
         leases.release(lease)
     except StoreError:

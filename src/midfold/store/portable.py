@@ -1,8 +1,8 @@
-"""A session as JSON lines, and back: one line about the session, one per change of its system prompt or tools, one per
-message, one per compaction.
+"""Export a session as JSON lines and import it again: one line for the session, one per change of its system prompt or
+tools, one per message, one per compaction.
 
-A message keeps its exact bytes; one with a line break in them is written as base64. Loading makes the same positions,
-compactions and handles in another store.
+Messages keep their exact bytes; one that contains a line break is written as base64. An import creates the same
+positions, compactions and handles in the other store.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 class PortableMessage(msgspec.Struct):
-    """A message: its JSON as it is."""
+    """Message line with the JSON unchanged."""
 
     message: Raw
     at: int
@@ -55,7 +55,7 @@ class PortableMessage(msgspec.Struct):
 
 
 class PackedLine(msgspec.Struct):
-    """A message that is not one line of JSON."""
+    """Message line in base64, for a message that is not a single line of JSON."""
 
     base64: str
     at: int
@@ -65,7 +65,7 @@ class PackedLine(msgspec.Struct):
 
 
 class PromptLine(msgspec.Struct):
-    """A change of the system prompt or of the tools; no `base64` means there is none from here on."""
+    """Change of the system prompt or the tools; without `base64` they were removed."""
 
     prompt: PromptKind
     position: int
@@ -82,7 +82,7 @@ _line = msgspec.json.Decoder(PortableMessage).decode
 _packed = msgspec.json.Decoder(PackedLine).decode
 
 Run = tuple[int | None, int, int | None]
-"""First, count, and the number of a body among the bodies of the line."""
+"""First position, count, and index into the line's `bodies`."""
 
 
 class CompactionLine(msgspec.Struct):
@@ -101,7 +101,7 @@ class CompactionLine(msgspec.Struct):
 
 
 class ExportedSession(NamedTuple):
-    """The lines of a file by their kind."""
+    """Lines of an exported session by kind."""
 
     header: Header
     prompts: list[PromptChange]
@@ -160,7 +160,7 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
     for body in numbers:
         stored = tx.one("body", id=body)
         if stored is None:
-            raise StoreDamaged(f"session {info.name}: a text of compaction {seq} is not there")
+            raise StoreDamaged(f"session {info.name}: a body of compaction {seq} is missing")
         bodies.append(b64encode(inflate(*stored)).decode())
     texts = Raw(bytes(receipt)), Raw(split_seals(state).plain)
     return CompactionLine(seq, base, upto, at, fence, noted, undone, *texts, pieces, handles, bodies)
@@ -169,7 +169,11 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
 def import_session(
     store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
 ) -> str:
-    """Its messages are written after its own row: the session was used when the last of them was said."""
+    """Import an exported session and return its name.
+
+    The messages are written after the session's row, so the session counts as last used at the time of its last
+    message.
+    """
     header, prompts, messages, compactions = _parse(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
@@ -182,7 +186,7 @@ def import_session(
 
     def load(tx: Tx) -> None:
         if writing.lock_session(tx, target) is not None:
-            raise StoreConflict(f"there is a session {target} already; load it under another name")
+            raise StoreConflict(f"session {target} already exists; import it under another name")
         session = writing.ensure_session(tx, target, header.dialect, header.model)
         set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
         writing.extend(tx, session, entries, dialect=header.dialect)
@@ -220,17 +224,17 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
                 packed = line.startswith(b'{"base64"')
                 messages.append(_packed(line) if packed else _line(line))
     except msgspec.MsgspecError as error:
-        raise StoreError(f"line {read}: not a line of an exported session") from error
+        raise StoreError(f"line {read}: expected a line of an exported session") from error
     if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
         raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
     return ExportedSession(header, prompts, messages, compactions)
 
 
 def _without_partner(memory: Raw) -> Raw:
-    """What was learnt, but for whom the conversation was held with: a file must not choose where it is sent next."""
-    learnt = msgspec.json.decode(memory, type=dict[str, Raw])
-    learnt.pop("partner", None)
-    return Raw(msgspec.json.encode(learnt))
+    """Remove the conversation's partner: an imported file must not choose where the conversation is sent next."""
+    state = msgspec.json.decode(memory, type=dict[str, Raw])
+    state.pop("partner", None)
+    return Raw(msgspec.json.encode(state))
 
 
 def _message(data: bytes, dialect: type[Dialect]) -> Message:

@@ -1,10 +1,9 @@
-"""PostgreSQL: many machines on one database.
+"""PostgreSQL database, for stores shared by several machines.
 
-1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
-   circle.
-2. The clock is the server's. The clocks of the machines are never compared.
-3. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
-   keys would notice it too; then the transaction is run again.
+1. Rows are locked in a fixed order, the session first, then bodies by digest, so that appends cannot deadlock.
+2. Times come from the server's clock; the machines' clocks are never compared.
+3. Deletes take an exclusive lock that writers share, so no body is dropped while a writer refers to it. Foreign keys
+   would detect this too; then the transaction is retried.
 """
 
 from __future__ import annotations
@@ -14,22 +13,23 @@ from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import NewMessage, deflate
-from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
+from midfold.store.database import CONNECTIONS, Database, Flavour, RetryTransaction, TransactionMode, Tx
 
 LOCK = 7310593858020254829
-AGAIN = ("40001", "40P01", "23503")
-"""Serialization failure, deadlock, foreign key violation."""
+RETRY_CODES = ("40001", "40P01", "23503")
+"""SQLSTATE codes to retry: serialization failure, deadlock, foreign key violation."""
 UNAVAILABLE = {
     "08": "the connection was lost",
     "53100": "the server's disk is full",
-    "53": "the server has no room left",
-    "57": "the server is shutting down or has cancelled the call",
+    "53": "the server is out of resources",
+    "57": "the server is shutting down or canceled the query",
     "58": "the server could not read or write a file",
     "XX000": "the server failed",
-    "25006": "the database cannot be written",
-    "55P03": "somebody else has held a lock for too long",
+    "25006": "the database is read-only",
+    "55P03": "timed out waiting for a lock",
 }
-"""States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
+"""SQLSTATE prefixes of errors after which a later call may succeed. XX000 includes a file that could not be extended.
+"""
 
 
 def _driver() -> Any:
@@ -54,7 +54,7 @@ class PostgresTx(Tx):
             cursor.executemany(self.queries[query], list(rows))
 
     def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
-        """One statement: each has its price here."""
+        """Return the digests in one statement, because each statement is a round trip."""
         low, high = [*zip(*bounds, strict=True)] if bounds else ((), ())
         return self.all("digests_like", session=session, low=list(low), high=list(high))
 
@@ -66,11 +66,11 @@ class PostgresTx(Tx):
         if len(added) < len(new):
             found |= self._known_bodies({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
-                raise RetryTransaction("a body was deleted between two looks at it")
+                raise RetryTransaction("a body was deleted concurrently")
         return added | found
 
     def _add_new(self, entries: list[NewMessage]) -> dict[bytes, int]:
-        """Ids of the bodies that nobody else has added meanwhile."""
+        """Return the ids of added bodies, without those that another transaction added first."""
         added: dict[bytes, int] = {}
         if not entries:
             return added
@@ -95,7 +95,7 @@ def _body(entry: NewMessage) -> dict[str, Any]:
 
 class Postgres(Database):
     flavour: ClassVar[Flavour] = "postgres"
-    begin: ClassVar[dict[How, str]] = {
+    begin: ClassVar[dict[TransactionMode, str]] = {
         "read": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         "write": f"BEGIN; SELECT pg_advisory_xact_lock_shared({LOCK})",
         "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
@@ -109,7 +109,7 @@ class Postgres(Database):
         try:
             parts = self._driver.conninfo.conninfo_to_dict(url)
         except self._driver.Error as error:
-            raise StoreError("postgresql: the address cannot be read; expected postgresql://host/database") from error
+            raise StoreError("postgresql: invalid URL; expected postgresql://host/database") from error
         self.where = f"postgresql {parts.get('host') or 'local'}/{parts.get('dbname') or ''}"
 
     def connect(self) -> Any:
@@ -120,22 +120,22 @@ class Postgres(Database):
 
     def translate(self, error: Exception) -> StoreError | RetryTransaction:
         code = getattr(error, "sqlstate", None) or ""
-        what = type(error).__name__
-        if code in AGAIN:
-            return RetryTransaction(f"{what} ({code})")
-        told = getattr(getattr(error, "diag", None), "message_primary", None) or what
+        error_type = type(error).__name__
+        if code in RETRY_CODES:
+            return RetryTransaction(f"{error_type} ({code})")
+        message = getattr(getattr(error, "diag", None), "message_primary", None) or error_type
         meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
         if not code and isinstance(error, self._driver.OperationalError):
-            meaning = "there is no connection"
+            meaning = "cannot connect to the server"
         if meaning is not None:
-            return StoreUnavailable(f"{self.where}: {meaning}: {told}{f' ({code})' if code else ''}")
+            return StoreUnavailable(f"{self.where}: {meaning}: {message}{f' ({code})' if code else ''}")
         if code.startswith(("42P01", "3F", "42501")):
-            return SchemaError(f"{self.where}: {told} ({code})")
-        return StoreError(f"{self.where}: {told} ({code or what})")
+            return SchemaError(f"{self.where}: {message} ({code})")
+        return StoreError(f"{self.where}: {message} ({code or error_type})")
 
     def is_alive(self, connection: Any) -> bool:
         idle = self._driver.pq.TransactionStatus.IDLE
         return not connection.closed and connection.info.transaction_status == idle
 
     def backup(self, target: str) -> None:
-        raise StoreError(f"{self.where}: back it up with pg_dump, or export sessions with midfold sessions export")
+        raise StoreError(f"{self.where}: use pg_dump for a backup, or midfold sessions export")

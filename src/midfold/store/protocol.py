@@ -1,7 +1,7 @@
-"""What a store holds and what it can do.
+"""Store protocol and the records it exchanges.
 
-The store never rewrites or deletes a message of a living session. A compaction is one more row; what the model sees is
-derived from both. Synchronous on purpose: asynchronous callers use a thread.
+A store never rewrites or deletes a message of an existing session. A compaction adds a row; the view that the model
+sees is derived from both. The protocol is synchronous; asynchronous callers use a thread.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PromptKind = Literal["system", "tools"]
 
 
 class Prompt(NamedTuple):
-    """What stands beside the messages, each as JSON; None if nothing does."""
+    """System prompt and tools as JSON; None if there are none."""
 
     system: bytes | None = None
     tools: bytes | None = None
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One session as the store knows it. Times are milliseconds since 1970."""
+    """Stored metadata of one session. Times are milliseconds since 1970."""
 
     id: int
     name: str
@@ -42,7 +42,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None
     root: int | None
     forked: int | None
-    """How many messages a branch shares with the session it left."""
+    """Number of messages a branch shares with its parent session."""
     dialect: str
     model: str | None
     created: int
@@ -51,15 +51,15 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     chain: bytes
     compaction: int
-    """The compaction in force; 0 if there is none."""
+    """Compaction in force; 0 if there is none."""
     compactions: int
     memory: bytes
 
 
 class ViewPiece(msgspec.Struct, frozen=True):
-    """A run of messages of the history, or, with a body, one message that is none.
+    """Run of messages of the history or, with a body, one message that is not part of it.
 
-    A body with a `first` stands for the message at that position: a digest, a spill, a note.
+    A body with a `first` replaces the message at that position: a digest, a spill or a note.
     """
 
     first: int | None
@@ -68,7 +68,7 @@ class ViewPiece(msgspec.Struct, frozen=True):
 
 
 class Item(NamedTuple):
-    """One message of a view and where it is from; a message that is not stored yet has neither."""
+    """Message of a view with its position or body; both are None if it is not stored yet."""
 
     message: Message
     position: int | None = None
@@ -76,7 +76,7 @@ class Item(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One message of the history."""
+    """Message of the history."""
 
     position: int
     role: str
@@ -85,7 +85,7 @@ class Stored(NamedTuple):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One compaction. It was made from the view of `base` and all messages before `upto`."""
+    """One compaction, made from the view of `base` and all messages before `upto`."""
 
     seq: int
     base: int
@@ -100,7 +100,7 @@ class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one compaction implies, to be written in one transaction."""
+    """All changes of one compaction, to be written in one transaction."""
 
     base: int
     upto: int
@@ -111,20 +111,21 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     noted: bool = False
     memory: bytes = b""
     child: str | None = None
-    """The continuation's name: the old session ends, and the view becomes the beginning of this one."""
+    """Name of the continuation: the old session ends, and the view becomes the start of the new one."""
 
 
 class AppendResult(NamedTuple):
-    """Which positions an append has, and whether it had been made before under the same key."""
+    """Positions of appended messages, and whether the same key had already appended them."""
 
     positions: range
     repeated: bool = False
 
 
 class SyncResult(NamedTuple):
-    """Where a client's history is now.
+    """Result of synchronizing a client's history.
 
-    `common` messages were there already, `added` are new; a history that changed became the branch `session`.
+    `common` messages were already stored and `added` are new. A history that diverged is stored as the branch
+    `session`.
     """
 
     session: str
@@ -132,11 +133,11 @@ class SyncResult(NamedTuple):
     added: int
     branched: bool
     ahead: int = 0
-    """How many messages the stored history has beyond the client's."""
+    """Number of stored messages beyond the end of the client's history."""
 
 
 class Prefix(NamedTuple):
-    """The first `shared` messages of a history are the first of this session, which has `length` in all."""
+    """Session that shares the first `shared` messages with a history and has `length` messages."""
 
     session: str
     shared: int
@@ -144,12 +145,12 @@ class Prefix(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the history begins with all of the session: it only goes on."""
+        """Return whether the history starts with the complete session."""
         return self.shared == self.length
 
 
 class Store(Protocol):
-    """Sessions in a database."""
+    """Protocol of a session store."""
 
     where: str
 
@@ -204,7 +205,7 @@ class Store(Protocol):
 
 
 class View:
-    """Messages of a session, its history or what the model sees of it: read, as plain values, or as exact bytes."""
+    """Messages of a session (its history or what the model sees), as parsed messages, plain values or exact bytes."""
 
     def __init__(
         self,
@@ -228,12 +229,12 @@ class View:
         return [message_value(item.message, self.dialect) for item in self.items]
 
     def json(self) -> bytes:
-        """A JSON array of the exact bytes of every message."""
+        """Return a JSON array of the exact bytes of every message."""
         return b"[" + b",".join(message_bytes(item.message, self.dialect) for item in self.items) + b"]"
 
     @property
     def system(self) -> Any:
-        """The system prompt that belongs beside these messages, in the caller's shape."""
+        """System prompt for these messages, in the caller's format."""
         if self.prompt is None or self.prompt.wire is not None:
             return None if self.prompt is None else self.prompt.wire
         return self.dialect.system_value(self.prompt, self.prompt.origin)

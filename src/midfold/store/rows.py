@@ -1,11 +1,11 @@
-"""Rows as what they stand for. A row that cannot be read, or is not the one that was asked for, is damage.
+"""Decode and verify rows. A row that cannot be read, or is not the requested one, raises StoreDamaged.
 
-A message is bound by its hash and the chain over it. What only points at messages is bound by a seal: a hash in the
-JSON of a row, over that JSON and whatever the row stands for. Rows that an older midfold wrote have none.
+Messages are verified by their hash and chain. Rows that only refer to messages are verified by a seal: a hash, stored
+in the row's JSON, of that JSON and the rest of the row. Rows written by older versions have no seal.
 
 1. The memory of a session is sealed with its name and the compaction in force.
-2. The state of a compaction has three seals: over its row, over the pieces of its view, over its handles.
-3. Both ends of the JSON say that it is sealed: one that is damaged is not taken for an old one.
+2. The state of a compaction has three seals: for its row, for the pieces of its view, and for its handles.
+3. Both ends of the JSON mark it as sealed, so that a damaged row is not mistaken for an unsealed one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 
 _UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
-SIZE = 16
+SEAL_BYTES = 16
 ROW, PIECES, HANDLES = 0, 1, 2
 Row = tuple[Any, ...]
 _BEGIN, _END = b'{"seal":"', b'"sealed":true}'
@@ -36,24 +36,24 @@ _SEALS = re.compile(rb'\{"seal":"((?:[0-9a-f]{32}){1,3})",')
 
 
 class SealedObject(NamedTuple):
-    """A JSON object without its seals, and the seals."""
+    """JSON object without its seals, and the seals."""
 
     plain: bytes
     seals: bytes
 
     def require(self, number: int, about: bytes, what: str) -> None:
-        """Raises unless this is what was sealed; what was never sealed is believed."""
-        expected = self.seals[number * SIZE * 2 : (number + 1) * SIZE * 2]
+        """Raise StoreDamaged unless the seal matches; accept an object without seals."""
+        expected = self.seals[number * SEAL_BYTES * 2 : (number + 1) * SEAL_BYTES * 2]
         if self.seals and expected != _seal(self.plain, about):
-            raise StoreDamaged(f"{what} is not what was written")
+            raise StoreDamaged(f"{what} does not match its checksum")
 
 
 def _seal(plain: bytes, about: bytes) -> bytes:
-    return blake2b(about + b"\0" + plain, digest_size=SIZE).hexdigest().encode()
+    return blake2b(about + b"\0" + plain, digest_size=SEAL_BYTES).hexdigest().encode()
 
 
 def add_seals(data: bytes, *about: bytes) -> bytes:
-    """A JSON object with a seal for each of these; what is no object stays as it is."""
+    """Add one seal for each item of `about` to a JSON object; return other data unchanged."""
     data = bytes(data).strip() or b"{}"
     if not (data.startswith(b"{") and data.endswith(b"}")):
         return data
@@ -68,7 +68,7 @@ def split_seals(data: bytes) -> SealedObject:
         return _never_sealed(data)
     found = _SEALS.match(data)
     if found is None or not data.endswith(_END):
-        raise StoreDamaged("a row is not what was written")
+        raise StoreDamaged("a row has a malformed checksum")
     return SealedObject(b"{" + data[found.end() : -len(_END)].removesuffix(b",") + b"}", found[1])
 
 
@@ -77,17 +77,17 @@ def _never_sealed(data: bytes) -> SealedObject:
         if data:
             msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, ValueError):
-        raise StoreDamaged("a row is not what was written") from None
+        raise StoreDamaged("a row is not a JSON object") from None
     return SealedObject(data, b"")
 
 
 def seal_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
-    """What a session remembers, as it is stored."""
+    """Return a session's memory with its seal, as stored."""
     return add_seals(data, _session_bytes(name, compaction, compactions))
 
 
 def read_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
-    """The same without its seal; raises unless it is of this session and this compaction."""
+    """Return a session's memory without its seal; raise StoreDamaged if the seal does not match."""
     memory = split_seals(data)
     memory.require(0, _session_bytes(name, compaction, compactions), f"the row of session {name}")
     return b"" if memory.plain == b"{}" else memory.plain
@@ -98,31 +98,31 @@ def _session_bytes(name: str, compaction: int, compactions: int) -> bytes:
 
 
 def seal_compaction(tx: Tx, session: int, seq: int) -> None:
-    """Seals a compaction as it stands in its rows."""
+    """Seal a compaction with the current content of its rows."""
     row, pieces, handles = _compaction_rows(tx, session, seq)
     state = add_seals(split_seals(blob(row[9])).plain, _row_bytes(row), _piece_bytes(pieces), _handle_bytes(handles))
     tx.run("set_state", session=session, seq=seq, state=state)
 
 
 def require_row(row: Row) -> SealedObject:
-    """The state of a compaction; raises unless its row is what was sealed."""
+    """Return the state of a compaction; raise StoreDamaged unless its row matches the seal."""
     state = split_seals(blob(row[9]))
     state.require(ROW, _row_bytes(row), f"compaction {row[0]}")
     return state
 
 
 def require_view(row: Row, pieces: Iterable[Row]) -> None:
-    """Raises unless these are the row and the pieces (place, first, count, digest) of one compaction."""
+    """Raise StoreDamaged unless the row and the pieces (place, first, count, digest) match the seals."""
     require_row(row).require(PIECES, _piece_bytes(pieces), f"the view of compaction {row[0]}")
 
 
 def require_handles(row: Row, handles: Iterable[Row]) -> None:
-    """The same for its handles (handle, place, first, count, digest)."""
-    require_row(row).require(HANDLES, _handle_bytes(handles), f"what the handles of compaction {row[0]} stand for")
+    """Raise StoreDamaged unless the row and the handles (handle, place, first, count, digest) match the seals."""
+    require_row(row).require(HANDLES, _handle_bytes(handles), f"the handle list of compaction {row[0]}")
 
 
 def require_compaction(tx: Tx, session: int, seq: int) -> None:
-    """Raises unless a compaction is as it was sealed."""
+    """Raise StoreDamaged unless all rows of a compaction match its seals."""
     row, pieces, handles = _compaction_rows(tx, session, seq)
     require_view(row, pieces)
     require_handles(row, handles)
@@ -132,7 +132,7 @@ def _compaction_rows(tx: Tx, session: int, seq: int) -> tuple[Row, list[Row], li
     at = {"session": session, "seq": seq}
     row = tx.one("compaction", **at)
     if row is None:
-        raise StoreDamaged(f"compaction {seq} is not there")
+        raise StoreDamaged(f"compaction {seq} is missing")
     return row, tx.all("seal_of_pieces", **at), tx.all("seal_of_handles", **at)
 
 
@@ -155,7 +155,7 @@ def _piece(piece: Iterable[Any]) -> Row:
 
 
 def read_session(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
-    """A session; of this `name`, if one was asked for."""
+    """Decode a session's row; raise StoreDamaged if it is damaged or not the one named `name`."""
     *values, last = row
     try:
         info = msgspec.convert(dict(zip(SessionInfo.__struct_fields__, values, strict=True)), SessionInfo)
@@ -164,9 +164,9 @@ def read_session(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
     except _UNREADABLE as error:
         raise StoreDamaged(f"the row of a session cannot be read ({type(error).__name__})") from None
     if name not in (None, info.name):
-        raise StoreDamaged("another session was found than was looked for")
+        raise StoreDamaged("the database returned another session than the requested one")
     if info.chain != (b"" if last is None else last):
-        raise StoreDamaged(f"session {info.name} does not end with the message that was written last")
+        raise StoreDamaged(f"the last message of session {info.name} does not match the session's hash chain")
     return msgspec.structs.replace(info, memory=memory)
 
 
@@ -182,10 +182,10 @@ def read_record(row: tuple[Any, ...]) -> CompactionRecord:
 
 
 def read_stored(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> Stored:
-    """The message that is expected at a position."""
+    """Decode a message's row; raise StoreDamaged if it is not the one at `position`."""
     found, role, at, *stored = row
     if found != position:
-        raise StoreDamaged(f"the message at position {position} is not there")
+        raise StoreDamaged(f"the message at position {position} is missing")
     return Stored(position, _role(role), at, read_linked(dialect, *stored))
 
 
@@ -201,5 +201,5 @@ def dialect_of(info: SessionInfo) -> type[Dialect]:
 
 def _role(number: Any) -> str:
     if not isinstance(number, int) or not 0 <= number < len(ROLES):
-        raise StoreDamaged("the row of a message cannot be read (its role)")
+        raise StoreDamaged("the row of a message has an invalid role")
     return ROLES[number]

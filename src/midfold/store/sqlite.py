@@ -1,14 +1,12 @@
-"""SQLite, in a file with a write-ahead log and one writer at a time, or in memory.
+"""SQLite database, in a file with a write-ahead log and one writer at a time, or in memory.
 
-1. Transactions that write take the lock when they begin: a transaction that reads first and locks later fails where it
-   could have waited.
-2. The file is readable by its owner only: originals may hold secrets.
-3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
-   the process, and is faster.
-4. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
-   whoever is unlucky waits for seconds.
-5. A file that is deleted or replaced while it is open is not used any more: what is written to it would be gone with
-   the process. Every call fails until the database is closed and opened again.
+1. Write transactions take the lock at BEGIN. A transaction that reads first and locks later fails instead of waiting.
+2. Only the owner can read the file, because originals may contain secrets.
+3. With `synchronous=full`, the default, an acknowledged append survives a power failure; with the faster `normal` it
+   survives the end of the process.
+4. Writing threads of one process queue in order. SQLite would let them poll, and some would wait for seconds.
+5. If the file is deleted or replaced while open, every call fails until the database is closed and opened again: data
+   written to the old file would be lost when the process ends.
 """
 
 from __future__ import annotations
@@ -23,27 +21,29 @@ from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
 from midfold.store.bodies import NewMessage, deflate
-from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, How, Tx
+from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, TransactionMode, Tx
 
 MEANINGS = {
-    "SQLITE_FULL": "the disk, or the size the database may have, is full",
+    "SQLITE_FULL": "the disk is full, or the database has reached its maximum size",
     "SQLITE_IOERR": "reading or writing the file failed",
-    "SQLITE_READONLY": "the database cannot be written",
-    "SQLITE_BUSY": "another process has held the database locked for too long",
-    "SQLITE_LOCKED": "another connection has held the database locked for too long",
+    "SQLITE_READONLY": "the database is read-only",
+    "SQLITE_BUSY": "another process kept the database locked for too long",
+    "SQLITE_LOCKED": "another connection kept the database locked for too long",
     "SQLITE_CANTOPEN": "the file cannot be opened",
-    "SQLITE_PERM": "the file may not be opened",
+    "SQLITE_PERM": "no permission to open the file",
     "SQLITE_NOTADB": "the file is not a SQLite database",
-    "SQLITE_CORRUPT": "the file cannot be read",
+    "SQLITE_CORRUPT": "the file is corrupt",
 }
-REPLACED = "the file was deleted or replaced while it was open; restart to open the one that is there now"
-MANY = 64
-"""Bodies that are added in one statement, without asking for each one's id."""
+REPLACED = "the file was deleted or replaced while open; restart to open the current one"
+BULK_INSERT_BODIES = 64
+"""Number of bodies from which they are added in one statement and their ids are computed."""
 PAGES_PER_CHECKPOINT = 600
-"""Some ninety appends. A log that is written over again costs one wait for the disk, one that still grows costs two."""
+"""Write-ahead log pages per checkpoint, about ninety appends. Reusing a log costs one sync per append, growing it costs
+two.
+"""
 KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
-MOST_TOLD = 20
-"""Faults of the file that a check tells."""
+MAX_REPORTED_FAULTS = 20
+"""Maximum number of file faults a check reports."""
 Clock = Callable[[], float]
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class SQLiteTx(Tx):
         return [row for each in rows for row in each]
 
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
-        """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
+        """Add missing bodies, one step for all at a time, which is faster than one body at a time."""
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
@@ -82,7 +82,7 @@ class SQLiteTx(Tx):
 
     def _add_new(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
         add = self.queries["add_body"]
-        if len(rows) < MANY:
+        if len(rows) < BULK_INSERT_BODIES:
             return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
         self.connection.executemany(add, rows)
         last = self.number("last_body")
@@ -92,8 +92,12 @@ class SQLiteTx(Tx):
 class SQLite(Database):
     flavour: ClassVar[Flavour] = "sqlite"
     errors = (sqlite3.Error, UnicodeDecodeError)
-    """The driver cannot tell what is wrong where a damaged name is part of it."""
-    begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
+    """Driver errors. UnicodeDecodeError is raised for an error message that contains a damaged name."""
+    begin: ClassVar[dict[TransactionMode, str]] = {
+        "read": "BEGIN",
+        "write": "BEGIN IMMEDIATE",
+        "alone": "BEGIN IMMEDIATE",
+    }
 
     def __init__(
         self,
@@ -110,8 +114,8 @@ class SQLite(Database):
         self.path, self.synchronous, self.timeout, self.clock = path, synchronous, timeout, clock
         self.where = f"sqlite {path}"
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+    def _reset_pool(self) -> None:
+        super()._reset_pool()
         self._writing = FairSemaphore(1)
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that the connections have open."""
@@ -121,7 +125,7 @@ class SQLite(Database):
         return super()._connection()
 
     def _check_file(self) -> None:
-        """Raise StoreUnavailable if another file than the open one, or none, is at the path."""
+        """Raise StoreUnavailable if the open file was deleted or replaced."""
         if self._file is not None and self._file != _identity(self.path):
             raise StoreUnavailable(f"{self.where}: {REPLACED}")
 
@@ -129,9 +133,9 @@ class SQLite(Database):
         super().close()
         self._file = None
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
         if self._owner != os.getpid():
-            self._begin_anew()
+            self._reset_pool()
         if not self._writing.acquire(timeout=self.timeout):
             raise StoreUnavailable(f"{self.where}: {MEANINGS['SQLITE_LOCKED']}")
         try:
@@ -156,16 +160,16 @@ class SQLite(Database):
         return connection
 
     def _make(self, path: Path) -> None:
-        """An empty file that only its owner can read; so can a folder that is made for it."""
+        """Create an empty file, and its missing directories, accessible only by the owner."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
-            raise StoreUnavailable(f"{self.where}: the file cannot be made: {error.strerror}") from error
+            raise StoreUnavailable(f"{self.where}: cannot create the file: {error.strerror}") from error
 
     @staticmethod
     def _to_wal(connection: sqlite3.Connection) -> None:
-        """A read-only file keeps the journal it has; it can still be read."""
+        """Switch to a write-ahead log; leave a read-only file unchanged, since it can still be read."""
         try:
             connection.execute("PRAGMA journal_mode = wal")
         except sqlite3.OperationalError as error:
@@ -185,20 +189,20 @@ class SQLite(Database):
         return StoreError(f"{self.where}: {name}: {error}")
 
     def is_alive(self, connection: sqlite3.Connection) -> bool:
-        """Out of any transaction: a connection that could not roll back is not used again."""
+        """Return whether the connection is outside a transaction; one that failed to roll back is not reused."""
         return not connection.in_transaction
 
     def damage(self) -> list[str]:
         try:
-            rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MOST_TOLD})").fetchall())
+            rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MAX_REPORTED_FAULTS})").fetchall())
         except StoreError as error:
             return [str(error)]
-        return [f"the file: {told}" for (told,) in rows if told != "ok"]
+        return [f"the file: {fault}" for (fault,) in rows if fault != "ok"]
 
     def backup(self, target: str) -> None:
-        """A consistent copy while others write."""
+        """Write a consistent copy while others may be writing."""
         if Path(target).exists():
-            raise StoreError(f"{target} exists already; choose another name, so that nothing is lost")
+            raise StoreError(f"{target} already exists; choose another name")
         os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
         source = self.connect()
         copy = sqlite3.connect(target)
@@ -212,16 +216,16 @@ class SQLite(Database):
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path; None where there is none."""
+    """Return device and inode of a file, or None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - before every use of a connection, and a Path costs as much again
+        found = os.stat(path)  # noqa: PTH116 - runs before every use of a connection; Path would double its cost
     except OSError:
         return None
     return found.st_dev, found.st_ino
 
 
 class MemoryDatabase(SQLite):
-    """`memory:`: gone with its process. One connection, used by one thread at a time."""
+    """In-memory database (`memory:`), lost with its process. Its one connection is used by one thread at a time."""
 
     def __init__(self, *, clock: Clock = time.time) -> None:
         super().__init__(":memory:", clock=clock)
@@ -235,7 +239,7 @@ class MemoryDatabase(SQLite):
     def is_alive(self, connection: sqlite3.Connection) -> bool:
         return True
 
-    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+    def write(self, work: Callable[[Tx], T], *, how: TransactionMode = "write") -> T:
         with self._turn:
             return super().write(work, how=how)
 
@@ -248,4 +252,4 @@ class MemoryDatabase(SQLite):
             return super().rows(query, **values)
 
     def close(self) -> None:
-        """It ends with the last reference to it: whoever else uses it is not cut off."""
+        """Do nothing: the connection ends with its last reference, so other users are not cut off."""

@@ -1,4 +1,4 @@
-"""The store over a database: each method is one transaction."""
+"""Session store on a database. Each method is one transaction."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
 MEMORY = frozenset({"memory:", "memory://", "sqlite://", "sqlite:///:memory:", "sqlite://:memory:"})
-"""Also as other programs write it: a file of the name :memory: is what nobody wants."""
+"""URLs of an in-memory store, including the spellings of other programs, so that no file named :memory: is created."""
 FILE = "sqlite:///"
 PAGE = 500
 LAST_CHARACTER = "\U0010ffff"
-"""No name has it: it is not printable."""
+"""Character that sorts after every name; it is not printable, so no name contains it."""
 
 
 class SqlStore:
-    """A `Store` on SQLite or PostgreSQL."""
+    """`Store` on SQLite or PostgreSQL."""
 
     def __init__(self, database: Database, *, ttl: float = TTL) -> None:
         self.database = database
@@ -79,7 +79,10 @@ class SqlStore:
         return found
 
     def sessions(self, limit: int = 100, *, before: int | None = None, under: str = "") -> list[SessionInfo]:
-        """The newest first; `before`: only those not touched since; `under`: only those whose names begin so."""
+        """List sessions, newest first.
+
+        `before`: only sessions last used before this time; `under`: only sessions whose names start with it.
+        """
         until = FOREVER if before is None else before
         if not under:
             rows = self.database.rows("sessions", before=until, most=limit)
@@ -99,7 +102,7 @@ class SqlStore:
         key: str | None = None,
         prompt: Prompt | None = None,
     ) -> AppendResult:
-        """`prompt`: what stands beside these messages, if it is to be remembered."""
+        """Append messages; `prompt` is the system prompt and tools sent with them, if they are to be stored."""
         _check_name(name)
 
         def write(tx: Tx) -> AppendResult:
@@ -119,7 +122,10 @@ class SqlStore:
         model: str | None = None,
         prompt: Prompt | None = None,
     ) -> SyncResult:
-        """A history that is there as it is costs no write; what is hashed is hashed before the session is locked."""
+        """Store a client's complete history.
+
+        An unchanged history costs no write. Hashing is done before the session is locked.
+        """
         _check_name(name)
         chains = list(chain_of(entry.digest for entry in entries))
         known = self.info(name)
@@ -137,15 +143,15 @@ class SqlStore:
         return self.database.write(write)
 
     def prompt(self, info: SessionInfo) -> Prompt:
-        """The system prompt and the tools that were last sent with the session."""
+        """Return the system prompt and the tools last sent with the session."""
         rows = self.database.rows("current_prompts", session=info.id)
         known = [row for row in rows if row[0] in writing.PROMPT_KINDS]
         return Prompt(**{kind: writing.read_prompt(kind, *stored) for kind, *stored in known})
 
     def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None:
-        """The session that has the longest beginning of this history, of at least `least` messages.
+        """Return the session that shares the longest prefix of this history, of at least `least` messages.
 
-        `under`: only sessions whose names begin so.
+        `under`: only sessions whose names start with it.
         """
         digests = [entry.digest for entry in entries]
         chains = list(chain_of(digests))
@@ -154,7 +160,7 @@ class SqlStore:
     # Reading
 
     def history(self, of: str | SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
-        """Messages in their order, as far as a row of the session knows; never more than a page of them in memory."""
+        """Iterate over the messages in order, up to the count in `of`, with at most one page in memory."""
         return self._history(self.must(of) if isinstance(of, str) else of, start, stop)
 
     def _history(self, session: SessionInfo, start: int, stop: int | None) -> Iterator[Stored]:
@@ -163,13 +169,16 @@ class SqlStore:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
             rows = self.database.rows("messages", **values)
             if not rows:
-                raise self._missing(session, f"the message at position {start} is not there")
+                raise self._missing(session, f"the message at position {start} is missing")
             for place, row in enumerate(rows, start):
                 yield read_stored(row, place, dialect)
             start += len(rows)
 
     def view(self, info: SessionInfo, at: int | None = None, history: Transcript = ()) -> tuple[Item, ...]:
-        """What the model sees; `at`: what it saw right after that compaction. `history`: all messages, if in hand."""
+        """Return what the model sees, or with `at` what it saw right after that compaction.
+
+        `history`: all messages, if the caller already has them.
+        """
         if history:
             return self._view_over(info, history)
         seq = info.compaction if at is None else at
@@ -183,25 +192,25 @@ class SqlStore:
         try:
             require_view(record, pieces)
         except StoreDamaged as damaged:
-            raise self._missing(info, f"compaction {seq} is not what was written") from damaged
+            raise self._missing(info, f"compaction {seq} does not match its checksum") from damaged
         if len(rows) != sum(piece[2] for piece in pieces):
-            raise self._missing(info, f"some of what compaction {seq} left is not there")
+            raise self._missing(info, f"messages of the view of compaction {seq} are missing")
         dialect = dialect_of(info)
         kept = tuple(Item(_message(stored, dialect), position, body) for _, position, body, *stored in rows)
         return kept if at is not None else (*kept, *self.tail(info, record[2]))
 
     def _view_over(self, info: SessionInfo, history: Transcript) -> tuple[Item, ...]:
-        """Only what a compaction wrote is read."""
+        """Build the view from a loaded history, reading only what the compaction wrote."""
         if not info.compaction:
             return tuple(Item(message, position) for position, message in enumerate(history))
         record = self.database.row("compaction", session=info.id, seq=info.compaction)
         pieces = self.database.rows("view_pieces", session=info.id, seq=info.compaction)
         if record is None:
-            raise self._missing(info, f"compaction {info.compaction} is not there")
+            raise self._missing(info, f"compaction {info.compaction} is missing")
         try:
             require_view(record, (piece[:4] for piece in pieces))
         except StoreDamaged as damaged:
-            raise self._missing(info, f"compaction {info.compaction} is not what was written") from damaged
+            raise self._missing(info, f"compaction {info.compaction} does not match its checksum") from damaged
         dialect, items = dialect_of(info), []
         for _, first, count, digest, body, *data in pieces:
             if body is None:
@@ -211,30 +220,33 @@ class SqlStore:
         return (*items, *(Item(history[position], position) for position in range(record[2], info.count)))
 
     def _missing(self, info: SessionInfo, what: str) -> StoreError:
-        """Why rows are not there: somebody has deleted the session meanwhile, or the database is damaged."""
+        """Return the error for missing rows: the session was deleted meanwhile, or the database is damaged."""
         now = self.database.row("session", name=info.name)
         if now is None or now[0] != info.id:
             return NotStored(f"{self.where}: session {info.name} was deleted")
         return StoreDamaged(f"{self.where}: session {info.name}: {what}")
 
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]:
-        """The messages from `start` up to what `info` counts."""
+        """Return the messages from `start` to the count in `info`."""
         return tuple(Item(row.message, row.position) for row in self.history(info, start))
 
     # Compactions
 
     def commit(self, name: str, lease: Lease, commit: Commit) -> int:
-        """The compaction's number. LeaseLost or StoreConflict if it came too late; then nothing was written."""
+        """Commit a compaction and return its number.
+
+        Raise LeaseLost or StoreConflict, and write nothing, if it came too late.
+        """
         dialect = dialect_of(self.must(name))
         return self.database.write(lambda tx: writing.commit(tx, name, lease, commit, dialect))
 
     def undo(self, name: str) -> CompactionRecord:
-        """Takes the compaction in force back; the state is again what it was before."""
+        """Undo the compaction in force and return it; the state before it is restored."""
         seq = self.database.write(lambda tx: writing.undo(tx, name))
         return next(record for record in self.records(name) if record.seq == seq)
 
     def remember(self, info: SessionInfo, memory: bytes) -> bool:
-        """What was learnt since; not if a compaction was committed or undone meanwhile, which knows better."""
+        """Store the session's memory and return True, unless the compaction in force changed since `info` was read."""
         seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
         memory = seal_memory(memory, info.name, info.compaction, info.compactions)
         return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
@@ -246,7 +258,7 @@ class SqlStore:
     # Originals
 
     def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript:
-        """The originals behind a handle, or the beginning of one, of this session or one it continues.
+        """Return the originals of a handle, or of the start of one, in this session or one it continues.
 
         `at`: only handles of compactions up to this one; `stop`: only messages before this position.
         """
@@ -261,7 +273,7 @@ class SqlStore:
         raise NotStored(f"session {name}: there is no handle {handle}")
 
     def _read_handle(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
-        """A short handle means the first message that has it; only where there is none, a fold."""
+        """Resolve a handle: an exact fold, the first message with that digest prefix, or a fold with that prefix."""
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         names = self.database.rows("handle", session=session.id, low=full, high=full + "\x7f", seq=seq)
         if names and names[0][0] == full:
@@ -282,7 +294,7 @@ class SqlStore:
         found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
         wanted = sum(own[3] for own in handles if own[0] == handle)
         if row is None or len(found) != wanted:
-            raise self._missing(session, f"some of what {handle} stands for is not there")
+            raise self._missing(session, f"originals of {handle} are missing")
         require_handles(row, handles)
         return [_bytes(*stored) for _, _, *stored in found]
 
@@ -296,7 +308,7 @@ class SqlStore:
         until: int | None = None,
         stop: int | None = None,
     ) -> list[dict[str, list[int]]]:
-        """Where each word is: positions by session, of one or of all."""
+        """Return the positions of each term by session, in one session or in all."""
         session = self.must(of) if isinstance(of, str) else of
         if not terms:
             return []
@@ -324,16 +336,16 @@ class SqlStore:
 
         return [keep(each) for each in found]
 
-    # The whole
+    # Maintenance
 
     def delete(self, name: str) -> None:
         self.database.write(lambda tx: upkeep.delete_session(tx, name), how="alone")
 
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
-        """Deletes sessions that were not used for so many milliseconds, one after the other; says which.
+        """Delete sessions not used for `age` milliseconds, one at a time, and return their names.
 
-        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays. Hidden
-        turns that nobody used for as long go too.
+        Age is measured by the database's clock and checked again at each deletion, so a session used meanwhile is kept.
+        Hidden turns not used for as long are deleted too.
         """
         names = [row[0] for row in self.database.rows("unused_sessions", age=age)]
         if dry_run:
@@ -353,17 +365,17 @@ class SqlStore:
 
 
 class StoredKeeper:
-    """The `Keeper` of one session: what looks like a handle or a handoff of ours may have been made up by anybody.
+    """`Keeper` of one session: verifies handles and handoffs, since a text that looks like one may be made up.
 
-    `space` is what the names of an owner's sessions begin with, up to the last slash: a handoff is believed if one of
-    those sessions has it. Without one, its check is enough.
+    `space` is the prefix, up to the last slash, of the names of an owner's sessions: a handoff is trusted if one of
+    those sessions has it. Without a `space`, the handoff's checksum is enough.
     """
 
     def __init__(self, store: SqlStore, session: str, space: str | None = None) -> None:
         self._store, self._session, self._space = store, session, space
 
     def has_handle(self, handle: str) -> bool:
-        """Whether a handle, or the beginning of one of this session, leads to something; nothing is read."""
+        """Return whether a handle, or the start of one of this session, exists; no originals are read."""
         return self._is_own(handle) or bool(self._folds(handle))
 
     def _is_own(self, handle: str) -> bool:
@@ -385,7 +397,7 @@ class StoredKeeper:
         )
 
     def _folds(self, handle: str) -> list[CompactionState]:
-        """The states after the folds, in any session of the owner, that have this handle."""
+        """Return the states of the folds with this handle, in any session of the owner."""
         under = f"{self._space}/" if self._space else ""
         rows = self._store.database.rows("folds_by_handle", handle=handle, under=under)
         return [
@@ -396,9 +408,9 @@ class StoredKeeper:
 
 
 class StoredOriginals(Mapping[str, tuple[Message, ...]]):
-    """Handle -> originals of one session, and of those it continues, read when they are asked for.
+    """Mapping of handles to originals of one session and those it continues, read on access.
 
-    `at`: only those of compactions up to this one; `stop`: only messages before this position.
+    `at`: only compactions up to this one; `stop`: only messages before this position.
     """
 
     def __init__(self, store: SqlStore, session: str, *, at: int | None = None, stop: int | None = None) -> None:
@@ -415,7 +427,7 @@ class StoredOriginals(Mapping[str, tuple[Message, ...]]):
         yield from dict.fromkeys(handle for record in self._records() for handle in record.receipt.handles)
 
     def _records(self) -> Iterator[CompactionRecord]:
-        """The compactions in force, of this session and of those it continues."""
+        """Yield the compactions in force of this session and those it continues."""
         at, session = self._at, self._store.info(self._session)
         while session is not None:
             for record in self._store.records(session.name):
@@ -429,18 +441,18 @@ class StoredOriginals(Mapping[str, tuple[Message, ...]]):
 
 
 def is_memory(url: str) -> bool:
-    """Whether the store is gone with its process."""
+    """Return whether the store is in memory only."""
     return url.partition("?")[0] in MEMORY
 
 
 def file_of(url: str) -> str | None:
-    """The path of a SQLite file; None if the store is none."""
+    """Return the path of a SQLite file, or None for another kind of store."""
     address = url.partition("?")[0]
     return address.removeprefix(FILE) if address.startswith(FILE) and not is_memory(url) else None
 
 
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
-    """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
+    """Open `sqlite:///path.db`, `postgresql://...` or `memory:` with at most `connections` connections."""
     address, _, query = url.partition("?")
     if is_memory(url):
         return MemoryDatabase(clock=clock)
@@ -449,23 +461,23 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
         options: dict[str, Any] = dict(parse_qsl(query))
         unknown = sorted(set(options) - {"synchronous", "timeout"})
         if unknown:
-            raise StoreError(f"{address}: unknown option {unknown[0]!r}; there are synchronous and timeout")
+            raise StoreError(f"{address}: unknown option {unknown[0]!r}; expected synchronous or timeout")
         try:
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
-            raise StoreError(f"{address}: timeout is not a number of seconds") from None
+            raise StoreError(f"{address}: timeout must be a number of seconds") from None
         if not path:
-            raise StoreError(f"{address}: expected a path behind it, as in sqlite:///sessions.db")
+            raise StoreError(f"{address}: expected a path after it, as in sqlite:///sessions.db")
         return SQLite(path, connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
         return Postgres(url, connections=connections)
-    raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+    raise StoreError("the URL of a store must start with sqlite:///, postgresql:// or memory:")
 
 
 def find_handle(store: SqlStore, handle: str, *, under: str = "") -> str:
-    """The newest session in which a handle leads to something, of those whose names begin with `under`."""
+    """Return the newest session with this handle, among those whose names start with `under`."""
     full = handle if handle.startswith(PREFIX) else PREFIX + handle
     first, last = digest_range(full.removeprefix(PREFIX)) or (b"", b"")
     values = {"low": full, "high": full + "\x7f", "first": first, "last": last, **_names_under(under)}
@@ -479,7 +491,7 @@ def find_handle(store: SqlStore, handle: str, *, under: str = "") -> str:
 
 
 def digest_range(digits: str) -> tuple[bytes, bytes] | None:
-    """Between which digests those lie that begin with these digits; None if nothing does."""
+    """Return the range of digests that start with these hex digits, or None if the digits are invalid."""
     if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
         return None
     return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
@@ -491,11 +503,11 @@ def _names_under(under: str) -> dict[str, str]:
 
 def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable():
-        raise StoreError("the name of a session is 1 to 200 printable characters")
+        raise StoreError("a session name must have 1 to 200 printable characters")
 
 
 def _bytes(before: bytes | None, chain: bytes | None, *stored: Any) -> bytes:
-    """A message of the history, which has a chain, or a text that is none."""
+    """Return the bytes of a body, verifying the chain if it is a message of the history."""
     data = inflate(*stored)
     if chain is not None:
         require_link(before, chain, stored[0])

@@ -1,4 +1,4 @@
-"""The past of sessions in a store, as recall searches it: of one session, or of all that may be seen."""
+"""Search source over stored sessions, one session or all visible ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midfold.transcript.message import Transcript
 
 
 class StoredSource:
-    """A `SearchSource`, made for one request: sessions are as they were when it began.
+    """`SearchSource` for one request; sessions are read once and do not change during it.
 
     `at`: only folds up to this compaction; `stop`: only messages before this position.
     """
@@ -100,7 +100,7 @@ class StoredSource:
         return name, int(found[0][0])
 
     def shorten(self, found: Sequence[Candidate]) -> list[str]:
-        """As short as no handle of an earlier message begins."""
+        """Return the shortest handles that are not a prefix of an earlier message's handle."""
         if self._name is None:
             return [PREFIX + one.digest.hex()[:DIGITS] for one in found]
         session = self._info(self._name).id

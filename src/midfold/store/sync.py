@@ -1,15 +1,15 @@
-"""Finding a history in the store by the chain of its hashes, for clients that send all of it again and again.
+"""Find a client's history in the store by its hash chain, for clients that send the complete history every time.
 
-1. A chain value stands for a message and everything before it. Whoever has the chain of a history has that of each of
-   its beginnings: a history that only grew costs one look-up, a changed one a search by halves.
-2. A changed history becomes a branch: another session that shares the messages before the change, and the compactions
-   that replace only those. The old one stays as it is.
-3. A client may keep the view instead of the history. What begins with the view a compaction left stands for the
-   messages that compaction was made from.
-4. A session that has ended goes on in its child: what comes after its last message is added there.
-5. A compaction leaves a view. Its end is a run of messages as they were; what comes before that run is what the
-   compaction replaces. A checkpoint is that much of the history, and what stands for it: it fits whatever comes after.
-6. Looking for a beginning or a checkpoint is reading: nothing is written, nothing is locked.
+1. A chain value identifies a message and all messages before it. A history that only grew costs one lookup; for one
+   that changed, the common prefix is found by binary search.
+2. A changed history becomes a branch: another session with the messages before the change and the compactions that
+   replace only those. The old session is unchanged.
+3. A client may keep the view instead of the history. A history that starts with the view of a compaction is treated as
+   starting with the messages that compaction was made from.
+4. An ended session continues in its child: messages after its last one are added there.
+5. The view of a compaction ends with a run of original messages; everything before that run is what the compaction
+   replaces. A checkpoint is that part of the history and its replacement, valid whatever follows.
+6. Finding a prefix or a checkpoint only reads, without locks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from midfold.transcript.message import Message, Transcript
 
 
 class OfferedHistory(NamedTuple):
-    """A history: `start` messages the session has, and these after them."""
+    """History whose first `start` messages the session has, followed by `entries`."""
 
     start: int
     entries: Sequence[NewMessage]
@@ -52,30 +52,30 @@ class OfferedHistory(NamedTuple):
 
 
 class SyncTarget(NamedTuple):
-    """Where a history might go on."""
+    """Candidate session for a history."""
 
     session: LockedSession
     offer: OfferedHistory
-    asked_for: bool
-    """Whether it is the session that was named, or what that has become."""
+    is_named: bool
+    """True for the named session and its continuations."""
 
 
 def sync(
     tx: Tx, name: str, entries: Sequence[NewMessage], chains: list[bytes], *, dialect: str, model: str | None = None
 ) -> SyncResult:
-    """`chains` are those of the entries from an empty history on."""
+    """Store a history and return where it is; `chains` are the chain values of all entries."""
     session = ensure_session(tx, name, dialect, model)
     if not entries:
         return SyncResult(name, 0, 0, branched=False, ahead=session.count)
     best: tuple[int, SyncTarget] | None = None
     for target in _targets(tx, session, entries, chains):
-        own, offer, asked_for = target
+        own, offer, is_named = target
         common = _common(tx, own, offer)
-        if common == min(own.count, offer.total) and (common or asked_for):
+        if common == min(own.count, offer.total) and (common or is_named):
             rest = offer.entries[common - offer.start :]
             extend(tx, own, rest, dialect=dialect, model=model)
             ahead = max(own.count - offer.total, 0)
-            return SyncResult(own.name, common, len(rest), branched=not asked_for, ahead=ahead)
+            return SyncResult(own.name, common, len(rest), branched=not is_named, ahead=ahead)
         if best is None or common > best[0]:
             best = (common, target)
     assert best is not None
@@ -94,8 +94,8 @@ def _targets(
 
 
 def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
-    """The target; the child, and what branched off from it, for a history that has all of an ended session and more."""
-    session, offer, asked_for = target
+    """Yield the target or, if the history extends an ended session, the child and its branches."""
+    session, offer, is_named = target
     child = None
     if session.ended is not None and offer.total > session.count and _common(tx, session, offer) == session.count:
         child = _child(tx, session)
@@ -106,11 +106,11 @@ def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
     rest = offer.entries[session.count - offer.start :]
     after = OfferedHistory(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
     for line in _family(tx, own):
-        yield from _follow(tx, SyncTarget(line, after, asked_for and line is own))
+        yield from _follow(tx, SyncTarget(line, after, is_named and line is own))
 
 
 def _child(tx: Tx, session: LockedSession) -> tuple[LockedSession, int] | None:
-    """The session that an ended one goes on in, if it is still there, and how many messages it began with."""
+    """Return the continuation of an ended session and its initial message count; None if it was deleted."""
     row = tx.one("compaction", session=session.id, seq=session.compaction)
     for (name,) in tx.all("children", id=session.id):
         child = lock_session(tx, name)
@@ -121,7 +121,7 @@ def _child(tx: Tx, session: LockedSession) -> tuple[LockedSession, int] | None:
 
 
 def _family(tx: Tx, session: LockedSession) -> Iterator[LockedSession]:
-    """The session, then those that branched off with it."""
+    """Yield the session, then the other branches of its root."""
     yield session
     for (name,) in tx.all("family", root=session.root or session.id):
         other = None if name == session.name else lock_session(tx, name)
@@ -132,7 +132,7 @@ def _family(tx: Tx, session: LockedSession) -> Iterator[LockedSession]:
 def _offers(
     tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]
 ) -> Iterator[OfferedHistory]:
-    """The history as given, and as it is if it begins with a view of ours."""
+    """Yield the history as given, then with each matching view replaced by the messages it was made from."""
     yield OfferedHistory(0, entries, chains)
     digests = [entry.digest for entry in entries]
     seq = session.compaction
@@ -148,7 +148,7 @@ def _offers(
 
 
 def _common(tx: Tx, session: LockedSession, offer: OfferedHistory) -> int:
-    """How many messages a history shares with a session: the whole of the shorter one is looked at first."""
+    """Return the number of messages a history shares with a session, probing the complete shorter one first."""
     low, high = min(offer.start, session.count), min(session.count, offer.total)
     probe = high
     while low < high:
@@ -189,7 +189,7 @@ def _branch(
 
 
 def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, shared: int) -> None:
-    """The compactions in force that replace only shared messages; the newest of them is in force in the branch."""
+    """Copy the compactions in force that replace only shared messages; the newest is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
     while seq:
@@ -211,7 +211,7 @@ def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, shar
 
 
 class _Tail(NamedTuple):
-    """The messages at the end of a view that are as they were."""
+    """Run of original messages at the end of a view."""
 
     place: int
     first: int
@@ -225,7 +225,7 @@ def _last_tail(tx: Tx, session: int, seq: int, upto: int) -> _Tail | None:
 
 
 def _trim(tx: Tx, session: int, seq: int, run: _Tail, upto: int) -> None:
-    """A compaction that was made from more messages than the branch shares: its view ends where they do."""
+    """Shorten the view of a compaction made from more messages than the branch shares."""
     tx.run("trim_compaction", session=session, seq=seq, upto=upto)
     if run.first == upto:
         tx.run("drop_piece", session=session, seq=seq, place=run.place)
@@ -234,7 +234,7 @@ def _trim(tx: Tx, session: int, seq: int, run: _Tail, upto: int) -> None:
 
 
 class CheckpointPart(msgspec.Struct, frozen=True):
-    """`count` messages of the history from `first` on, or the bytes of one that is none."""
+    """Run of `count` messages of the history from `first`, or the bytes of one message that is not part of it."""
 
     first: int
     count: int
@@ -242,18 +242,18 @@ class CheckpointPart(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The first `count` messages of a history are replaced by `parts`."""
+    """Replacement of the first `count` messages of a history by `parts`."""
 
     session: str
     seq: int
     count: int
     chain: bytes
     noted: bool
-    """Whether the system prompt has its note."""
+    """True if the system prompt contains the compaction note."""
     parts: tuple[CheckpointPart, ...]
 
     def apply(self, messages: Transcript, dialect: type[Dialect]) -> Transcript:
-        """The history as the model sees it."""
+        """Return the history as the model sees it."""
         view: list[Message] = []
         for part in self.parts:
             if part.data is None:
@@ -264,13 +264,16 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class StoredCheckpoints:
-    """The checkpoints of one store."""
+    """Checkpoints of one store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def find(self, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
-        """The one of a session or its branches that replaces most of a history; `chains` -> number of messages."""
+        """Return the checkpoint of a session or its branches that replaces most of a history.
+
+        `chains` maps each chain value of the history to its number of messages.
+        """
         known = self._database.rows("checkpoints", name=name)
         fitting = [row for row in known if chains.get(blob(row[5])) == row[4]]
         if not fitting:
@@ -289,23 +292,26 @@ class StoredCheckpoints:
         return Checkpoint(found, seq, count, blob(chain), bool(noted), parts)
 
     def is_in_force(self, name: str, seq: int) -> bool:
-        """Whether a session still has this compaction: it may have been undone, or deleted."""
+        """Return whether the compaction is still in force, neither undone nor deleted."""
         return self._database.row("compaction_in_force", name=name, seq=seq) is not None
 
 
 def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, least: int, under: str) -> Prefix | None:
-    """The session that shares most; among equals one that ends there, has not ended, and was used last."""
+    """Return the session with the longest shared prefix.
+
+    On a tie prefer one that ends there, has not ended, and was used last.
+    """
 
     def place(count: int) -> dict[str, object]:
         return {"digest": digests[count - 1], "position": count - 1, "chain": chains[count - 1], "under": under}
 
-    count = _most(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
+    count = _largest_known(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
     row = tx.one("session_with_chain", **place(count)) if count else None
     return None if row is None else Prefix(row[0], count, row[1])
 
 
-def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
-    """The largest number that is known, if everything below a known one is; 0 if there is none from `least` on."""
+def _largest_known(is_known: Callable[[int], bool], least: int, total: int) -> int:
+    """Return the largest known number; 0 if it is below `least`. All numbers below a known one are known."""
     low = high = total
     step = 1
     while low >= least and not is_known(low):

@@ -1,25 +1,25 @@
-"""Keeping a store in order: its schema, its search index, deleting sessions, and checking everything.
+"""Store maintenance: migrations, reindexing, deleting sessions, and integrity checks.
 
-Migrations are numbered SQL files, applied once and in order, each in a transaction with its number and checksum.
-1. A file that was released never changes: its checksum is in the databases it was applied to.
-2. A database with a number this program does not know was written by a newer midfold; it is not touched.
-3. What a migration only adds, an older program goes on without. What it makes needless is taken out in the same
-   transaction, with what refers to it.
-4. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
-   done.
+Migrations are numbered SQL files, applied once and in order, together with their number and checksum.
+1. A released file never changes: its checksum is in the databases it was applied to.
+2. A database with an unknown migration number was written by a newer midfold and is refused.
+3. Older programs must be able to ignore what a migration adds. What it makes obsolete is deleted in the same
+   transaction, with everything that refers to it.
+4. A database without our migrations table is new. If it has tables with our names, creating them fails and nothing
+   changes.
 
-The index is made anew when the rules for tokens have changed, or when it is damaged.
-5. It is done in small transactions, so that others go on reading and writing meanwhile. What was indexed stays
-   findable by its old words until it is by the new ones.
-6. It may be stopped at any point. The next start goes on with it.
-7. The database says which rules its index follows. One that follows newer ones is not touched.
+The index is rebuilt when the tokenizer version has changed, or when it is damaged.
+5. This takes small transactions, so that others can read and write. Messages stay searchable by their old tokens until
+   the new ones are written.
+6. It may be interrupted at any point; the next start resumes it.
+7. The database records the tokenizer version of its index. An index of a newer version is refused.
 
-A store is in order if
-8. positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's;
-9. every message is in the view, or covered by a compaction: a handle of one in force stands for it;
-10. every piece of a view and every handle leads to messages and bodies that are there;
-11. no row belongs to nothing: bodies, index rows, pieces, handles;
-12. compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
+A store is intact if
+8. positions are 0, 1, 2, ... up to the session's count, and their chain ends with the session's chain;
+9. every message is in the view or covered by a handle of a compaction in force;
+10. every piece of a view and every handle refers to existing messages and bodies;
+11. there are no orphaned bodies, index rows, pieces or handles;
+12. compactions and session memories match their seals; hidden turns match their digests.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ from midfold.store.writing import lock_session, require_session
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 HIDDEN_TURNS = 3
-"""The migration after which hidden turns are no sessions."""
+"""Migration after which hidden turns are no longer stored as sessions."""
 _OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
 PAGE = 1000
-"""Messages that are checked at once."""
-STALE = "{} parts of the search index follow the rules of another midfold; midfold store reindex makes it anew"
+"""Messages checked per query."""
+STALE = "{} parts of the search index were written by another version; run midfold store reindex"
 OLD_INDEX = ("drop_old_words", "drop_waiting_words", "unmark_bodies")
-"""What is left of the index of older programs goes when somebody asks for a new one: none of those runs then."""
+"""Queries that delete the index of older versions. They run on an explicit reindex, when no older program is running.
+"""
 Progress = Callable[[int, int], None]
-"""Called with how many messages are done, and how many there are."""
+"""Callback with the number of messages done and the total."""
 
 
 def is_stale(database: Database) -> bool:
-    """Whether the index, or a part of it, follows older rules than ours."""
+    """Return whether any part of the index has an older tokenizer version."""
     return database.read(lambda tx: tx.number("oldest_words")) < VERSION
 
 
 def reindex(database: Database, progress: Progress | None = None, *, everything: bool = True) -> int:
-    """Indexes messages anew, all or only what is not indexed by our rules; says how many those were."""
+    """Rebuild the index of all messages, or of those not indexed with the current version; return their number."""
 
     def begin(tx: Tx) -> int:
         if everything:
@@ -85,7 +86,7 @@ def reindex(database: Database, progress: Progress | None = None, *, everything:
 
 
 def delete_session(tx: Tx, name: str) -> None:
-    """Branches and continuations of the session are sessions of their own, and stay."""
+    """Delete a session. Its branches and continuations are sessions of their own and are kept."""
     session = require_session(tx, name)
     bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
     for rows in ROWS_OF_A_SESSION:
@@ -100,7 +101,7 @@ def delete_session(tx: Tx, name: str) -> None:
 
 
 def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
-    """The same, unless the session was used within the last `age` milliseconds, or is gone; says whether it was."""
+    """Delete a session unless it was used within the last `age` milliseconds; return whether it was deleted."""
     if lock_session(tx, name) is None or tx.one("is_unused", name=name, age=age) is None:
         return False
     delete_session(tx, name)
@@ -127,7 +128,7 @@ def migrations(flavour: Flavour) -> tuple[Migration, ...]:
 
 
 def pending(database: Database) -> list[Migration]:
-    """What would be applied. Raises if the database is newer than this program, or its migrations are not ours."""
+    """Return the migrations to apply; raise SchemaError if the database is newer or has different migrations."""
     return database.read(lambda tx: _pending(tx, database))
 
 
@@ -137,22 +138,22 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
         return list(known)
     applied = dict(tx.all("versions"))
     if tx.number("newest_words") > VERSION:
-        raise SchemaError(f"{database.where}: its search index was made by a newer midfold: update this one")
+        raise SchemaError(f"{database.where}: its search index was written by a newer midfold; update midfold")
     ours = {migration.number: migration for migration in known}
     newer = sorted(set(applied) - set(ours))
     if newer:
         raise SchemaError(
-            f"{database.where}: its schema has number {newer[-1]}, this midfold knows up to {known[-1].number}; "
-            "it was written by a newer midfold: update this one"
+            f"{database.where}: its schema version is {newer[-1]}, this midfold supports up to {known[-1].number}; "
+            "it was written by a newer midfold; update midfold"
         )
     for number, checksum in applied.items():
         if checksum != ours[number].checksum:
-            raise SchemaError(f"{database.where}: migration {ours[number].name} was applied with other contents")
+            raise SchemaError(f"{database.where}: migration {ours[number].name} was applied with different contents")
     return [migration for migration in known if migration.number not in applied]
 
 
 def migrate(database: Database, progress: Progress | None = None) -> list[Migration]:
-    """Brings the schema and the search index up to date; says what was applied."""
+    """Update the schema and the search index; return the applied migrations."""
     done = _apply(database) if pending(database) else []
     if is_stale(database):
         reindex(database, progress, everything=False)
@@ -177,14 +178,14 @@ def _apply(database: Database) -> list[Migration]:
 
 
 def _drop_old_hidden_sessions(tx: Tx) -> None:
-    """Without the sessions that held hidden turns before: nobody knows whose they were, so nobody may have them."""
+    """Delete sessions with hidden turns of older versions: their owner is unknown."""
     for (name,) in tx.all("old_hidden_sessions"):
         if _OLD_HIDDEN.fullmatch(name):
             delete_session(tx, name)
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a file; comments stand on lines of their own."""
+    """Split a file into statements; comments must be on their own lines."""
     found = [""]
     for line in text.splitlines():
         if not line.startswith("--"):
@@ -195,39 +196,39 @@ def statements(text: str) -> list[str]:
 
 
 def problems(database: Database, *, deep: bool) -> Iterator[str]:
-    """What is wrong; nothing if all is well. `deep` also reads every body and hashes it."""
+    """Yield the problems of a store; with `deep`, also read and hash every body."""
     yield from database.damage()
     for name, what in (
         ("orphan_bodies", "bodies that nothing refers to"),
         ("missing_bodies", "messages whose body is missing"),
         ("orphan_rows", "rows that belong to no session or compaction"),
-        ("orphan_words", "sessions or parts of them that the search index does not agree with"),
+        ("orphan_words", "sessions or parts of sessions with an inconsistent search index"),
     ):
-        yield from _look(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
-    yield from _look(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
+        yield from _try_check(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
+    yield from _try_check(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
     if deep:
-        yield from _look(database, lambda tx: list(hidden_turns.problems(tx)))
+        yield from _try_check(database, lambda tx: list(hidden_turns.problems(tx)))
     try:
         rows = database.rows("sessions", before=FOREVER, most=1 << 31)
     except StoreError as error:
         yield str(error)
         return
     for row in rows:
-        found = _look(database, lambda tx, row=row: list(_session_problems(tx, row, deep)))  # type: ignore[misc]
+        found = _try_check(database, lambda tx, row=row: list(_session_problems(tx, row, deep)))  # type: ignore[misc]
         yield from (f"session {row[1]}: {problem}" for problem in found)
 
 
-def _look(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
-    """What was found; where looking is impossible, why."""
+def _try_check(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
+    """Return the problems found, or the error if the check failed."""
     try:
         return database.read(look)
     except StoreError as error:
         return [str(error)]
 
 
-def _count(tx: Tx, told: str, query: str, **values: Any) -> list[str]:
+def _count(tx: Tx, template: str, query: str, **values: Any) -> list[str]:
     count = tx.number(query, **values)
-    return [told.format(count)] if count else []
+    return [template.format(count)] if count else []
 
 
 def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[str]:
@@ -253,7 +254,7 @@ def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[s
     seq, lines = current, 0
     while seq:
         if seq not in known or lines > len(known):
-            yield f"compaction {seq} is in force and not there"
+            yield f"compaction {seq} is in force but missing"
             return
         try:
             require_compaction(tx, session, seq)
@@ -261,10 +262,10 @@ def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[s
             yield str(error)
         for handle, _, _, first, length, body in tx.all("handles", session=session, seq=seq):
             if first is not None and first + length > count:
-                yield f"handle {handle} stands for positions up to {first + length}, there are {count}"
+                yield f"handle {handle} covers positions up to {first + length}, but there are {count} messages"
             covered.update(range(first or 0, (first or 0) + length) if first is not None else ())
             if body is not None and tx.one("body", id=body) is None:
-                yield f"handle {handle} stands for a body that is not there"
+                yield f"handle {handle} refers to a missing body"
         seq, lines = known[seq][0], lines + 1
     if current:
         yield from _view_problems(tx, session, current, known[current][1], count, covered)
@@ -276,7 +277,7 @@ def _view_problems(tx: Tx, session: int, seq: int, upto: int, count: int, covere
         if body is None:
             shown.update(range(first, first + length))
         elif tx.one("body", id=body) is None:
-            yield f"the view of compaction {seq} has a body at place {place} that is not there"
+            yield f"the view of compaction {seq} refers to a missing body at place {place}"
     if upto > count or any(position >= upto for position in shown):
         yield f"the view of compaction {seq} shows messages it was not made from"
     lost = set(range(upto)) - shown - covered
@@ -300,9 +301,9 @@ def _history_problems(tx: Tx, session: int, count: int, chain: bytes) -> Iterato
         if len(rows) < PAGE:
             break
     if expected != count:
-        yield f"{expected} message(s) are there, the session counts {count}"
+        yield f"{expected} message(s) found, but the session counts {count}"
     elif last != chain:
-        yield "the chain does not end where the session's does"
+        yield "the chain does not match the session's chain"
 
 
 def _body_problems(tx: Tx, session: int, count: int) -> Iterator[str]:
@@ -312,4 +313,4 @@ def _body_problems(tx: Tx, session: int, count: int) -> Iterator[str]:
             try:
                 inflate(digest, codec, data)
             except StoreDamaged:
-                yield f"the body at position {position} is not what was stored"
+                yield f"the body at position {position} does not match its hash"

@@ -1,12 +1,12 @@
-"""Numbers about requests, and nothing anybody said: what providers reported turn by turn, how large the last request of
-each conversation was that passes through a gateway, and how large windows turned out to be.
+"""Request statistics without message content: usage reported by providers per turn, size of the last request of each
+gateway conversation, and learned context windows.
 
-1. Rows belong to their session and go with it, whoever deletes it: the database sees to that, not its programs.
-2. A conversation has a session's row from its first answered request on; its messages are stored when it is folded.
-3. Its name follows from its first messages. While there are few of them the name changes, and the row goes along: the
-   first one to go on takes it.
-4. At most so many conversations without messages are kept, those used last.
-5. What was learned about a window is bound to whose request it was, under a hash, and ends.
+1. Rows are deleted with their session by the database itself, whichever program deletes the session.
+2. A conversation has a session row from its first answered request on; its messages are stored when it is compacted.
+3. A conversation's name is derived from its first messages. While there are few, the name changes and the row is
+   renamed; if two conversations started alike, the first to continue takes it.
+4. The number of conversations without messages is limited; the least recently used are dropped.
+5. A learned window belongs to one caller, under a hash, and expires.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from midfold.store.protocol import SessionInfo
 from midfold.store.writing import LockedSession, ensure_session, lock_session
 from midfold.transcript.message import Usage
 
-MOST_TURNS = 20_000
-"""Turns of one session that are read at most: the newest."""
-MOST_CONVERSATIONS = 10_000
-"""Conversations without messages."""
+MAX_TURNS = 20_000
+"""Maximum number of turns read per session, the newest first."""
+MAX_CONVERSATIONS = 10_000
+"""Maximum number of conversations without messages."""
 MOST_WINDOWS = 10_000
-WELL_BELOW = 0.6
-"""Of a size that was refused: what is believed to fit where nothing larger was ever answered."""
+REFUSED_SIZE_FRACTION = 0.6
+"""Fraction of a refused size assumed to fit if no larger request was answered."""
 
 
 class ReportedTurn(msgspec.Struct, frozen=True):
-    """One answer of a provider: what the prompt was when `count` messages had been said, and what was cached of it.
+    """Usage reported with one response: tokens of the prompt with `count` messages, and how many of them were cached.
 
-    `at` is milliseconds since 1970, `compaction` the one that was in force.
+    `at` is milliseconds since 1970; `compaction` is the one in force.
     """
 
     id: int
@@ -45,7 +45,7 @@ class ReportedTurn(msgspec.Struct, frozen=True):
     model: str | None
     usage: Usage
     kind: Kind | None = None
-    """What became of the cache, if whoever recorded the turn knew the prompt; else it is inferred."""
+    """Cache result, if it was known when the turn was recorded; otherwise it is inferred."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> ReportedTurn:
@@ -57,7 +57,7 @@ class ReportedTurn(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """The turns of the sessions of one store."""
+    """Turns of the sessions of one store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._database = store.database
@@ -72,7 +72,7 @@ class Turns:
         compaction: int | None = None,
         kind: Kind | None = None,
     ) -> None:
-        """One more turn of the session as it was when the prompt was sent; `compaction` if that is known better."""
+        """Record a turn of the session as of the request; `compaction` overrides the one in `session`."""
         turn = ReportedTurn(
             id=0,
             at=at,
@@ -85,10 +85,10 @@ class Turns:
         self._database.write(lambda tx: add_turn(tx, session.id, turn))
 
     def add_recorded(self, session: SessionInfo, turns: Sequence[RecordedTurn]) -> None:
-        """Turns of a log, each with the number of messages before it; those that are there are not added again."""
+        """Add turns from a log, each with the number of messages before it, except those already stored."""
 
         def write(tx: Tx) -> None:
-            known = {row[2] for row in tx.all("turns", session=session.id, most=MOST_TURNS)}
+            known = {row[2] for row in tx.all("turns", session=session.id, most=MAX_TURNS)}
             for turn in turns:
                 kind = turn.health.last.kind if turn.health.last is not None else None
                 at = int(turn.at * 1000)
@@ -98,17 +98,17 @@ class Turns:
         self._database.write(write)
 
     def of(self, session: SessionInfo) -> list[ReportedTurn]:
-        """The turns of one session, the oldest first."""
-        rows = self._database.rows("turns", session=session.id, most=MOST_TURNS)
+        """Return the turns of a session, oldest first."""
+        rows = self._database.rows("turns", session=session.id, most=MAX_TURNS)
         return [ReportedTurn.of(row) for row in reversed(rows)]
 
     def newest(self, limit: int) -> dict[int, int]:
-        """The newest turn of each of the sessions used last, by the session's id: what changes when there is one."""
+        """Return the newest turn id of each of the most recently used sessions, by session id, to detect changes."""
         return dict(self._database.rows("newest_turns", most=limit))
 
 
 def add_turn(tx: Tx, session: int, turn: ReportedTurn) -> None:
-    """The row of one turn; it gets a number of its own."""
+    """Insert one turn; the database assigns its id."""
     tx.run(
         "add_turn",
         session=session,
@@ -125,9 +125,9 @@ def add_turn(tx: Tx, session: int, turn: ReportedTurn) -> None:
 
 
 class LastRequest(msgspec.Struct, frozen=True):
-    """The last request of a conversation: so many messages and tokens, in a window that is folded at a threshold.
+    """Size of the last request of a conversation, with its context window and compaction threshold.
 
-    `at` is milliseconds since 1970; without `reported` the tokens are an estimate.
+    `at` is milliseconds since 1970; unless `reported`, the tokens are an estimate.
     """
 
     session: int
@@ -140,7 +140,7 @@ class LastRequest(msgspec.Struct, frozen=True):
     threshold: int
     requests: int = 1
     client: str = ""
-    """The program that sent it, as `name/version`."""
+    """Client program, as `name/version`."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> LastRequest:
@@ -149,7 +149,7 @@ class LastRequest(msgspec.Struct, frozen=True):
 
 
 class LastRequests:
-    """The last requests of the conversations of one store."""
+    """Last requests of the conversations of one store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -159,32 +159,32 @@ class LastRequests:
         return None if row is None else LastRequest.of(row)
 
     def newest(self, limit: int) -> dict[int, LastRequest]:
-        """Those of the conversations used last, by their session's id."""
+        """Return the last requests of the most recently used conversations, by session id."""
         return {row[0]: LastRequest.of(row) for row in self._database.rows("last_requests", most=limit)}
 
     def clients(self) -> dict[int, str]:
-        """The programs of conversations, those used last, by their session's id, where they are known."""
-        return dict(self._database.rows("clients", most=MOST_CONVERSATIONS))
+        """Return the known client programs of the most recently used conversations, by session id."""
+        return dict(self._database.rows("clients", most=MAX_CONVERSATIONS))
 
-    def forget(self, most: int = MOST_CONVERSATIONS) -> int:
-        """Drops the oldest conversations without messages; says how many."""
+    def forget(self, most: int = MAX_CONVERSATIONS) -> int:
+        """Delete the oldest conversations without messages beyond `most`; return their number."""
         return self._database.write(lambda tx: tx.run("forget_conversations", most=most))
 
 
 def place_conversation(tx: Tx, names: Sequence[str], dialect: str, model: str | None) -> LockedSession:
-    """The row of a conversation: by its name, by one it had before, or a new one. Names are the newest first."""
+    """Return the row of a conversation, found by its name or a previous one, or a new row. Names are newest first."""
     found = lock_session(tx, names[0])
     if found is not None and tx.one("last_request", session=found.id) is not None:
         return found
     before = next((row for name in names[1:] if (row := lock_session(tx, name)) is not None and not row.count), None)
     if found is None:
         if before is None:
-            # A row that will get other names is not sealed with this one.
+            # Not sealed: the seal includes the name, and this row will be renamed.
             return ensure_session(tx, names[0], dialect, model, memory=b"")
         tx.run("rename_session", id=before.id, name=names[0])
         return before
     if before is not None:
-        # It was folded before its first requests were written down: the fold has made the row.
+        # The conversation was compacted before its first requests were recorded, which created the row.
         tx.run("give_turns", source=before.id, target=found.id)
         tx.run("delete_session", session=before.id)
     return found
@@ -196,37 +196,37 @@ def put_last_request(tx: Tx, request: LastRequest, model: str | None) -> None:
 
 
 class WindowBounds(msgspec.Struct, frozen=True):
-    """How large a model's window turned out to be; 0 is what nobody knows. `ends` is milliseconds since 1970."""
+    """Learned bounds of a model's context window in tokens; 0 if unknown. `ends` is milliseconds since 1970."""
 
     name: str
-    """A hash that only the same key, upstream, model and beta header lead to."""
+    """Hash of key, upstream, model and beta header."""
     owner: str
-    """The gateway's own key by its name; empty where there are none."""
+    """Name of the gateway key; empty if the gateway has none."""
     upstream: str
     model: str
     beta: str
     named: int = 0
-    """What a refusal named."""
+    """Window named by a refusal."""
     refused: int = 0
-    """The smallest size that was refused without a word on what would fit."""
+    """Smallest size refused without naming a limit."""
     fitted: int = 0
-    """The largest size that was answered."""
+    """Largest size that was answered."""
     ends: int = 0
 
     @property
     def window(self) -> int:
-        """What is believed; 0 without a refusal."""
-        return self.named or (max(self.fitted, int(self.refused * WELL_BELOW)) if self.refused else 0)
+        """Estimated window; 0 if nothing was refused."""
+        return self.named or (max(self.fitted, int(self.refused * REFUSED_SIZE_FRACTION)) if self.refused else 0)
 
 
 class LearnedWindows:
-    """The bounds that a store remembers."""
+    """Learned context windows of one store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def all(self, now: int, most: int = MOST_WINDOWS) -> list[WindowBounds]:
-        """Those that have not ended, the newest first."""
+        """Return the bounds that have not expired, newest first."""
         return [WindowBounds(*row) for row in self._database.rows("windows", now=now, most=most)]
 
     def put(self, bounds: WindowBounds, now: int) -> None:
@@ -237,7 +237,7 @@ class LearnedWindows:
         self._database.write(write)
 
     def forget(self, name: str | None = None) -> int:
-        """One of them, or all; says how many those were."""
+        """Delete one entry, or all; return the number deleted."""
         if name is None:
             return self._database.write(lambda tx: tx.run("forget_windows"))
         return self._database.write(lambda tx: tx.run("forget_window", name=name))

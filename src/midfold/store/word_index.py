@@ -1,12 +1,12 @@
-"""The search index: where the words of a session stand, in packed blocks; the same rows in both databases.
+"""Search index: the positions of each session's words, in compressed blocks, with the same rows in both databases.
 
-1. A segment covers a run of a session's positions. Its words are sorted and cut into blocks; the key of a block is its
-   first word. Looking for a word reads one block of each segment, whatever the size of the store.
-2. An append writes a segment of what it adds. Where there are eight small ones at the end, they become one: a word is
-   written again a few times at most, so that what an append writes stays in proportion to what it adds.
-3. A session has its own index. It is copied with a branch, goes with its session, and no search touches another's.
-4. Older programs on the same database write none of this. What no segment covers is read when somebody searches, and
-   taken in by the next append, or by the next start.
+1. A segment covers a run of a session's positions. Its words are sorted and split into blocks keyed by their first
+   word. A lookup reads one block per segment, whatever the size of the store.
+2. An append writes one segment. Eight small segments at the end are merged into one, so each word is rewritten only a
+   few times and the cost of an append stays proportional to its size.
+3. Each session has its own index, which is copied to branches and deleted with the session.
+4. Older programs on the same database do not write segments. Messages without one are read at search time, and indexed
+   by the next append or start.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from midfold.recall.words import VERSION, Term, index_text
 from midfold.store.bodies import NewMessage, blob, inflate
 from midfold.store.database import Database, Tx
 
-FAN = 8
-"""Segments that become one."""
-SMALL = ((0, 8), (0, 64), (0, 512), (512, 4_096))
-"""Messages: of segments below the second number, so many are put together that have the first."""
-BLOCK = 4_000
-"""Characters of a block before it is packed."""
-AT_ONCE = 500
-"""Messages that are read at once where they are not indexed."""
-BROKEN = "the search index cannot be read; midfold store reindex makes it anew"
-LAST = "\U0010ffff"
+MERGE_SEGMENTS = 8
+"""Number of segments to merge into one."""
+MERGE_LEVELS = ((0, 8), (0, 64), (0, 512), (512, 4_096))
+"""Merge levels in messages, as (least, most).
+
+Segments smaller than `most` are merged once MERGE_SEGMENTS of them have at least `least` messages.
+"""
+BLOCK_CHARACTERS = 4_000
+"""Characters per block before compression."""
+MAX_UNINDEXED_MESSAGES = 500
+"""Maximum number of unindexed messages read at once."""
+BROKEN = "the search index cannot be read; midfold store reindex rebuilds it"
+LAST_CHARACTER = "\U0010ffff"
 Postings = dict[str, list[int]]
 """Positions by word."""
 
 
 class WordSegment(NamedTuple):
-    """Which positions are covered, and by which rules."""
+    """Range of indexed positions, and the tokenizer version used."""
 
     start: int
     stop: int
@@ -49,15 +52,15 @@ class WordSegment(NamedTuple):
 
 
 def add(tx: Tx, session: int, first: int, entries: Sequence[NewMessage]) -> None:
-    """Indexes messages that begin at a position; before them, a few that an older program left."""
+    """Index appended messages, and up to MAX_UNINDEXED_MESSAGES preceding ones that an older program left unindexed."""
     known = segments(tx, session)
     covered = known[-1].stop if known else 0
-    if first - covered > AT_ONCE:
+    if first - covered > MAX_UNINDEXED_MESSAGES:
         return
     postings = _read(tx, session, covered, first)
     _collect(postings, enumerate((entry.tokens for entry in entries), first))
     known.append(_write(tx, session, covered, first + len(entries), postings, VERSION))
-    _put_together(tx, session, known)
+    _merge(tx, session, known)
 
 
 def segments(tx: Tx, session: int) -> list[WordSegment]:
@@ -65,19 +68,19 @@ def segments(tx: Tx, session: int) -> list[WordSegment]:
 
 
 def _number(value: Any) -> int:
-    """A value of a row that is a number, unless the row is damaged."""
+    """Return a row's value as an int; raise StoreDamaged if it has another type."""
     if not isinstance(value, int):
         raise StoreDamaged(BROKEN)
     return value
 
 
-def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
-    for least, most in SMALL:
+def _merge(tx: Tx, session: int, known: list[WordSegment]) -> None:
+    for least, most in MERGE_LEVELS:
         run = counted = 0
         while run < len(known) and known[-1 - run].messages < most and known[-1 - run].version == VERSION:
             run += 1
             counted += known[-run].messages >= least
-        if counted >= FAN:
+        if counted >= MERGE_SEGMENTS:
             postings: Postings = {}
             for one in known[-run:]:
                 _extend(postings, _unpack_all(tx, session, one))
@@ -86,7 +89,7 @@ def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
 
 
 def copy(tx: Tx, source: int, target: int, stop: int) -> None:
-    """The index of the first messages of a session, for another one that begins with them."""
+    """Copy the index of a session's first `stop` messages to another session."""
     for one in segments(tx, source):
         if one.stop <= stop:
             tx.run("copy_word_segment", source=source, target=target, start=one.start)
@@ -101,31 +104,31 @@ def copy(tx: Tx, source: int, target: int, stop: int) -> None:
 
 
 def renew(tx: Tx, session: int, count: int) -> int:
-    """Indexes the next messages of a session that are not, or by other rules; says how many those were."""
+    """Index the next batch of messages that are unindexed or have another version; return their number."""
     known = segments(tx, session)
     old = next((one for one in known if one.version != VERSION), None)
     covered = known[-1].stop if known else 0
     if old is None and covered >= count:
         return 0
-    one = old or WordSegment(covered, min(covered + AT_ONCE, count), VERSION)
+    one = old or WordSegment(covered, min(covered + MAX_UNINDEXED_MESSAGES, count), VERSION)
     postings = _read(tx, session, one.start, one.stop)
     if old is not None:
         _drop(tx, session, old)
     known.append(_write(tx, session, one.start, one.stop, postings, VERSION))
     if old is None:
-        _put_together(tx, session, known)
+        _merge(tx, session, known)
     return one.messages
 
 
 def find(database: Database, terms: Sequence[Term], session: int | None, count: int) -> list[dict[int, list[int]]]:
-    """Where each word is: positions by session; in one session of so many messages, or in all."""
+    """Return the positions of each term by session, in one session of `count` messages or in all."""
     places: list[dict[int, set[int]]] = [{} for _ in terms]
     covered = 0
     for number, owner, start, stop, data in _blocks_with(database, session, terms):
         covered = max(covered, _number(stop))
         places[number].setdefault(owner, set()).update(*_places(_unpack(data), terms[number], _number(start)))
     if session is not None and covered < count:
-        late = database.read(lambda tx: _read(tx, session, max(covered, count - AT_ONCE), count))
+        late = database.read(lambda tx: _read(tx, session, max(covered, count - MAX_UNINDEXED_MESSAGES), count))
         for term, found in zip(terms, places, strict=True):
             more = (late[word] for word in late if term.is_in({word}))
             found.setdefault(session, set()).update(place for each in more for place in each)
@@ -133,15 +136,15 @@ def find(database: Database, terms: Sequence[Term], session: int | None, count: 
 
 
 def _blocks_with(database: Database, session: int | None, terms: Iterable[Term]) -> list[tuple[Any, ...]]:
-    """One statement: each segment has a block for each word."""
-    wanted = json.dumps([(term.text, term.text + LAST if term.prefix else term.text) for term in terms])
+    """Return the blocks that may contain each term, in one statement."""
+    wanted = json.dumps([(term.text, term.text + LAST_CHARACTER if term.prefix else term.text) for term in terms])
     if session is None:
         return database.rows("all_word_blocks", words=wanted)
     return database.rows("word_blocks", session=session, words=wanted)
 
 
 def words(database: Database, session: int, beginning: str) -> set[str]:
-    """Every word of a session that begins so."""
+    """Return all words of a session that start with `beginning`."""
     blocks = _blocks_with(database, session, [Term(beginning, prefix=True)])
     lines = (line for *_, data in blocks for line in _unpack(data).split("\n")[1:])
     return {word for line in lines if (word := line.partition(" ")[0]).startswith(beginning)}
@@ -165,7 +168,7 @@ def _positions(deltas: str, start: int) -> list[int]:
 
 
 def _read(tx: Tx, session: int, start: int, stop: int) -> Postings:
-    """The words of messages that are in no index."""
+    """Return the words of unindexed messages."""
     postings: Postings = {}
     if start < stop:
         rows = tx.all("messages", session=session, start=start, stop=stop, most=stop - start)
@@ -195,11 +198,11 @@ def _write(tx: Tx, session: int, start: int, stop: int, postings: Postings, vers
 
 
 def _blocks(postings: Postings, start: int) -> Iterator[tuple[str, bytes]]:
-    """Each block with its key; the first is found by whatever comes before its first word, too."""
+    """Yield each block with its key. The first key is empty, so that it also matches words before the first one."""
     key, size = "", 0
     lines: list[str] = []
     for word in sorted(postings):
-        if size > BLOCK:
+        if size > BLOCK_CHARACTERS:
             yield key, _pack(lines)
             key, lines, size = word, [], 0
         places = postings[word]

@@ -1,13 +1,13 @@
-"""Changing a session in a transaction: appending messages, committing and undoing a compaction, keeping prompts.
+"""Change a session within a transaction: append messages, commit and undo compactions, and store prompts.
 
-1. A position is a row of its own, so two equal messages stay two; their body is stored once.
-2. The cost of an append is that of what is appended: the chain goes on from the session's row.
-3. A commit checks the lease first, with its row locked: who has lost it commits nothing.
-4. A compaction was made from one view. If another one is in force by now, it does not fit and is refused; messages
-   that were appended meanwhile are behind it and stay. No row of the history is touched.
-5. A continuation ends the session and begins the child with the view and what was appended meanwhile.
-6. System prompts and tools are bodies like any other. A session has a row for each time one of them changed, with the
-   position of the first message it was sent with, and a seal over the body it stands for; older rows have no seal.
+1. Each position has its own row, so equal messages stay separate; their body is stored once.
+2. The cost of an append depends only on what is appended: the chain continues from the session's row.
+3. A commit first checks the lease with its row locked; without a valid lease nothing is written.
+4. A compaction is made from one view. If another one is in force at commit time, the commit is refused. Messages
+   appended meanwhile follow the new view; no row of the history is changed.
+5. A continuation ends the session and starts the child with the view and the messages appended meanwhile.
+6. System prompts and tools are stored as bodies. Each change has a row with the position of the first message it was
+   sent with, and a seal of its body; rows of older versions have no seal.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from midfold.transcript.message import DIGEST_SIZE, Message
 from midfold.transcript.openai_chat import OpenAIChat
 
 FRESH = -1
-"""The body of an item that stands for a message of the history and is not stored yet."""
+"""Body of an item that replaces a message of the history and is not stored yet."""
 PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
-PLAINEST = "openai-chat"
-"""What a list that fits every dialect is taken for; a later message may know better."""
+DEFAULT_DIALECT = "openai-chat"
+"""Dialect assumed for messages that fit every dialect; a later message may determine it."""
 
 
 class LockedSession(msgspec.Struct, frozen=True):
-    """A session's row, locked for this transaction."""
+    """Row of a session, locked for this transaction."""
 
     name: str
     id: int
@@ -70,7 +70,7 @@ def require_session(tx: Tx, name: str) -> LockedSession:
 
 
 def ensure_session(tx: Tx, name: str, dialect: str, model: str | None = None, **more: Any) -> LockedSession:
-    """The session's row, locked; a new session if there is none."""
+    """Return the session's locked row; create the session if it does not exist."""
     found = lock_session(tx, name)
     if found is None:
         create_session(tx, name, dialect=dialect, model=model, **more)
@@ -79,7 +79,7 @@ def ensure_session(tx: Tx, name: str, dialect: str, model: str | None = None, **
 
 
 def create_session(tx: Tx, name: str, **values: Any) -> bool:
-    """A new row, unless there is one of this name."""
+    """Insert a session; return False if the name is taken."""
     plain = {"kind": "root", "parent": None, "root": None, "forked": None, "memory": seal_memory(b"", name, 0, 0)}
     return bool(tx.all("create_session", name=name, **{**plain, **values}))
 
@@ -87,7 +87,7 @@ def create_session(tx: Tx, name: str, **values: Any) -> bool:
 def append(
     tx: Tx, name: str, entries: Sequence[NewMessage], *, dialect: str, model: str | None = None, key: str | None = None
 ) -> AppendResult:
-    """These messages at the end of the session; once only, if `key` was used before."""
+    """Append messages to the session; do nothing if the same append was already made with `key`."""
     session = ensure_session(tx, name, dialect, model)
     if key is not None:
         repeated = _find_append(tx, session, entries, key)
@@ -107,7 +107,7 @@ def _find_append(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], 
     first, count, digest = before
     if bytes(digest) != _digest(entries):
         raise StoreConflict(
-            f"session {session.name}: the key of this append was used before, for {count} other message(s) "
+            f"session {session.name}: the key of this append was already used for {count} other message(s) "
             f"at position {first}"
         )
     return AppendResult(range(first, first + count), repeated=True)
@@ -120,12 +120,14 @@ def _digest(entries: Sequence[NewMessage]) -> bytes:
 def extend(
     tx: Tx, session: LockedSession, entries: Sequence[NewMessage], *, dialect: str, model: str | None = None
 ) -> range:
-    """Rows for these messages; the session's row goes on."""
+    """Insert rows for the messages and update the session's row."""
     if not entries:
         return range(session.count, session.count)
     if session.ended is not None:
         children = ", ".join(row[0] for row in tx.all("children", id=session.id))
-        raise StoreConflict(f"the session has ended and continues as {children or 'another one'}; append there")
+        raise StoreConflict(
+            f"session {session.name} has ended and continues as {children or 'another one'}; append there"
+        )
     bodies = tx.add_bodies(entries)
     chains = list(chain_of((entry.digest for entry in entries), session.chain))
     tx.many(
@@ -144,20 +146,20 @@ def extend(
     )
     word_index.add(tx, session.id, session.count, entries)
     count = session.count + len(entries)
-    spoken = dialect if session.dialect == PLAINEST else session.dialect
+    spoken = dialect if session.dialect == DEFAULT_DIALECT else session.dialect
     used = session.now if entries[-1].at is None else min(entries[-1].at, session.now)
     tx.run("grow_session", id=session.id, count=count, chain=chains[-1], used=used, dialect=spoken, model=model)
     return range(session.count, count)
 
 
 def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect]) -> int:
-    """The number of the compaction."""
+    """Commit a compaction and return its number."""
     session = require_session(tx, name)
     if lease.session != name or tx.one("lease_held", **lease._asdict()) is None:
-        raise LeaseLost(f"session {name}: another process took it over (lease {lease.fence}); nothing was committed")
+        raise LeaseLost(f"session {name}: lease {lease.fence} is no longer held; nothing was committed")
     if session.compaction != new.base or session.ended is not None:
         raise StoreConflict(
-            f"session {name}: the compaction was made from the view of compaction {new.base}, and now "
+            f"session {name}: the compaction is based on compaction {new.base}, but now "
             f"{session.compaction} is in force; nothing was committed"
         )
     seq = session.compactions + 1
@@ -184,7 +186,7 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
 def set_compaction(
     tx: Tx, session: LockedSession, compaction: int, compactions: int, memory: bytes, ended: int | None = None
 ) -> None:
-    """Which compaction is in force, of how many, and what the session remembers."""
+    """Set the compaction in force, the number of compactions, and the session's memory."""
     values = {"compaction": compaction, "compactions": compactions, "ended": ended}
     memory = seal_memory(memory, session.name, compaction, compactions)
     tx.run("set_compaction", id=session.id, now=session.now, memory=memory, **values)
@@ -192,9 +194,7 @@ def set_compaction(
 
 def _continue(tx: Tx, session: LockedSession, new: Commit, child: str, dialect: type[Dialect]) -> int:
     if lock_session(tx, child) is not None:
-        raise StoreConflict(
-            f"session {session.name}: its continuation cannot be called {child}, there is such a session"
-        )
+        raise StoreConflict(f"session {session.name}: cannot continue as {child}, because that session already exists")
     begun = ensure_session(tx, child, session.dialect, kind="continuation", parent=session.id)
     entries = [NewMessage(item.message, dialect) for item in new.view]
     values = {"session": session.id, "start": new.upto, "stop": session.count, "most": session.count}
@@ -228,7 +228,7 @@ def _rows(items: Sequence[Item], ids: dict[int, int], **fixed: Any) -> list[dict
 
 
 def pieces(items: Iterable[Item], ids: dict[int, int]) -> Iterator[ViewPiece]:
-    """Neighbours of the history as one run."""
+    """Merge consecutive messages of the history into runs."""
     run: ViewPiece | None = None
     for item in items:
         body = ids.get(id(item.message), item.body)
@@ -247,13 +247,13 @@ def pieces(items: Iterable[Item], ids: dict[int, int]) -> Iterator[ViewPiece]:
 
 
 def memory_at(compaction: tuple[Any, ...]) -> bytes:
-    """What a session knew right after a compaction, from that compaction's row."""
+    """Return the session's memory right after a compaction, from the compaction's row."""
     noted = b"true" if compaction[5] else b"false"
     return b'{"state":' + split_seals(blob(compaction[9])).plain + b',"noted":' + noted + b"}"
 
 
 def undo(tx: Tx, name: str) -> int:
-    """The compaction in force is in force no longer; its base is again. Gives its number."""
+    """Undo the compaction in force, restore its base, and return its number."""
     session = require_session(tx, name)
     if not session.compaction:
         raise NotStored(f"session {name}: there is no compaction to undo")
@@ -270,7 +270,7 @@ def undo(tx: Tx, name: str) -> int:
 
 
 class PromptChange(NamedTuple):
-    """One change of a system prompt or of the tools."""
+    """Change of a system prompt or of the tools."""
 
     kind: PromptKind
     position: int
@@ -279,7 +279,7 @@ class PromptChange(NamedTuple):
 
 
 def keep_prompt(tx: Tx, name: str, prompt: Prompt, position: int) -> None:
-    """Rows for what is new in it; it was sent with the messages from `position` on."""
+    """Store the parts of the prompt that changed; it was sent with the messages from `position` on."""
     session = require_session(tx, name)
     for kind, number in _changes(tx, session.id, prompt).items():
         add_prompt(tx, session.id, number, PromptChange(kind, position, session.now, getattr(prompt, kind)))
@@ -290,7 +290,7 @@ def is_prompt_kept(tx: Tx, session: int, prompt: Prompt) -> bool:
 
 
 def _changes(tx: Tx, session: int, prompt: Prompt) -> dict[PromptKind, int]:
-    """What differs from what is stored, and the number the change gets."""
+    """Return the kinds that differ from what is stored, with the number of the change."""
     known = {kind: (number, digest) for kind, number, digest in tx.all("last_prompts", session=session)}
     found: dict[PromptKind, int] = {}
     for kind in PROMPT_KINDS:
@@ -312,9 +312,9 @@ def add_prompt(tx: Tx, session: int, number: int, prompted: PromptChange) -> Non
 
 
 def read_prompt(kind: str, seal: bytes | None, *body: Any) -> bytes:
-    """The prompt or the tools of a row; raises unless they are what was written there."""
+    """Return the stored prompt or tools; raise StoreDamaged if they do not match the seal."""
     if seal is not None and blob(seal) != _seal_of(kind, blob(body[0])):
-        raise StoreDamaged(f"the {kind} of a session is not what was written")
+        raise StoreDamaged(f"the {kind} of a session does not match its checksum")
     return inflate(*body)
 
 
@@ -323,7 +323,7 @@ def _seal_of(kind: str, digest: bytes) -> bytes:
 
 
 def prompt_history(tx: Tx, session: int) -> list[PromptChange]:
-    """Every change, the oldest first."""
+    """Return all changes, oldest first."""
     return [
         PromptChange(kind, position, at, None if body is None else read_prompt(kind, *sealed))
         for kind, position, at, body, *sealed in tx.all("prompts", session=session)

@@ -52,8 +52,8 @@ def test_the_model_is_chosen_by_what_was_asked_the_settings_and_the_keys() -> No
     [
         (AgentSettings(), {}, "set one of ANTHROPIC_API_KEY"),
         (AgentSettings(), {"model": "claude-x"}, "set the environment variable ANTHROPIC_API_KEY"),
-        (AgentSettings(), {"model": "mystery"}, "who serves mystery"),
-        (AgentSettings(), {"base_url": "http://127.0.0.1:9/v1"}, "which model"),
+        (AgentSettings(), {"model": "mystery"}, "provider of mystery is unknown"),
+        (AgentSettings(), {"base_url": "http://127.0.0.1:9/v1"}, "no model given"),
         (AgentSettings(provider="nobody"), {}, "no section providers.nobody"),
     ],
 )

@@ -33,7 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_keys_it_says_that_summaries_are_made_locally_and_proves_a_compaction() -> None:
     result = run("--json")
     assert result.exit_code == 0
-    assert "local, without a model" in told(result, "summaries")["told"]
+    assert "built in, no LLM" in told(result, "summaries")["told"]
     assert "originals can be unfolded" in told(result, "compaction")["told"]
 
 
@@ -42,8 +42,8 @@ def test_a_key_is_named_by_its_variable_and_never_shown() -> None:
     assert told(result, "summaries") == {
         "what": "summaries",
         "status": "note",
-        "told": "local, without a model (auto: ANTHROPIC_API_KEY is set, but a key alone sends nothing; "
-        "auxiliary.compression.provider (main, or a provider's name) does)",
+        "told": "built in, no LLM (auto: ANTHROPIC_API_KEY is set, but a key alone sends nothing; "
+        "set auxiliary.compression.provider to main or a provider's name)",
     }
     assert KEY not in result.output
 

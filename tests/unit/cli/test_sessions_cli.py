@@ -188,7 +188,7 @@ def test_a_check_finds_hidden_turns_that_were_damaged(tmp_path: Path) -> None:
     assert shell("store", "check").exit_code == 0
     broken = shell("store", "check", "--deep")
     assert broken.exit_code == 1 and "hidden turns" in broken.stdout
-    with midfold.open(shell.url) as sessions, pytest.raises(StoreError, match="another hash"):
+    with midfold.open(shell.url) as sessions, pytest.raises(StoreError, match="does not match its hash"):
         sessions.store.hidden_turns.read("place", ["chain"])
 
 

@@ -49,7 +49,10 @@ def test_a_key_alone_asks_nobody_and_it_says_which_key_was_not_used(own: str | N
 @pytest.mark.parametrize("blank", ["", "  ", "\n"])
 def test_an_empty_key_is_no_key(blank: str) -> None:
     assert chosen({"OPENAI_API_KEY": blank}).unused == ()
-    assert chosen({"OPENAI_API_KEY": blank}).description == "local, without a model (auto asks nobody here)"
+    assert (
+        chosen({"OPENAI_API_KEY": blank}).description
+        == "built in, no LLM (auto: auxiliary.compression.provider is not set)"
+    )
     assert chosen({"OPENAI_API_KEY": blank}, provider="openai").missing
 
 
@@ -77,14 +80,14 @@ def test_a_named_model_that_nobody_is_known_to_serve_is_told() -> None:
     assert provider_of(None) is None
     found = chosen(EVERY_KEY, "claude-opus-4-6", model="my-own-model")
     assert (found.endpoint, found.missing) == (None, True)
-    assert "does not say who serves it" in found.why
+    assert "its provider is unknown" in found.why
 
 
 def test_a_key_that_is_named_without_a_provider_is_sent_nowhere() -> None:
     for variable in ("MY_KEY", "OPENAI_API_KEY"):
         found = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env=variable)
         assert (found.endpoint, found.missing) == (None, True)
-        assert "neither provider nor model is named" in found.why
+        assert "neither provider nor model is set" in found.why
     named = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env="MY_KEY", provider="openai")
     assert named.endpoint is not None
     assert named.endpoint.key == KEY

@@ -120,7 +120,7 @@ def test_a_server_that_always_hangs_up_is_tried_a_few_times_and_told() -> None:
     hangs_up: dict[int, Habit] = dict.fromkeys(range(2, 20), "closes instead")
     with served(hangs_up) as (server, client, retries):
         ask(client, retries)
-        with pytest.raises(ModelFailed, match="closed its answer early"):
+        with pytest.raises(ModelFailed, match="closed its response early"):
             ask(client, retries)
         assert len(retries) == client.tries - 1
         assert server.requests == 1 + 1 + client.tries

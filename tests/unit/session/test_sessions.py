@@ -401,7 +401,7 @@ def test_deleting_is_asked_for(connect: Open) -> None:
     begun(sessions, "old", TALK[:4])
     begun(sessions, "new", TALK[:4])
     assert sessions.prune(3_600) == []
-    with pytest.raises(StoreError, match="older than"):
+    with pytest.raises(StoreError, match="older_than must not be negative"):
         sessions.prune(-1)
     sessions.session("old").delete()
     assert "old" not in sessions and "new" in sessions

@@ -95,7 +95,7 @@ def test_a_bound_that_is_reached_for_long_is_a_clear_error(
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else f"sqlite:///{tmp_path}/s.db"
     store = SqlStore(open_database(url, connections=1))
     store.append("s", entries("a"), dialect=CHAT)
-    monkeypatch.setattr(database, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(database, "CONNECTION_WAIT_SECONDS", 0.05)
     with pytest.raises(StoreUnavailable, match="all 1 connections"):
         store.database.read(lambda tx: store.must("s"))
     assert store.must("s").count == 1

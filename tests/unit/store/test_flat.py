@@ -8,7 +8,7 @@ from pathlib import Path
 
 import midfold
 from midfold.session.sessions import Sessions
-from midfold.store.word_index import FAN
+from midfold.store.word_index import MERGE_SEGMENTS
 from support.fixtures import call, user
 
 SHORT, LONG = 100, 10_000
@@ -36,7 +36,9 @@ def test_appending_and_viewing_do_not_depend_on_the_length_of_the_session(tmp_pa
             turns = [turn for number in range(count // 2) for turn in call(number, "sh", {"n": number}, f"{number} ok")]
             session.append(turns)
             assert session.compact(target_tokens=800, force=True).changed
-            added = [user(f"one more for {count}, number {number}") for number in range(2 * FAN * FAN)]
+            added = [
+                user(f"one more for {count}, number {number}") for number in range(2 * MERGE_SEGMENTS * MERGE_SEGMENTS)
+            ]
             append = steps(sessions, lambda: [session.append([message]) for message in added])  # noqa: B023
             fresh = sessions.session(session.name)
             view = steps(sessions, fresh.view)

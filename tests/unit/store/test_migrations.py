@@ -142,7 +142,7 @@ def test_an_older_program_refuses_a_newer_schema_and_changes_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SqlStore(database).append("s", entries("a"), dialect=CHAT)
-    with program_of(1, monkeypatch), pytest.raises(SchemaError, match="update this one"):
+    with program_of(1, monkeypatch), pytest.raises(SchemaError, match="update midfold"):
         SqlStore(database)
     assert SqlStore(database).must("s").count == 1
 

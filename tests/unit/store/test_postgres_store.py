@@ -20,8 +20,8 @@ DAMAGE = [
     ),
     ("DELETE FROM word_segments", "search index"),
     ("UPDATE word_segments SET version = 0", "store reindex"),
-    (r"UPDATE bodies SET codec = 0, data = '\x00' WHERE id = (SELECT min(id) FROM bodies)", "not what was stored"),
-    ("UPDATE sessions SET compaction = 4", "compaction 4 is in force and not there"),
+    (r"UPDATE bodies SET codec = 0, data = '\x00' WHERE id = (SELECT min(id) FROM bodies)", "does not match its hash"),
+    ("UPDATE sessions SET compaction = 4", "compaction 4 is in force but missing"),
 ]
 
 

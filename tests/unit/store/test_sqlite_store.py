@@ -34,7 +34,7 @@ def test_the_file_is_readable_by_its_owner_only(store: SqlStore, path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("mysql://x", "begins with"),
+        ("mysql://x", "must start with"),
         ("sqlite:///x.db?mode=fast", "unknown option 'mode'"),
         ("sqlite:///x.db?timeout=soon", "timeout"),
         ("sqlite:///x.db?synchronous=off", "expected full or normal"),
@@ -60,7 +60,7 @@ def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE midfold_migrations SET checksum = 'x'")
     connection.close()
-    with pytest.raises(SchemaError, match="other contents"):
+    with pytest.raises(SchemaError, match="different contents"):
         SqlStore(open_database(f"sqlite:///{path}"))
 
 
@@ -122,7 +122,7 @@ def test_a_database_that_cannot_be_written_can_be_read(store: SqlStore, path: Pa
     store.append("s", entries("a"), dialect=CHAT)
     database = store.database
     database._idle[0].execute("PRAGMA query_only = on")  # type: ignore[attr-defined]
-    with pytest.raises(StoreUnavailable, match="cannot be written"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         store.append("s", entries("b"), dialect=CHAT)
     assert [row.message.text for row in store.history("s")] == ["a"]
     database._idle[0].execute("PRAGMA query_only = off")  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ def test_backup_is_a_store_and_overwrites_nothing(store: SqlStore, tmp_path: Pat
     copy = SqlStore(open_database(f"sqlite:///{target}"))
     assert [row.message.text for row in copy.history("s")] == ["a", "b"]
     assert list(copy.check(deep=True)) == []
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="already exists"):
         store.database.backup(str(target))
 
 
@@ -159,9 +159,9 @@ def test_a_session_that_is_not_there(store: SqlStore) -> None:
         ("DELETE FROM word_segments", "search index"),
         ("DELETE FROM word_blocks", "search index"),
         ("UPDATE word_segments SET version = 0", "store reindex"),
-        ("UPDATE bodies SET codec = 0, data = x'00' WHERE id = 1", "not what was stored"),
+        ("UPDATE bodies SET codec = 0, data = x'00' WHERE id = 1", "does not match its hash"),
         ("INSERT INTO pieces VALUES (77, 1, 0, 0, 1, NULL)", "rows that belong to no session"),
-        ("UPDATE sessions SET compaction = 4", "compaction 4 is in force and not there"),
+        ("UPDATE sessions SET compaction = 4", "compaction 4 is in force but missing"),
     ],
 )
 def test_check_finds_damage(store: SqlStore, path: Path, damage: str, found: str) -> None:

@@ -11,7 +11,7 @@ from midfold.errors import StoreDamaged
 from midfold.recall.words import Term
 from midfold.store import SqlStore, open_database, upkeep, word_index
 from midfold.store.database import Tx
-from midfold.store.word_index import AT_ONCE, FAN, SMALL
+from midfold.store.word_index import MAX_UNINDEXED_MESSAGES, MERGE_LEVELS, MERGE_SEGMENTS
 from tests.support.store_contract import CHAT, entries
 
 
@@ -38,13 +38,13 @@ def run(store: SqlStore, statement: str) -> None:
 
 
 def test_small_parts_become_one_and_nothing_is_lost(store: SqlStore) -> None:
-    count = FAN * FAN + 5
+    count = MERGE_SEGMENTS * MERGE_SEGMENTS + 5
     for number in range(count):
         store.append("s", entries(f"common word{number:03}"), dialect=CHAT)
     found = segments(store)
     assert [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
     assert found[0].start == 0 and found[-1].stop == count
-    assert len(found) < 2 * FAN and found[0].messages >= SMALL[0][1]
+    assert len(found) < 2 * MERGE_SEGMENTS and found[0].messages >= MERGE_LEVELS[0][1]
     assert places(store, "common") == list(range(count))
     assert [places(store, f"word{number:03}") for number in (0, 7, 8, 63, count - 1)] == [[0], [7], [8], [63], [68]]
     assert places(store, "word06", prefix=True) == list(range(60, 69))
@@ -53,7 +53,7 @@ def test_small_parts_become_one_and_nothing_is_lost(store: SqlStore) -> None:
 
 
 def test_words_beside_the_edges_of_blocks_are_found(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_index, "BLOCK", 20)
+    monkeypatch.setattr(word_index, "BLOCK_CHARACTERS", 20)
     words = [f"w{number:02}" for number in range(40)]
     store.append("s", entries(*words), dialect=CHAT)
     assert [places(store, word) for word in words] == [[number] for number in range(40)]
@@ -74,7 +74,7 @@ def test_a_branch_has_the_words_it_shares_and_no_others(store: SqlStore) -> None
     assert places(store, "shared19", branch) == [19] and list(store.check(deep=True)) == []
 
 
-@pytest.mark.parametrize("count", [3, AT_ONCE + 10])
+@pytest.mark.parametrize("count", [3, MAX_UNINDEXED_MESSAGES + 10])
 def test_what_an_older_program_appended_is_found_and_taken_in(store: SqlStore, count: int) -> None:
     store.append("s", entries("first", *(f"older{number}" for number in range(count))), dialect=CHAT)
     run(store, "DELETE FROM word_blocks")
@@ -103,9 +103,9 @@ def test_what_an_append_writes_does_not_grow_with_the_session(store: SqlStore) -
         store.append("s", entries(f"turn {number} says this and that"), dialect=CHAT)
         return abs(store.database.read(_size) - before)
 
-    early = [written(number) for number in range(FAN * 4)]
+    early = [written(number) for number in range(MERGE_SEGMENTS * 4)]
     store.append("s", entries(*(f"much more {number}" for number in range(600))), dialect=CHAT)
-    late = [written(number) for number in range(1000, 1000 + FAN * 4)]
+    late = [written(number) for number in range(1000, 1000 + MERGE_SEGMENTS * 4)]
     assert sum(late) <= 2 * sum(early) + 2_000
 
 

@@ -1,5 +1,5 @@
--- The queries of both databases. `:name` is a parameter, {now} the clock, {lock} locks rows until the transaction ends,
--- {bytewise} compares texts as their bytes, as an index does that knows what begins alike.
+-- Queries for both databases. `:name` is a parameter, {now} the current time, {lock} locks rows until the transaction ends,
+-- {bytewise} compares texts by their bytes, so that an index can be used for prefixes.
 
 -- name: session
 SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,

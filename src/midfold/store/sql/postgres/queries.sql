@@ -1,4 +1,4 @@
--- What only PostgreSQL is asked.
+-- Queries for PostgreSQL only.
 
 -- name: bodies_by_digest
 SELECT digest, id FROM bodies WHERE digest = ANY(:digests::bytea[])
@@ -41,7 +41,7 @@ CROSS JOIN LATERAL (SELECT * FROM messages o WHERE o.session = :session AND o.po
 JOIN bodies b ON b.id = m.body
 ORDER BY m.position
 
--- Without statistics the planner would look through the whole session for each digest: OFFSET 0 keeps it from that.
+-- Without statistics the planner would scan the whole session for each digest; OFFSET 0 prevents that.
 -- name: digests_like
 SELECT b.digest, (SELECT min(m.position)
                   FROM (SELECT o.session, o.position FROM messages o WHERE o.body = b.id OFFSET 0) m
@@ -55,7 +55,7 @@ DELETE FROM words
 -- name: drop_waiting_words
 SELECT 1
 
--- Without statistics the planner would read the whole index of a session: OFFSET 0 keeps it from that.
+-- Without statistics the planner would scan the whole index of a session; OFFSET 0 prevents that.
 -- name: word_blocks
 SELECT p.number, s.session, s.start, s.stop, b.data
 FROM (SELECT n - 1 AS number, pair->>0 AS low, pair->>1 AS high

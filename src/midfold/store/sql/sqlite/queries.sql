@@ -1,4 +1,4 @@
--- What only SQLite is asked.
+-- Queries for SQLite only.
 
 -- name: body_by_digest
 SELECT id FROM bodies WHERE digest = ?
@@ -50,7 +50,7 @@ INSERT INTO words (words) VALUES ('delete-all')
 -- name: drop_waiting_words
 DELETE FROM waiting
 
--- CROSS JOIN keeps the planner from looking through every block of a segment.
+-- CROSS JOIN prevents the planner from scanning every block of a segment.
 -- name: word_blocks
 SELECT p.key, s.session, s.start, s.stop, b.data
 FROM json_each(:words) p CROSS JOIN word_segments s CROSS JOIN word_blocks b
