@@ -1,4 +1,4 @@
-"""What makes the gateway something to leave running: a door, figures, a log, and whether it is ready.
+"""Metrics, readiness and request log of the gateway.
 
 operations = Operations(config, sessions)
 app = create_app(config, sessions=sessions, extra_routes=operations.routes())
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from midfold.session.sessions import Sessions
 
 
-# Counters, gauges and histograms in Prometheus' text format.
+# Counters, gauges and histograms in the Prometheus text format.
 #
-# Labels are few and their values known beforehand: none is made of what a client sent.
+# Labels are few and their values known in advance: none contains client data.
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -43,7 +43,7 @@ Labels = tuple[str, ...]
 
 
 class Counter:
-    """A number that only grows, by the values of its labels."""
+    """Monotonic counter by label values."""
 
     kind = "counter"
 
@@ -66,7 +66,7 @@ class Counter:
 
 
 class MetricGauge:
-    """A number that is asked for when the page is made."""
+    """Gauge that is read when the page is rendered."""
 
     kind = "gauge"
 
@@ -78,7 +78,7 @@ class MetricGauge:
 
 
 class Histogram:
-    """How often a measure fell below each bound."""
+    """Histogram with cumulative buckets by label values."""
 
     kind = "histogram"
 
@@ -108,7 +108,7 @@ Measure = Counter | MetricGauge | Histogram
 
 
 def page(measures: Sequence[Measure]) -> str:
-    """Every measure with its help and its type."""
+    """Render all metrics with their HELP and TYPE lines."""
     lines: list[str] = []
     for measure in measures:
         lines += [f"# HELP {measure.name} {_escape(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
@@ -132,14 +132,14 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# What the gateway counts about itself, for /metrics. Every label has a handful of values; none is a client's text.
+# Metrics of the gateway for /metrics. Every label has a handful of values; none contains client data.
 
 
 ROUTES = "route"
 
 
 class Metrics:
-    """An accountant that adds up."""
+    """Accountant that aggregates requests into metrics."""
 
     def __init__(self) -> None:
         self.requests = Counter("midfold_requests_total", "Requests that are over.", ROUTES, "status", "action")
@@ -189,7 +189,7 @@ class Metrics:
             self.tokens.add("answered", by=usage.completion_tokens)
 
     def _count_hidden(self, hidden: RecallCost) -> None:
-        """What hidden rounds cost is part of what prompts cost, and told apart as well."""
+        """Count hidden recall rounds, both in the prompt totals and separately."""
         if not hidden.rounds:
             return
         self.hidden_rounds.add(by=hidden.rounds)
@@ -209,14 +209,16 @@ class Metrics:
 
 
 READY_WITHIN = 3.0
-"""Seconds a store may take to answer."""
+"""Seconds that the store may take to answer a readiness check."""
 FAULT_SECONDS = 30.0
-"""Seconds after a request passed unmanaged because the store failed, for which the gateway is not ready. Then it is
-tried again: a gateway that gets no requests would never notice that its disk has space again."""
+"""Seconds for which the gateway reports not ready after the store failed a request.
+
+After that it reports ready again: a gateway without requests would never notice that its disk has space again.
+"""
 
 
 def check_access(config: Config) -> None:
-    """Who listens beyond this machine must know who comes in."""
+    """Refuse to bind a public address without gateway keys."""
     host = config.gateway.host
     if host not in LOOPBACK and host != "::1" and not config.keys:
         raise ConfigError(
@@ -226,7 +228,7 @@ def check_access(config: Config) -> None:
 
 
 class Operations:
-    """The parts around one gateway."""
+    """Admission, metrics, request log and readiness of one gateway."""
 
     def __init__(self, config: Config, sessions: Sessions | None, *, log: Log | None = None) -> None:
         self.config, self.sessions = config, sessions
@@ -240,7 +242,7 @@ class Operations:
         return [Route("/metrics", self._metrics), Route("/readyz", self._ready)]
 
     def around(self, app: GatewayApplication) -> Admission:
-        """The application that is served."""
+        """Wrap the application with admission, metrics and logging."""
         settings = self.config.gateway
         limits = AdmissionLimits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
@@ -258,12 +260,12 @@ class Operations:
         return door
 
     def _note_fault(self, account: RequestAccount) -> None:
-        """Remember that the store failed a request: reads may work while nothing can be written."""
+        """Remember that the store failed a request; reads may work while writes fail."""
         if account.fault == StoreUnavailable.__name__:
             self._faulty_until = time.monotonic() + FAULT_SECONDS
 
     def write(self, account: RequestAccount) -> None:
-        """One line about a request that is over."""
+        """Log a finished request."""
         assert self._log is not None
         self._log(
             LogEntry(
@@ -290,9 +292,9 @@ class Operations:
         return Response(self.figures.page(), headers={"content-type": CONTENT_TYPE})
 
     async def _ready(self, request: Request) -> Response:
-        """Whether requests can be served as they should: 200, or 503 with what is missing.
+        """Answer the readiness check: 200, or 503 with the reason.
 
-        Where requests were not looked at because of faults of the gateway's, it says how many, by kind.
+        Includes the number of requests passed unmanaged because of gateway faults, by kind.
         """
         from starlette.responses import JSONResponse
 
@@ -311,7 +313,7 @@ class Operations:
         except TimeoutError:
             return f"no answer within {READY_WITHIN:g} seconds"
         except StoreUnavailable as error:
-            # Behind a colon stands what the database server says, which may name hosts and users.
+            # Text after a colon is the database server's message, which may name hosts and users.
             return str(error).removeprefix(f"{store.where}: ").partition(": ")[0]
         except MidfoldError as error:
             return type(error).__name__
@@ -321,7 +323,7 @@ class Operations:
 
 
 def _memory() -> float:
-    import resource  # there is none on Windows
+    import resource  # not available on Windows
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1_024

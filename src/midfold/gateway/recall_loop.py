@@ -1,19 +1,18 @@
-"""Tools with which a model looks into what was folded, run by the gateway and hidden from the client.
+"""Recall tools for the model, run by the gateway in turns hidden from the client.
 
-Rules of this file:
-1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), behind the
-   client's own. What it was offered once it keeps, byte for byte: the definitions stand in the store, found by the
-   messages that were folded first, so that an undo, a restart or another version changes nothing. A client that has a
-   tool of such a name keeps it, and one without tools is offered none.
-2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
-   the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
-   apart. What a stream says before a call is relayed as it comes (see `joined`).
-3. A turn that calls our tools and the client's at once is the client's turn. Our calls are removed from it and run;
-   the client's next request gets them back, with their results, in the place they had.
-4. Rounds, what they may bring and the time they take are bounded, and so are calls that were cut off. Then the model
-   must answer without tools; a call of ours that it makes all the same is taken out of its answer.
-5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
-   another conversation that began with the same messages.
+1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), after the
+   client's own. An offer never changes: the definitions are stored under the messages that were folded first, so an
+   undo, a restart or another version keeps them byte for byte. A client's tool of the same name takes precedence,
+   and a client without tools is offered none.
+2. A turn that calls only recall tools is answered here and continued. The client gets the final turn byte for byte
+   as the provider sent it, including its usage, which clients use to decide when to compact. Hidden rounds are
+   accounted separately. Stream output before a tool call is relayed at once (see `stream_merge`).
+3. A turn that calls both recall tools and the client's tools is the client's turn. Recall calls are removed from it
+   and run; the client's next request gets them back with their results at the same position.
+4. Rounds, their tokens, their time and truncated calls are limited. At the limit the model must answer without
+   tools; further recall calls are removed from its answer.
+5. The tools see only what the checkpoint of this request replaces: the stored session may contain another
+   conversation with the same beginning.
 """
 
 from __future__ import annotations
@@ -82,21 +81,23 @@ if TYPE_CHECKING:
     from midfold.gateway.upstream import UpstreamAnswer
 
 MOST_ROUNDS, MOST_CUT_OFF = 8, 2
-"""Rounds, and those one after the other whose calls were cut off: the same request would cut off the next, too."""
+"""Maximum hidden rounds, and maximum consecutive rounds with truncated calls: the same request would be truncated
+again.
+"""
 MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
-"""What the tools may bring in one request of a client: no more than this, nor than most of what is left of the window,
-and at least so much."""
+"""Maximum and minimum tokens of tool results in one client request; also limited by the remaining window."""
 SHARE = 0.8
 MOST_SECONDS = 120.0
-"""After so long no other round is begun."""
+"""Seconds after which no further round starts."""
 MAX_CALLS_PER_TURN = 20
 MAX_SECONDS_PER_TURN = 5.0
-"""Calls of our tools that are run in one turn of the model, and seconds after which no other one is run."""
+"""Maximum recall calls per turn of the model, and seconds after which no further call starts."""
 THREADS, THREADS_PER_OWNER = 8, 2
-"""Searches that run at the same time, in threads of their own: they delay no fold, and one owner's delay no other's."""
+"""Concurrent searches, in total and per owner, in separate threads so that they delay neither folds nor other owners.
+"""
 CHARACTERS_PER_TOKEN = 2
 AT_ONCE = 4_096
-"""Bytes of a stream that are read before others have their turn."""
+"""Bytes of a stream processed before yielding to the event loop."""
 TOO_MANY = (
     f"Not run: a turn may take {MAX_CALLS_PER_TURN} calls and {MAX_SECONDS_PER_TURN:g} s. Call it again if needed."
 )
@@ -106,11 +107,11 @@ TAKEN = "recall is not possible: the client has such a tool, or tools that canno
 
 
 _SearchedPast = tuple[Recall, Checkpoint | None]
-"""What the tools search, and the checkpoint of the request."""
+"""Searcher over the folded messages, and the checkpoint of the request."""
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
-    """Tools as a dialect writes them, without the brackets."""
+    """Return tool definitions in a dialect's format, without brackets."""
     return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
 
 
@@ -119,7 +120,7 @@ def _is_among(name: str, tools: bytes) -> bool:
 
 
 class Allowance:
-    """What is left of rounds, tokens and time for the hidden rounds of one request."""
+    """Remaining rounds, tokens and time for the hidden rounds of one request."""
 
     def __init__(self, measured: MeasuredRequest | None) -> None:
         self._ends = time.monotonic() + MOST_SECONDS
@@ -135,7 +136,7 @@ class Allowance:
         return self._rounds <= 0 or self._tokens <= 0 or time.monotonic() >= self._ends
 
     def take(self, text: str) -> str:
-        """As much of an answer as fits."""
+        """Return as much of a tool result as fits, and deduct it."""
         room = max(self._tokens, 0) * CHARACTERS_PER_TOKEN
         fitting = text if len(text) <= room else f"{text[:room]}\n{NO_ROOM}"
         self._tokens -= max(estimate_text(fitting), 1)
@@ -147,7 +148,7 @@ class Allowance:
 
 
 class RecallLoop:
-    """Conversations with hidden turns."""
+    """Runner of the hidden recall rounds of conversations."""
 
     def __init__(self, gateway: Gateway) -> None:
         assert gateway.sessions is not None
@@ -160,7 +161,7 @@ class RecallLoop:
         self.preparer.measurer.put_back = self._put_back
         self.preparer.measurer.reads_everything = self.is_always
         self.decode = jsonio.decode
-        """Reads an event of a stream, once for all who look at it."""
+        """Decoder for stream events; each event is decoded once for all readers."""
         self.summaries = ClientSummaries(gateway.sessions.store)
         self.preparer.measurer.may_continue = may_continue
         self.continuations = ContinuationMemory(gateway.sessions.store, self.preparer.policy.redactor)
@@ -169,7 +170,7 @@ class RecallLoop:
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
-        """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
+        """Add hidden turns and the tool offer, which the client does not know; runs in a thread."""
         whole = self.hidden.put_back(owner, conversation)
         source = conversation.document.source
         if isinstance(source, bytes) and may_continue(source):
@@ -197,9 +198,9 @@ class RecallLoop:
         return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
 
     async def go_on_from_last(self, exchange: Exchange) -> None:
-        """A conversation that the provider keeps goes on from what came last there, with all that it waits for.
+        """Redirect a provider-stored conversation to the last hidden response, and add pending tool results.
 
-        A stream has one id from its beginning on; the provider has what came last under another one.
+        A merged stream has the id of its first response; the provider stored the last one under another id.
         """
         asked = exchange.peek.previous_response_id if exchange.peek is not None else None
         if not isinstance(asked, str):
@@ -211,12 +212,14 @@ class RecallLoop:
             exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, found)
 
     def applies(self, exchange: Exchange) -> bool:
-        """Whether the model may call tools of ours."""
+        """Return whether the model may call recall tools in this request."""
         return bool(exchange.own_tools) and exchange.route.kind == "generate"
 
     async def relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer | None = None) -> None:
-        """The turn that does not call our tools, after as many hidden ones as the model wants; `answer` is the first
-        one's, where it has been asked for."""
+        """Relay the first turn without recall calls, after any number of hidden turns.
+
+        `answer` is the answer to the first request, if it was already sent.
+        """
         if answer is None:
             if Allowance(prepared.measured).is_over:
                 body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, (), True)
@@ -242,7 +245,7 @@ class RecallLoop:
             self._count_round(exchange, turn)
             joined.hide()
             if _is_stream(answer):
-                # The end of a stream reaches the client before we know it: its next request must find the turns.
+                # The client may see the end of a stream before we do: its next request must find the hidden turns.
                 await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
             last = allowance.is_over
             body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
@@ -263,7 +266,7 @@ class RecallLoop:
         await self._relay_rest(exchange, prepared, answer, data, joined, told)
 
     async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
-        """Note an answer that may become the client's own summary, and store the conversation that it is about."""
+        """Record an answer that may be the client's own summary, and store the conversation it summarizes."""
         conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
         if folder is None or (checkpoint is None and conversation.link is None):
             return
@@ -288,7 +291,7 @@ class RecallLoop:
                 exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
-        """Writes down what a conversation is offered from now on."""
+        """Store the tool offer of a conversation."""
         measured = prepared.measured
         if measured is None or measured.checkpoint is None or measured.conversation.offer.kept:
             return
@@ -302,7 +305,7 @@ class RecallLoop:
     def _observe(
         self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
     ) -> None:
-        """What the provider counted for the request itself, before anything hidden was added to it."""
+        """Record the reported usage of the request itself, without hidden turns."""
         if answer.status == 200:
             self.preparer.observe(exchange, prepared, read_usage(turn.usage))
 
@@ -319,9 +322,9 @@ class RecallLoop:
     async def _read(
         self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream
     ) -> tuple[bytes, bytes, ModelAnswer]:
-        """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
+        """Return the raw answer, its decoded body (empty if too large to inspect) and the parsed turn.
 
-        What a stream says before it calls a tool is relayed meanwhile; no event of it is decoded twice.
+        Stream output before a tool call is relayed meanwhile; each event is decoded once.
         """
         if _is_stream(answer):
             size = await self._read_stream(exchange, answer, joined)
@@ -334,7 +337,7 @@ class RecallLoop:
         return data, told, turn
 
     async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream) -> int:
-        """Passes on what may be, and says how many bytes came."""
+        """Relay stream events that may be shown, and return the number of bytes received."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
         async def pass_on(event: StreamEvent) -> None:
@@ -388,7 +391,7 @@ class RecallLoop:
     async def _owe(
         self, exchange: Exchange, prepared: PreparedRequest, joined: MergedStream, answers: list[tuple[str, str]]
     ) -> None:
-        """Keep results for a response that the provider keeps with calls that its client does not know of."""
+        """Store tool results for a response that the provider keeps with calls unknown to the client."""
         if joined.response_id:
             owed = tuple(Raw(jsonio.encode(one)) for one in result_messages(joined.dialect, answers))
             await self._keep_continuation(exchange, prepared, joined.response_id, Continuation(owed=owed))
@@ -396,7 +399,7 @@ class RecallLoop:
     async def _keep_continuation(
         self, exchange: Exchange, prepared: PreparedRequest, asked: str, found: Continuation
     ) -> None:
-        """Write down what a request needs that continues from a response; memory has it in any case."""
+        """Store the continuation of a response; it is kept in memory even if the store fails."""
         measured = prepared.measured
         session = "" if measured is None else _session_of(measured)
         known = self.continuations.add(exchange.owner, asked, found)
@@ -414,7 +417,7 @@ class RecallLoop:
         joined: MergedStream,
         told: bytes,
     ) -> None:
-        """What is still to be sent of the last turn, and its account."""
+        """Send the rest of the last turn, and record its usage."""
         exchange.account.usage = read_usage(joined.usage)
         if _is_stream(answer):
             rest = data + joined.rest()
@@ -434,7 +437,7 @@ class RecallLoop:
         await exchange.write(b"", more=False)
 
     def _past(self, prepared: PreparedRequest) -> _SearchedPast | None:
-        """Return what the tools search: what is folded here, and the sessions before a client's own compaction."""
+        """Return the searcher over this request's folded messages and the sessions before a client's own compaction."""
         measured, store = prepared.measured, self.sessions.store
         if measured is None:
             return None
@@ -460,7 +463,7 @@ class RecallLoop:
     async def _run_calls(
         self, exchange: Exchange, calls: list[ToolCall], prepared: PreparedRequest, allowance: Allowance
     ) -> list[tuple[str, str]]:
-        """Run our calls of a turn in a thread, which stops when the client goes away."""
+        """Run recall calls of a turn in a thread; cancel them if the client disconnects."""
         searching = self._searching.setdefault(exchange.owner.id, asyncio.Semaphore(THREADS_PER_OWNER))
         is_over = threading.Event()
         async with searching:
@@ -478,7 +481,7 @@ class RecallLoop:
         allowance: Allowance,
         is_cancelled: Callable[[], bool],
     ) -> list[tuple[str, str]]:
-        """Return an answer for each call, by id."""
+        """Return the result of each call with its id."""
         past = self._past(prepared)
         deadline, left = time.monotonic() + MAX_SECONDS_PER_TURN, MAX_CALLS_PER_TURN
         answers = []
@@ -493,7 +496,7 @@ class RecallLoop:
     def _answer(
         self, call: ToolCall, past: tuple[Recall, Checkpoint | None] | None, is_cancelled: Callable[[], bool]
     ) -> str:
-        """Return what a tool says, which may be an error."""
+        """Return the text of a tool result or error."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
         given = _arguments(call)
@@ -518,12 +521,12 @@ class RecallLoop:
 
 
 def _session_of(measured: MeasuredRequest) -> str:
-    """Return the session with which hidden turns of a request are deleted."""
+    """Return the session that owns a request's hidden turns; they are deleted with it."""
     return measured.name if measured.checkpoint is None else measured.checkpoint.session
 
 
 def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
-    """Digests of stored messages that the model still sees."""
+    """Return digests of stored messages that are still visible to the model."""
     measured = prepared.measured
     if measured is None or measured.checkpoint is None:
         return set()
@@ -532,7 +535,7 @@ def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
-    """What a call gives its tool; None where the model wrote no object."""
+    """Return a call's arguments; None if the model wrote no JSON object."""
     try:
         given = jsonio.decode(call.arguments)
     except jsonio.NotJSON:
@@ -541,7 +544,7 @@ def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
 
 
 def _without_hidden(joined: MergedStream, told: bytes) -> bytes:
-    """The answer that ends a turn, without hidden calls: what is left of a stream, or what came in one piece."""
+    """Return the answer that ends a turn without hidden calls: the rest of a stream, or a complete body."""
     if not told:
         return joined.rest()
     if told.lstrip(BLANK)[:1] not in FIRST_OF_STREAM:
@@ -551,19 +554,19 @@ def _without_hidden(joined: MergedStream, told: bytes) -> bytes:
 
 
 def _is_stream(answer: UpstreamAnswer) -> bool:
-    """Whether an answer can be relayed while it is read."""
+    """Return whether an answer can be relayed while it is read."""
     return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
 
 
 def decode_answer(data: bytes, encoding: str) -> bytes:
-    """An answer without its encoding; nothing of one with more in it than anybody looks at."""
+    """Decode an answer's body; return b"" if it is too large to inspect."""
     told = decode_body(data, encoding, LONGEST_EVENT + 1)
     is_crowded = len(told) > LONGEST_EVENT or structural_values(told, MOST_VALUES) >= MOST_VALUES
     return b"" if is_crowded else told
 
 
 def _continue_from(body: bytes, found: Continuation) -> bytes:
-    """Return a request that continues from the last hidden response, with results that its client does not know of."""
+    """Return a request that continues from the last hidden response, with the pending tool results."""
     changes: dict[str, bytes | list[Piece] | None] = {}
     if found.last:
         changes["previous_response_id"] = jsonio.encode(found.last)
@@ -576,7 +579,7 @@ def _continue_from(body: bytes, found: Continuation) -> bytes:
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
-    """The error in a provider's answer; one of our own if there is none."""
+    """Return the error in a provider's answer, or a generic one."""
     try:
         value = jsonio.decode(body)
     except jsonio.NotJSON:

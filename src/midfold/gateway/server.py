@@ -1,9 +1,9 @@
-"""Which requests the gateway answers itself: `/healthz`, and the pages that are put beside it.
+"""The ASGI application around the gateway: `/healthz`, additional pages, the HTTP protocol and the request log.
 
-Rules of this file:
-1. Nothing that a relayed request does not need is imported before the gateway listens: pages are made when one of them
-   is first asked for, and the client of the upstreams is loaded once the first answer can be given.
-2. Everything that is not the gateway's own goes straight to the gateway.
+1. Nothing that a relayed request does not need is imported before the gateway listens: pages are built at their
+   first
+   request, and the upstream HTTP client is loaded shortly after startup.
+2. Every path that is not the gateway's own goes straight to the gateway.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 HEALTH = "/healthz"
 WARM_UP_AFTER = 0.2
-"""Seconds; who asks earlier does not wait for it, but loads what is needed then and there."""
+"""Seconds after startup when the upstream client is loaded; an earlier request loads it itself."""
 
 
 class LateRoutes(NamedTuple):
-    """Starlette routes that are made when somebody asks for them; `own` is what their paths begin with."""
+    """Starlette routes built at their first request; `own` lists the prefixes of their paths."""
 
     own: tuple[str, ...]
     make: Callable[[], Sequence[BaseRoute]]
 
 
 class GatewayApplication:
-    """The ASGI application: the gateway's own paths, and the gateway."""
+    """ASGI application: the gateway's own paths, and the gateway for all others."""
 
     def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
@@ -97,7 +97,7 @@ class GatewayApplication:
         await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(told))
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end."""
+        """Handle the ASGI lifespan."""
         await receive()
         loop = asyncio.get_running_loop()
         loading = loop.call_later(WARM_UP_AFTER, loop.run_in_executor, None, aiohttp_module)
@@ -109,7 +109,7 @@ class GatewayApplication:
 
 
 def _refusal_for(scope: Scope) -> tuple[int, bytes] | None:
-    """What is wrong with a request that goes nowhere, whoever sends it."""
+    """Return status and body for a request that is refused for every client, or None."""
     if scope["method"] in UNSERVED:
         return 405, error_body(None, 405, f"{scope['method']} is not served here")
     if not is_origin_form(scope.get("raw_path") or scope["path"].encode()):
@@ -130,19 +130,19 @@ def path_of(route: BaseRoute) -> str:
 
 
 def first_of(path: str) -> str:
-    """The first segment of a path: all below it is the gateway's own."""
+    """Return the first segment of a path; everything below it is the gateway's own."""
     return "/" + path.strip("/").partition("/")[0]
 
 
-# What a request's head must be before the application sees it: in time, of a size, with a path, and plain HTTP.
+# Checks of a request's head before the application sees it.
 #
-# uvicorn waits for a request's head as long as the client likes and keeps as much of it as comes. Here:
-# 1. A head must be complete `HEAD_SECONDS` after its first byte, and hold at most `HEAD_BYTES`.
-# 2. A connection that says nothing at all is closed after the same time.
-# 3. A request target is a path. uvicorn would cut the host off an address, and hand on whatever follows a `*`.
-# 4. A WebSocket is refused at once: clients that try one first go on over HTTP. Any other upgrade is an offer that a
-#    server may ignore (RFC 9110, 7.8). The parser stops behind such a head, drops the body and would read it as another
-#    request: the head is parsed once more without the offer, and the body after it.
+# uvicorn waits indefinitely for a request's head and buffers all of it. Here:
+# 1. A head must be complete `HEAD_SECONDS` after its first byte, and have at most `HEAD_BYTES`.
+# 2. A connection that sends nothing is closed after the same time.
+# 3. A request target must be a path. uvicorn would cut the host off a URL, and forward anything that follows a `*`.
+# 4. A WebSocket is refused at once: clients that try one first fall back to HTTP. Any other upgrade is an offer that a
+#    server may ignore (RFC 9110, 7.8). The parser stops after such a head, drops the body and would read it as another
+#    request: the head is parsed again without the offer, followed by the body.
 
 
 HEAD_SECONDS = 20.0
@@ -150,7 +150,7 @@ HEAD_BYTES = 64 * 1024
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a clock, a measure and a check of each request's head."""
+    """uvicorn's HTTP protocol with a timeout, a size limit and validation of each request's head."""
 
     head_seconds = HEAD_SECONDS
     head_bytes = HEAD_BYTES
@@ -160,7 +160,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._plain = b""
-        """The head of a request that offers an upgrade, without the offer."""
+        """Head of a request that offers an upgrade, without the offer."""
         self._clock: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -192,7 +192,7 @@ class PatientProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as stopped:
                 data = data[stopped.args[0] :]
             if not self.transport.is_closing():
-                # A parser that has stopped on a connection that ends after its request drops all that follows.
+                # A parser that stopped on a connection to be closed after its request drops all further data.
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 self.parser.feed_data(self._plain)
@@ -255,7 +255,7 @@ class PatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _let_go(self, status: int, told: bytes) -> None:
-        """An answer and the end of the connection, unless an answer is already on its way."""
+        """Send a response unless one has started, and close the connection."""
         self._stop_clock()
         if self.transport.is_closing():
             return
@@ -269,13 +269,13 @@ class PatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-# One line of JSON per request on standard error: what was done and how long it took, never what was said.
+# Request log: one line of JSON per request on standard error, with what was done and how long it took.
 #
-# The fields are fixed here. Nothing of a body, no header, no key and no query string has a place in them.
+# The fields are fixed: bodies, headers, keys and query strings are never logged.
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request, when it is over."""
+    """One finished request."""
 
     at: str
     owner: str = ""
@@ -291,7 +291,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_in: int = 0
     bytes_out: int = 0
     reason: str = ""
-    """Why nothing was done, in the gateway's own words."""
+    """Reason why nothing was done, in the gateway's own words."""
 
 
 Log = Callable[[LogEntry], None]
@@ -302,7 +302,7 @@ def now() -> str:
 
 
 def to(stream: TextIO | None = None) -> Log:
-    """Writes entries as lines."""
+    """Return a log that writes entries as lines."""
     encoder = msgspec.json.Encoder()
 
     def write(entry: LogEntry) -> None:
@@ -314,7 +314,9 @@ def to(stream: TextIO | None = None) -> Log:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of ours that an error passed. Its text is not logged: it may hold what was said."""
+    """Return the last midfold frame of an error as file and line; its message is not logged, it may contain client
+    text.
+    """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     ours = [f"{name.rpartition('midfold')[2]}:{line}" for name, line in frames if "midfold" in name]
     return ours[-1] if ours else "elsewhere"
