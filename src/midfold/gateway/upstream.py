@@ -1,13 +1,12 @@
-"""The one HTTP client of the gateway.
+"""HTTP client of the gateway.
 
-Rules of this file:
-1. Bytes go out and come in as they are: no decompression, no redirects, no cookies, no headers of its own.
-2. A connection that fails before the first byte of an answer is tried again, a bounded number of times. An answer of
-   any status is an answer; what has begun is never begun anew.
-3. No text of an error has a header, a body or a key in it.
-4. Nothing is sent but to the scheme, host and port of the upstream's configuration, and without user information.
-5. A reset is no end: an answer whose length is not known ends where the upstream closes the connection in order. No
-   upgrade is ever asked for, so status 101 is no answer.
+1. Bytes are sent and received unchanged: no decompression, redirects, cookies or additional headers.
+2. A connection that fails before the first byte of an answer is retried a limited number of times. An answer of any
+   status is an answer; a request is never resent after its answer has begun.
+3. Error messages never contain a header, a body or a key.
+4. Requests go only to the configured scheme, host and port, without user information.
+5. A reset does not end an answer: one without a known length ends when the upstream closes the connection cleanly.
+   The gateway never offers an upgrade, so status 101 is an error.
 """
 
 from __future__ import annotations
@@ -37,29 +36,28 @@ if TYPE_CHECKING:
     from midfold.gateway.resource_ids import IssuedIds
 
 
-# Where a request goes: by the model it names, to the address that was configured, and nowhere else.
+# Routing by model to a configured address.
 #
-# Rules:
-# 1. Scheme, host and port are the configuration's. A request adds a path and a query to them and nothing more.
-# 2. Which header carries the provider's key is the configuration's to say, else the path's, and no client's.
+# 1. Scheme, host and port are configured. A request adds only a path and a query.
+# 2. The header of the provider's key is set by the configuration, else by the path, never by the client.
 
 
 MOST_REMEMBERED = 1_000
 X_API_KEY = "x-api-key"
 ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
-"""They want their own header on the routes that both vendors have."""
+"""Hosts that require `x-api-key` on routes that both vendors have."""
 NO_UPSTREAM = "no upstream is configured: give --upstream URL, or set gateway.upstream or upstreams in config.yaml"
 
 
 class UpstreamTarget(NamedTuple):
-    """What is asked for at an upstream: a path that begins with a slash, and a query, both as they are sent."""
+    """Path with a leading slash, and query, both as sent."""
 
     path: str
     query: str = ""
 
 
 class Upstream(NamedTuple):
-    """One provider. The key is never shown."""
+    """One provider. The key is never shown in `repr`."""
 
     base: str
     path: str
@@ -69,12 +67,12 @@ class Upstream(NamedTuple):
     key_header: str = "auto"
 
     def target(self, path: str, query: bytes = b"") -> UpstreamTarget:
-        """What a path of ours is here: /v1 is not doubled where the base has it already."""
+        """Return the target for a gateway path; /v1 is not doubled if the base includes it."""
         rest = path.removeprefix("/v1") if self.path.endswith("/v1") and path.startswith("/v1/") else path
         return UpstreamTarget(self.path + rest, query.decode("latin-1"))
 
     def credential(self, wire: str | None) -> tuple[str, str] | None:
-        """The header with the key of this upstream, on a route of a wire; None sends the client's own."""
+        """Return the header with this upstream's key for a wire; None to send the client's own."""
         if self.key is None:
             return None
         if self._key_header(wire) == X_API_KEY:
@@ -91,7 +89,7 @@ class Upstream(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The host alone: what may appear in errors and records."""
+        """Return the host, which may appear in errors and records."""
         return urlsplit(self.base).netloc
 
     def __repr__(self) -> str:
@@ -99,7 +97,7 @@ class Upstream(NamedTuple):
 
 
 class Upstreams:
-    """All of them, by model pattern; the most specific pattern wins."""
+    """All upstreams by model pattern; the most specific pattern wins."""
 
     def __init__(self, config: Config, environment: Mapping[str, str]) -> None:
         gateway = config.gateway
@@ -125,12 +123,12 @@ class Upstreams:
         self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MOST_REMEMBERED)
 
     def all(self) -> list[Upstream]:
-        """Each of them once, the default first."""
+        """Return each upstream once, the default first."""
         found = [self.default] if self.default else []
         return list(dict.fromkeys([*found, *(upstream for _, upstream in self._patterns)]))
 
     def find(self, model: str | None, wire: str | None) -> Upstream | None:
-        """Who serves a model on a wire; without a model, whoever speaks the wire."""
+        """Return the upstream for a model and wire; without a model, one that matches the wire."""
         if not self._patterns:
             return self.default
         found = self._known.peek((model, wire))
@@ -159,12 +157,12 @@ def _upstream(where: str, url: str, variable: str | None, environment: Mapping[s
 FIRST_PAUSE = 0.1
 SWITCHING_PROTOCOLS = 101
 SHORT = 200
-"""Characters of a path and a query that are worth remembering."""
+"""Maximum characters of a path and query whose URL is cached."""
 LARGE, PIECE = 500_000, 1 << 17
 MOST_READ = 64_000_000
-"""Bytes of an answer that must be known as a whole: a hidden turn, a list of models."""
+"""Maximum bytes of an answer that is read as a whole, such as a hidden turn or a list of models."""
 AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
-"""Headers the library would add where the client sent none."""
+"""Headers that aiohttp would add if the client sent none."""
 
 
 def aiohttp_module() -> Any:
@@ -180,7 +178,7 @@ _watched: WeakSet[asyncio.Future[None]] = WeakSet()
 
 @cache
 def _response_class() -> type[aiohttp.ClientResponse]:
-    """Return a response that knows how its connection ends: aiohttp reports a reset as the end of the body."""
+    """Return a response class that records how its connection ended; aiohttp reports a reset as the end of the body."""
 
     class WatchedResponse(aiohttp_module().ClientResponse):  # type: ignore[misc]
         lost: asyncio.Future[None] | None = None
@@ -196,7 +194,7 @@ def _response_class() -> type[aiohttp.ClientResponse]:
 
 
 def _is_reset(response: aiohttp.ClientResponse) -> bool:
-    """Return whether a body that only the end of its connection ends was broken off."""
+    """Return whether a body that is delimited by the end of its connection was cut off by a reset."""
     headers = response.headers
     if "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower():
         return False
@@ -205,7 +203,7 @@ def _is_reset(response: aiohttp.ClientResponse) -> bool:
 
 
 class UpstreamAnswer:
-    """An upstream's answer, from its first byte on."""
+    """Answer of an upstream, available from its first byte on."""
 
     __slots__ = ("_head", "_response", "headers", "issued", "status")
 
@@ -214,12 +212,12 @@ class UpstreamAnswer:
         self._head: list[bytes] = []
         self.status = response.status
         self.issued: IssuedIds | None = None
-        """Sees the body as it passes."""
+        """Reader of ids in the body while it is relayed."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
     @property
     def is_stream(self) -> bool:
-        """Whether it says that it is a stream of events."""
+        """Return whether the answer is a stream of server-sent events."""
         kind = next((value for name, value in self.headers if name == b"content-type"), b"")
         return kind.lower().startswith(b"text/event-stream")
 
@@ -228,9 +226,9 @@ class UpstreamAnswer:
         return self._response.content_length
 
     def chunks(self, most: int | None = None, *, is_read: bool = False) -> AsyncIterator[bytes]:
-        """The body from its beginning, as it arrives. Who reads its events (`is_read`) shows them to `issued`.
+        """Yield the body from its beginning as it arrives; with `is_read` the caller passes its events to `issued`.
 
-        Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
+        Raises UpstreamError if it breaks off, or has more than `most` bytes.
         """
         chunks = _read_chunks(self._response, most, self._head)
         return chunks if self.issued is None or is_read else self.issued.through(chunks)
@@ -238,7 +236,7 @@ class UpstreamAnswer:
     async def head(
         self, most: int, is_enough: Callable[[bytes], bool] | None = None, seconds: float | None = None
     ) -> bytes:
-        """What it begins with: about `most` bytes, what is enough, or what comes in so many seconds."""
+        """Read the beginning until about `most` bytes, `is_enough` or the timeout; it is replayed by `chunks`."""
         size = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(_read_chunks(self._response)) as chunks:
@@ -250,14 +248,14 @@ class UpstreamAnswer:
         return b"".join(self._head)
 
     async def read(self, most: int = MOST_READ) -> bytes:
-        """All of it; the connection is given back. Raises UpstreamError for what has more than `most` bytes."""
+        """Read the whole body and release the connection. Raises UpstreamError if it has more than `most` bytes."""
         try:
             return b"".join([chunk async for chunk in self.chunks(most)])
         finally:
             self.close()
 
     def close(self) -> None:
-        """A finished answer gives its connection back; one that is not finished is cut off."""
+        """Release the connection if the answer is complete, else close it."""
         if self._response.content.at_eof():
             self._response.release()
         else:
@@ -292,7 +290,7 @@ def _origin(base: str) -> URL:
 
 
 def _address(upstream: Upstream, target: UpstreamTarget) -> URL:
-    """The target at its upstream, and at nobody else's."""
+    """Return the URL of a target; raises Misdirected if it would leave the upstream."""
     is_short = len(target.path) + len(target.query) <= SHORT
     return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
@@ -325,7 +323,7 @@ def _place(address: URL) -> tuple[object, ...]:
 
 
 def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
-    """A large body goes out in pieces, with room for others between them."""
+    """Split a large body into pieces, so that other tasks can run in between."""
     return _pieces(body) if _is_large(body) else body or None
 
 
@@ -339,7 +337,7 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Client:
-    """Connections to all upstreams, kept open between requests."""
+    """Connection pool for all upstreams."""
 
     def __init__(self, *, connect_timeout: float, retries: int) -> None:
         self._connect_timeout = connect_timeout
@@ -348,7 +346,7 @@ class Client:
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
     def _open(self) -> aiohttp.ClientSession:
-        """Made inside the event loop that uses it."""
+        """Create the session inside the event loop that uses it."""
         if self._session is None:
             aiohttp = aiohttp_module()
             self._session = aiohttp.ClientSession(
@@ -369,7 +367,7 @@ class Client:
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
     ) -> UpstreamAnswer:
-        """The answer, once it has begun. A body that is only passing by cannot be sent twice."""
+        """Send a request and return its answer once it has begun. A streamed body is not retried."""
         aiohttp = aiohttp_module()
         address = _address(upstream, target)
         session = self._session or self._open()
@@ -420,17 +418,15 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            # asyncio closes a transport's socket in the next round of its loop, which may be the last one.
+            # asyncio closes a transport's socket in the next iteration of its loop, which may be the last one.
             for _ in range(3):
                 await asyncio.sleep(0)
 
 
-# Reads an answer on the side: what the provider says it cost. It never delays and never alters a byte.
+# Read the reported usage of an answer without delaying or changing it.
 #
-# Rules:
-# 1. Pieces are kept, not read, while the answer runs: the first few kilobytes and the last. They are read after the
-#    end.
-# 2. An encoded answer is kept whole up to a limit, and read only if its encoding is known.
+# 1. While the answer is relayed, only its first and last kilobytes are kept. They are parsed after its end.
+# 2. An encoded answer is kept whole up to a limit, and decoded only if its encoding is known.
 
 
 HEAD = 8_192
@@ -438,11 +434,11 @@ TAIL = 65_536
 MOST_ENCODED = 4_000_000
 MOST_DECODED, MOST_DECODED_LIGHT = 64_000_000, 4_000_000
 LIGHT = 50_000
-"""Bytes of an encoded answer that are decoded in a moment."""
+"""Maximum bytes of an encoded answer that are decoded on the event loop."""
 
 
 class UsageTap:
-    """One answer as it passes by."""
+    """Collector of one relayed answer's usage."""
 
     __slots__ = ("_encoding", "_head", "_kept", "_pieces", "_usage", "size")
 
@@ -465,7 +461,7 @@ class UsageTap:
             self._kept -= len(self._pieces.popleft())
 
     def usage(self) -> Usage | None:
-        """What the answer has said; None if it said nothing, or cannot be read. It is over when this is asked."""
+        """Return the reported usage; None if there is none or it cannot be read. Call it after the end of the answer."""
         if self._pieces:
             self._usage = self._read()
             self._pieces.clear()
@@ -473,7 +469,7 @@ class UsageTap:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether it takes more than a moment to read: what is encoded may be many times as large."""
+        """Return whether parsing is slow: a decoded body may be many times as large."""
         return bool(self._encoding) and self._kept > LIGHT
 
     def _read(self) -> Usage | None:
