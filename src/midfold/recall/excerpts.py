@@ -1,11 +1,11 @@
-"""Where the words of a query stand in a text, and what is shown of it.
+"""Find a query's words in a text, and cut the excerpt to show.
 
-Rules of this file:
-1. A word is there in the query as it was typed, alone, in another form, as the beginning of a longer word, or inside
-   one: each counts less.
-2. What is shown are whole lines around the passage with most of the words, cut only where a line is too long. Blank
-   lines and bare fences are left out. The place of what is shown is a place in the original.
-3. What is shown is redacted before it is cut: half a credential is not recognised as one.
+1. A word matches as typed in the query, alone, in another form, as the beginning of a longer word, or inside one,
+   with
+   decreasing weight.
+2. An excerpt consists of whole lines around the passage with most of the words; only too long lines are cut. Blank
+   lines and bare fences are omitted. Its position refers to the original.
+3. Excerpts are redacted before they are cut: half a credential would not be recognized.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from midfold.recall.words import Query, Term, fold, stem
 Redact = Callable[[str], str]
 TYPED, SAME, FORM, BEGINS, INSIDE = 1.1, 1.0, 0.9, 0.55, 0.25
 MOST_OCCURRENCES = 1_000
-"""Of one word in one text."""
+"""Maximum occurrences of one word in one text."""
 SHORTEST_NAME = 6
 PASSAGE = 300
-"""Characters; words in two neighbouring passages stand together."""
+"""Characters of a passage; words in two adjacent passages count as close together."""
 LONGEST_LINE = 320
 REDACTED_AROUND = 4_000
-"""Characters redacted on each side of what is shown: a secret that begins outside of it is still one."""
+"""Characters redacted on each side of an excerpt, for secrets that begin outside of it."""
 ELLIPSIS = "…"
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+-]{0,20}\s*")
 
 
 class Occurrence(NamedTuple):
-    """A word of the query at a place of a text, and how well it fits."""
+    """Match of a query word at a position of a text, and its quality."""
 
     place: int
     term: int
@@ -42,7 +42,7 @@ class Occurrence(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """What is shown of a text, and from which character on; whether that is all of it."""
+    """Excerpt of a text, the character it starts at, and whether it is the whole text."""
 
     text: str
     start: int
@@ -50,7 +50,7 @@ class Excerpt(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The part of a text with most of the words: what they weigh together, and where they stand."""
+    """Part of a text with most of the words: their total weight, positions and numbers."""
 
     weight: float
     first: int
@@ -62,14 +62,14 @@ NOWHERE = Passage(0.0, 0, 0, frozenset())
 
 
 class Matcher:
-    """A query, ready to be compared with many texts."""
+    """Query prepared for matching against many texts."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.terms: tuple[Term, ...] = query.terms
 
     def occurrences(self, text: str, small: str = "") -> list[Occurrence]:
-        """Every word of the query in a text, by place; `small`: the text in small letters, if in hand."""
+        """Return all query words in a text by position; `small` is the lowercased text, if available."""
         small = small or small_letters(text)
         found = [
             Occurrence(place, number, fit)
@@ -80,7 +80,7 @@ class Matcher:
         return self._raise_typed(found, text)
 
     def _raise_typed(self, found: list[Occurrence], text: str) -> list[Occurrence]:
-        """Words that stand there as in the query count a little more: that is the passage that is looked for."""
+        """Raise the weight of words that occur exactly as typed in the query."""
         size = len(self.query.typed)
         starts = islice(_places_alone(self.query.typed, text), MOST_OCCURRENCES) if size > 1 else ()
         typed = {one for place in starts for one in range(place, place + size)}
@@ -89,7 +89,7 @@ class Matcher:
         return [one._replace(fit=TYPED) if one.place in typed and one.fit >= FORM else one for one in found]
 
     def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:
-        """2 for a text that has the query as it was typed, 1 with other letters or spaces, 0 without it."""
+        """Return 2 if a text contains the query as typed, 1 if with other case or spacing, else 0."""
         if len(self.query.typed) < 2:
             return 0.0
         if any(any(True for _ in _places_alone(self.query.typed, text)) for text in texts):
@@ -108,7 +108,7 @@ class Matcher:
 
 
 def small_letters(text: str) -> str:
-    """A text as it is compared, letter by letter in the same places."""
+    """Return the normalized lowercase text with unchanged character positions."""
     if not text.isascii():
         others = text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass")
         for letter in set(others):
@@ -123,7 +123,7 @@ _ASCII = bytes(range(128))
 
 @lru_cache(maxsize=1 << 14)
 def _small_letter(letter: str) -> str:
-    """One that would become several letters is compared by the first of them, or not at all."""
+    """Normalize a letter; of one that would become several letters keep the first, or the letter itself."""
     small = unicodedata.normalize("NFKC", letter).lower()
     return small if len(small) == 1 else letter if len(letter.lower()) == 1 else small[0]
 
@@ -137,7 +137,7 @@ def _places(term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
 
 
 def _place_in_name(word: str, small: str) -> Iterable[tuple[int, float]]:
-    """A name that is written with underscores in the text, and without them in the query."""
+    """Yield the position of a name that is written with underscores in the text only."""
     if len(word) < SHORTEST_NAME or "_" not in small:
         return
     place = small.replace("_", "").find(word)
@@ -174,7 +174,7 @@ def _fit(term: Term, text: str, small: str, place: int, size: int) -> float:
 
 
 def _places_alone(words: str, text: str) -> Iterator[int]:
-    """Where these words stand and are no part of longer ones."""
+    """Yield positions of these words that are not part of longer ones."""
     place = text.find(words) if words else -1
     while place >= 0:
         before, after = text[place - 1 : place], text[place + len(words) : place + len(words) + 1]
@@ -188,7 +188,7 @@ def _is_of_name(letter: str) -> bool:
 
 
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
-    """The passage with the most weight of words that are not known yet."""
+    """Return the passage with the highest weight of words that are not in `known`."""
     if not found:
         return NOWHERE
     passages: dict[int, dict[int, Occurrence]] = {}
@@ -214,7 +214,9 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
 
 
 def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, room: int) -> Excerpt:
-    """What fits into the room: all of a short text, else the best passage, and lines with words it has not."""
+    """Return an excerpt within `room` characters: all of a short text, else the best passage and lines with other
+    words.
+    """
     if len(text) <= room:
         return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}, room), 0, True)
     best = best_passage(found, weights)
@@ -244,7 +246,7 @@ def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], re
 
 
 def _longest_line(text: str, pieces: Sequence[tuple[int, int]], room: int) -> int:
-    """How much of a long line is shown: what whole lines leave of the room."""
+    """Return the characters shown of a long line: a share of what short lines leave."""
     sizes = [len(line) for first, last in pieces for line in text[first:last].split("\n")]
     long = sum(size > LONGEST_LINE for size in sizes)
     left = room - sum(size for size in sizes if size <= LONGEST_LINE)
@@ -252,7 +254,7 @@ def _longest_line(text: str, pieces: Sequence[tuple[int, int]], room: int) -> in
 
 
 def _marks(text: str, first: int, last: int, where: Mapping[int, None], best: int) -> dict[int, int]:
-    """The column of the first word in each line that has one, by the number of the line; of the best one in its own."""
+    """Return the column of the first word in each line by line number; in the best match's line, its column."""
     marks: dict[int, int] = {}
     for place in (*where, best):
         if first <= place < last:
@@ -268,7 +270,7 @@ def _line(text: str, place: int) -> tuple[int, int]:
 
 
 def _whole_lines(text: str, first: int, last: int, room: int) -> tuple[int, int]:
-    """Lines from one place to another, and as many around them as there is room for: more after than before."""
+    """Return the span of the lines between two positions, extended to `room` characters, more after than before."""
     start, end = _line(text, first)[0], _line(text, last)[1]
     size = _shown_size(text, start, end)
     while size < room:
@@ -294,7 +296,7 @@ def _shown_size(text: str, start: int, end: int) -> int:
 
 
 def _clean_lines(text: str, start: int, end: int, redact: Redact) -> list[str]:
-    """Lines of a text, redacted with what stands around them."""
+    """Return lines of a text, redacted together with their surroundings."""
     low, high = max(start - REDACTED_AROUND, 0), end + REDACTED_AROUND
     while low > 0 and not text[low - 1].isspace() and start - low < 2 * REDACTED_AROUND:
         low -= 1
@@ -319,7 +321,7 @@ def _tidy(lines: list[str], marks: Mapping[int, int], longest: int) -> str:
 
 
 def _cut(line: str, column: int, longest: int) -> str:
-    """A line, or as much of it around a column as may be shown."""
+    """Cut a line around a column to the maximum length."""
     line = line.expandtabs(4)
     if len(line) <= longest:
         return line

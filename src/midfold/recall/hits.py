@@ -1,10 +1,10 @@
-"""What a search brings: hits with what is shown of them.
+"""Hits of a search with their excerpts.
 
-Rules of this file:
-1. What is the same text several times is one hit, at its newest place.
-2. For a model the first hit has most of the room. What its own messages leave of it goes to what came right after it
-   and right before it, first of all to what the agent said there: it says what it made of a result.
-3. Handles are short, and those of the neighbours are told.
+1. Equal texts are one hit, at the newest position.
+2. For a model the first hit gets most of the budget. Characters left over go to the messages right after and before
+   it,
+   first to the agent's own text, which says what it concluded from a result.
+3. Handles are shortened, and those of the neighbours are included.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from midfold.recall.ranking import RankedSearch, Scored, SearchSource
 from midfold.recall.units import UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
-"""Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
+"""Maximum characters of the first hit and of others; at most half and a quarter of the whole budget."""
 PEOPLES_ROOM = 1_000
-"""Characters of the first hit where a person reads: the next ones stand on the same screen."""
+"""Characters of the first hit for people: the next hits are on the same screen."""
 AFTER, BEFORE = 6, 3
-"""Messages after the first hit and before it that are shown if there is room."""
+"""Messages after and before the first hit that are shown if they fit."""
 BESIDE, LEAST_BESIDE = 500, 160
-"""Characters shown of each, at most; with less room than the second it is left out."""
+"""Maximum characters of each neighbour, and the remaining budget below which it is omitted."""
 
 
 class HitPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
+    """Excerpt of one message of a hit, and its position there. `text` is redacted."""
 
     handle: str
     position: int
@@ -43,7 +43,7 @@ class HitPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
+    """Tool call with its result, or user message with its answer. `handle` unfolds to the best matching message."""
 
     session: str
     position: int
@@ -55,25 +55,25 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     has_every_word: bool = True
     parts: tuple[HitPart, ...] = ()
     copies: int = 0
-    """How often the same was there before."""
+    """Number of earlier copies."""
     before: str = ""
-    """The handle of the message before it."""
+    """Handle of the message before it."""
     after: str = ""
     beside: tuple[HitPart, ...] = ()
-    """What came right after it and right before it, where there is room to show it."""
+    """Excerpts of the messages right after and before it, if they fit."""
 
 
 def hits_for_reader(
     past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int
 ) -> list[Hit]:
-    """Hits of scored units for somebody who reads them on a page."""
+    """Return hits of scored units for a person."""
     return _with_handles(past, asked, _hits(asked, scored, redact, limit, PEOPLES_ROOM, ROOM))
 
 
 def hits_for_model(
     past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
 ) -> list[Hit]:
-    """Hits of scored units within so many characters, the first one with what stands beside it."""
+    """Return hits of scored units within `whole` characters, the first one with its neighbours."""
     room = min(FIRST_ROOM, whole // 2)
     made = _hits(asked, scored, redact, limit, room, min(ROOM, whole // 4))
     wanted: dict[str, set[int]] = {}
@@ -86,7 +86,7 @@ def hits_for_model(
 
 
 class _Alike(NamedTuple):
-    """Units that show the same: the newest of them, the best score, and how many more there are."""
+    """Units with equal text: the newest of them, the best score, and the number of copies."""
 
     one: Scored
     score: float
@@ -102,7 +102,7 @@ class _Alike(NamedTuple):
 def _hits(
     asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int, room: int
 ) -> list[Hit]:
-    """Each text once."""
+    """Return hits without duplicates."""
     groups: dict[tuple[str, str], _Alike] = {}
     for one in scored:
         parts = _parts(asked, one, redact, room)
@@ -120,7 +120,7 @@ def _hits(
 
 
 def _with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room: int) -> list[Hit]:
-    """The first hit with what came right after it and right before it, as far as it leaves room."""
+    """Add excerpts of the neighbouring messages to the first hit, as far as they fit."""
     if not hits:
         return []
     first, *others = hits
@@ -146,7 +146,7 @@ ShownPiece = tuple[UnitPiece, Excerpt]
 
 
 def _parts(asked: RankedSearch, one: Scored, redact: Redact, room: int) -> list[ShownPiece]:
-    """What is shown of each piece; the one with most of the words has most of the room."""
+    """Return an excerpt of each piece; the best matching piece gets most of the budget."""
     others = len(one.unit.pieces) - 1
     side = max(room // 3 // max(others, 1), 120)
     used, shown = 0, {}
@@ -160,7 +160,7 @@ def _parts(asked: RankedSearch, one: Scored, redact: Redact, room: int) -> list[
 
 
 def _likeness(parts: list[ShownPiece]) -> str:
-    """What makes two hits the same: the text of the result, or of whatever there is."""
+    """Return the text by which two hits are compared: of the results, if long enough, else of all pieces."""
     results = [shown.text for piece, shown in parts if piece.what == "its result"]
     return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
 
@@ -196,7 +196,7 @@ def _part(piece: UnitPiece, shown: Excerpt, what: str) -> HitPart:
 
 
 def _span(hit: Hit) -> tuple[int, int]:
-    """The positions of its first message and of its last one."""
+    """Return the positions of the first and last message."""
     places = [part.position for part in hit.parts] or [hit.position]
     return min(places), max(places)
 
@@ -206,7 +206,7 @@ def full_handle(digest: bytes) -> str:
 
 
 def _with_handles(past: SearchSource, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
-    """The handles of the messages before and after each hit; all of them short."""
+    """Shorten all handles, and add those of the messages before and after each hit."""
     wanted: dict[str, set[int]] = {}
     for hit in hits:
         low, high = _span(hit)

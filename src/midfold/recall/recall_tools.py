@@ -1,9 +1,8 @@
-"""The tools with which a model searches and unfolds its past: their definitions, and the words of their answers.
+"""Tools with which a model searches and unfolds its history: definitions and answers.
 
-Rules of this file:
-1. What is shown of a hit is redacted. What is unfolded is the original, exactly: it was in the conversation before.
-2. Every answer is bounded, and says how to go on. A place in a hit is a place to unfold from.
-3. Whoever finds nothing is told what there is.
+1. Hits are redacted. Unfolded originals are exact: they were in the conversation before.
+2. Every answer is limited in size, and says how to continue. A position in a hit can be unfolded from.
+3. An answer without hits includes an overview of what there is.
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
 MOST_HITS = 6
-"""Hits a model is told of."""
+"""Maximum hits in an answer to a model."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
-"""Of the hits a model is told of; several queries have twice as much together."""
+"""Maximum characters of the hits for a model; several queries share twice as much."""
 PAGE = 20_000
-"""Characters of originals in one answer."""
+"""Maximum characters of originals in one answer."""
 OF_THRESHOLD, PAGE_OF_THRESHOLD = 0.025, 0.25
-"""Of the size at which a conversation is folded: what an answer of hits may take, and one of originals."""
+"""Share of the compaction threshold that an answer of hits, and one of originals, may use."""
 CHARACTERS_PER_TOKEN = 4
 LEAST_CHARACTERS = 800
 AROUND = 3_000
-"""Characters shown around a text that is looked for in an original."""
+"""Characters shown around a text searched in an original."""
 SHORT_LINE = 12
-"""Characters of a line that is told again: a bracket, or the end of a block."""
+"""Maximum characters of a line that may be repeated, such as a bracket or the end of a block."""
 STEPS, MOST_STEPS = 10, 40
 OVERVIEW = 400
-"""Newest messages that an overview looks at."""
+"""Newest messages included in an overview."""
 MOST_MATCHED = 4_000_000
-"""Characters a pattern is looked for in, in one call."""
+"""Maximum characters searched for a pattern in one call."""
 MAX_PATTERN_SECONDS = 2.0
-"""Seconds that one call may spend on a pattern."""
+"""Maximum seconds for a pattern in one call."""
 
 FOUND = "Found in earlier messages:"
 NEAREST = "None of these earlier messages has all of the words; they are the nearest:"
 _NEAREST_BEFORE = "No earlier message has all of these words. The nearest:"
-"""How earlier versions began such an answer: stored sessions have it."""
+"""Beginning of such an answer in earlier versions; occurs in stored sessions."""
 NOTHING = "nothing found: try fewer or other words, or a part of a name"
 HANDLES = "Handles stand in the summary, in digests and in what context_search finds."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
@@ -116,29 +115,28 @@ NAMES = frozenset(tool.name for tool in TOOLS)
 
 
 def search(past: SearchSource, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
-    """The best hits first, for people: ordered as a model is told of them, and nothing but what was asked."""
+    """Return the best hits for people, in the order a model would get them, without dropping any condition."""
     asked, scored = rank(past, text, filters, limit, wanted=_is_not_own, relaxed=False)
     return hits_for_reader(past, asked, scored, redact, limit)
 
 
 class ToolAnswer(NamedTuple):
-    """What a tool says."""
+    """Text of a tool result."""
 
     text: str
     is_error: bool = False
 
 
 class AnswerBounds(NamedTuple):
-    """Characters that an answer may have: hits, and originals."""
+    """Maximum characters of an answer of hits, and of originals."""
 
     hits: int = MOST_CHARACTERS
     page: int = PAGE
 
     @classmethod
     def of(cls, threshold_tokens: int, page: int = PAGE) -> AnswerBounds:
-        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out.
-
-        Originals have at most `page` characters even so.
+        """Return bounds for a conversation with this threshold, so that a dozen answers fit; originals have at most
+        `page`.
         """
         characters = threshold_tokens * CHARACTERS_PER_TOKEN
         hits, originals = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
@@ -146,11 +144,11 @@ class AnswerBounds(NamedTuple):
 
 
 UNBOUNDED = AnswerBounds()
-"""Where the window is not known."""
+"""Bounds for an unknown window."""
 
 
 class Recall:
-    """The tools of one conversation: `tools` are offered to its model, `run` answers a call."""
+    """Tools of one conversation: `tools` are offered to its model, `run` answers a call."""
 
     tools = TOOLS
 
@@ -164,10 +162,11 @@ class Recall:
         nothing: str = "",
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Offer the tools over a past.
+        """Offer the tools over a source.
 
-        `seen` are digests of the messages that the model still sees; `nothing` answers where there is no past; `clock`
-        limits the time of each call (this package reads no clock itself).
+        `seen` are digests of messages still visible to the model; `nothing` is the answer without any message;
+        `clock` limits
+        the time of each call (this package reads no clock itself).
         """
         self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
         self._bounds, self._page, self._clock = bounds, bounds.page, clock
@@ -195,13 +194,13 @@ class Recall:
         return ToolAnswer(f"unknown tool {name[:80]!r}; there are {names}", is_error=True)
 
     def refuse(self, problem: str) -> ToolAnswer:
-        """An error, and what there is."""
+        """Return an error with an overview of what there is."""
         return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
 
-    # Searching
+    # Search
 
     def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
-        """What a search brings, before it is put into words."""
+        """Return hits before they are rendered as text."""
         return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
     def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
@@ -209,7 +208,7 @@ class Recall:
         return asked, hits_for_model(self._past, asked, scored, self._redact, limit, room)
 
     def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
-        """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
+        """Yield each hit as text without lines of earlier hits; a hit that adds nothing is omitted."""
         known: set[str] = {ELLIPSIS}
         for hit in hits:
             lines: list[str] = []
@@ -262,7 +261,7 @@ class Recall:
         return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
     def _match(self, text: str, filters: Filters, is_cancelled: Callable[[], bool]) -> ToolAnswer:
-        """List lines that a pattern matches, the newest messages first."""
+        """Return lines that match a pattern, newest messages first."""
         deadline = self._clock() + MAX_PATTERN_SECONDS
         find_lines = compile_pattern(text)
         lines, end, is_complete = self._matching_lines(
@@ -280,7 +279,7 @@ class Recall:
     def _matching_lines(
         self, find_lines: FindLines, filters: Filters, is_over: Callable[[], bool]
     ) -> tuple[list[str], int, bool]:
-        """Return the lines, the number of the oldest message that was searched, and whether the time sufficed."""
+        """Return the lines, the number of the oldest searched message, and whether the time sufficed."""
         session, end = self._past.newest()
         end = end if filters.before is None else min(end, filters.before)
         left, lines = MOST_MATCHED, list[str]()
@@ -303,11 +302,11 @@ class Recall:
         return lines, end, True
 
     def _nothing(self) -> str:
-        """That nothing was found, and what there is."""
+        """Return the answer without hits, with an overview."""
         return "\n".join([NOTHING, *self._overview()])
 
     def _overview(self) -> list[str]:
-        """What there is."""
+        """Return the number of messages, the tools called and the files named."""
         session, end = self._past.newest()
         found = self._past.messages({session: set(range(max(end - OVERVIEW, 0), end))})
         calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
@@ -321,7 +320,7 @@ class Recall:
             told.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
         return told
 
-    # Unfolding
+    # Unfold
 
     def _unfold(self, handle: str, given: Mapping[str, Any]) -> ToolAnswer:
         messages = self._past.unfold(handle)
@@ -355,7 +354,7 @@ class Recall:
         return ToolAnswer(_page(head, text, start, min(size, self._page)))
 
     def _contents(self, handle: str) -> ToolAnswer:
-        """The steps of a fold, each with a handle."""
+        """List the steps of a fold, each with a handle."""
         session, first = self._past.place_of(handle)
         count = len(self._past.unfold(handle))
         lines = [f"{CONTENTS} {handle}: {count} messages. Unfold any of them, or this one from start=0 on."]
@@ -388,7 +387,7 @@ class Recall:
 
 
 def _missing(asked: RankedSearch) -> str:
-    """Words that are nowhere, and what was looked for instead."""
+    """Return the line about words that do not occur, and their replacements."""
     told = [
         f"{word}, instead: {' '.join(asked.instead[word])}" if word in asked.instead else word
         for word in asked.missing[:10]
@@ -397,7 +396,7 @@ def _missing(asked: RankedSearch) -> str:
 
 
 def _place_of(around: str, text: str) -> int:
-    """Where a text stands in another, or else where most of its words are; -1 if none is."""
+    """Return the position of a text in another, else of most of its words; -1 if none occurs."""
     small = small_letters(text)
     place = small.find(small_letters(around))
     if place >= 0:
@@ -422,7 +421,7 @@ def _heading(part: HitPart) -> str:
 
 
 def _is_not_own(unit: Unit) -> bool:
-    """Whether a unit is more than a search or an unfolding, and what came of one."""
+    """Return whether a unit is not a recall call or its result."""
     if unit.call is not None and unit.call.name in NAMES:
         return False
     return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_SAID)
@@ -438,7 +437,7 @@ def _is_own(found: Candidate) -> bool:
 
 
 def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
-    """The positions of messages that filters allow, less our own."""
+    """Return positions of messages that the filters allow, without recall calls and results."""
     allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
     return {
         one.position
