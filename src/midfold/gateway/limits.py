@@ -1,7 +1,6 @@
 """Token limits per model: when to read a request's body and when to fold it.
 
-1. Hygiene mode folds at 85 % of the context window, or earlier if the requested output would not fit. This is above
-   the
+1. Hygiene mode folds at 85 % of the context window, or earlier if the requested output would not fit. This is above the
    usual threshold of agents, so an agent that manages its own context never reaches it.
 2. `manage` mode folds at the engine's threshold, and earlier if folds are scheduled.
 3. A body is read only if an upper bound of its tokens reaches the trigger: one token per byte (more if the provider
@@ -42,14 +41,11 @@ _log = logging.getLogger("midfold.gateway")
 # Context windows that are smaller than the model table says.
 #
 # 1. A limit is learned only from known shapes of provider errors and only from the provider's own text: an error may
-#    quote
-#    text of the client.
+#    quote text of the client.
 # 2. A refusal without a limit is an upper bound, the largest answered request a lower bound; both count prompt plus
-#    output.
-#    Without a lower bound the window is assumed to be well below the refused size.
+#    output. Without a lower bound the window is assumed to be well below the refused size.
 # 3. Both bounds apply to one owner, upstream, model and beta header, expire after `LASTS`, and are never below an
-#    answered
-#    prompt of the same key.
+#    answered prompt of the same key.
 # 4. Bounds are persisted in the store. Bounds deleted there are dropped here at the next refresh.
 
 
@@ -208,9 +204,7 @@ def named_limit(error: bytes, request: bytes) -> int:
 
 
 def is_own_refusal(error: bytes, request: bytes) -> bool:
-    """Return whether the provider itself, by code or in its own text, refused the request as too large. Runs in a
-    thread.
-    """
+    """Return whether the provider's own text or code refused the request as too large. Runs in a thread."""
     value = _error_value(_value(error))
     if isinstance(value, Mapping) and _CODES & {str(value.get("code")), str(value.get("type"))}:
         return True
@@ -309,11 +303,11 @@ LEAST_MESSAGES = 4
 TOKENS_PER_BYTE = 1.0
 """Maximum tokens per byte of text; vocabularies are built from bytes."""
 MESSAGE_FIELDS = (b'"role"', b'"call_id"')
-"""Fields of which every message or item contains one."""
+"""Fields that identify messages; every message or item contains one of them."""
 MEDIA_FIELDS = (
     b'"image"', b'"image_url"', b'"input_image"', b'"document"', b'"file"', b'"input_file"', b'"input_audio"',
 )  # fmt: skip
-"""Fields of which every image or document contains one, including those referenced by URL."""
+"""Fields that identify images and documents, including those referenced by URL."""
 MEDIA_UNITS = max(IMAGE_UNITS, AUDIO_UNITS, DOCUMENT_UNITS)
 DENSITY_DECAY = 0.9
 """Factor applied to the highest reported density at each lower report; conversations of one owner alternate."""
@@ -364,8 +358,7 @@ class ModelLimits(NamedTuple):
         return (later if later.trigger > self.trigger else self)._replace(looked_at=0, is_deferred=True)
 
     def beside(self, fixed: int) -> ModelLimits:
-        """Return limits for a large system prompt and tools that leave little space for the conversation below the
-        trigger.
+        """Return limits for a system prompt and tools that leave little space below the trigger.
 
         Then nothing is reserved for the requested output, and the trigger rises as far as needed.
         """
@@ -388,8 +381,7 @@ def whose(exchange: Exchange) -> LimitKey:
 class ReportedDensities:
     """Tokens per byte of body as reported by providers, by owner, upstream and model.
 
-    Requests that reference images or documents by URL have far more tokens than bytes. Only densities above that of
-    any
+    Requests that reference images or documents by URL have far more tokens than bytes. Only densities above that of any
     text are kept.
     """
 

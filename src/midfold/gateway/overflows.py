@@ -2,8 +2,7 @@
 
 1. Only the provider's own error text counts; a status alone does not, except 413.
 2. Tokens and bytes are different limits: folding helps against the first, and often against the second.
-3. A stream is held back until its first event with output or an error, for at most `HELD_SECONDS`: as long as
-   nothing
+3. A stream is held back until its first event with output or an error, for at most `HELD_SECONDS`: as long as nothing
    has reached the client, the request can be made smaller and sent again.
 """
 

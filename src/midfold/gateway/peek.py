@@ -1,8 +1,7 @@
 """Read the few fields of a request body that decide how it is handled, without building anything else.
 
 1. Every field has a length limit. A longer field is known to be present but is not read.
-2. Requests with more messages or values than the limits below are not read: one body of tiny values would cost
-   minutes
+2. Requests with more messages or values than the limits below are not read: one body of tiny values would cost minutes
    and gigabytes.
 3. No call holds the GIL for more than a few milliseconds, whatever the body.
 """
@@ -103,9 +102,7 @@ def peek(body: bytes) -> Peek | None:
 
 
 def peek_slowly(body: bytes) -> Peek | None:
-    """Return the peeked fields of any body, in a thread; None if it is not a JSON object, which the provider will
-    refuse.
-    """
+    """Return the peeked fields of any body, in a thread; None if it is not a JSON object."""
     found = peek(body)
     return _peek_leniently(body) if found is None else found
 

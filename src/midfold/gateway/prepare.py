@@ -4,14 +4,11 @@
     read -> matching checkpoint -> size -> below the trigger? -> unchanged, or with the checkpoint
     else, one at a time per conversation: look again -> prepared or local fold -> with the new checkpoint
 
-1. A failure here never fails the request: if the store, the summary or the parsing of the body fails, the request
-   is
+1. A failure here never fails the request: if the store, the summary or the parsing of the body fails, the request is
    sent unchanged and a response header says so.
-2. Two requests of one conversation never fold twice: within the process they wait for each other, across processes
-   for
+2. Two requests of one conversation never fold twice: within the process they wait for each other, across processes for
    the checkpoint of the lease holder.
-3. No request waits longer than `gateway.summary_wait` for a summary model: folds are prepared in advance (see
-   `ahead`),
+3. No request waits longer than `gateway.summary_wait` for a summary model: folds are prepared in advance (see `ahead`),
    and a fold that is not ready is made without an LLM.
 """
 
@@ -129,9 +126,7 @@ class RequestPreparer:
         """Function that shrinks messages if folding does not help; used after errors about bytes, mostly for images."""
 
     async def mark(self, exchange: Exchange, body: bytes) -> bytes:
-        """Return the body with cache breakpoints, if the planner applies; called last so that sizes are compared
-        without them.
-        """
+        """Return the body with cache breakpoints if the planner applies; called last, sizes are compared without."""
         passed = exchange.options.bypass or self.policy.mode == "passthrough"
         if passed or not self.caching.wants(exchange, body):
             return body
@@ -275,9 +270,8 @@ class RequestPreparer:
     ) -> MeasuredRequest:
         """Fold the request, or wait for another process that does.
 
-        `at_least` is the size that a provider reported in a refusal; with `is_patient` the caller requested the
-        fold and
-        waits for its summary.
+        `at_least` is the size that a provider reported in a refusal; with `is_patient` the caller requested the fold
+        and waits for its summary.
         """
         order = FoldOrder(at_least, force, overflowed, local_summarizer if self._has_own_models else None)
         ready, local = None, False

@@ -2,17 +2,17 @@
 
 1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), after the
    client's own. An offer never changes: the definitions are stored under the messages that were folded first, so an
-   undo, a restart or another version keeps them byte for byte. A client's tool of the same name takes precedence,
-   and a client without tools is offered none.
-2. A turn that calls only recall tools is answered here and continued. The client gets the final turn byte for byte
-   as the provider sent it, including its usage, which clients use to decide when to compact. Hidden rounds are
-   accounted separately. Stream output before a tool call is relayed at once (see `stream_merge`).
-3. A turn that calls both recall tools and the client's tools is the client's turn. Recall calls are removed from it
-   and run; the client's next request gets them back with their results at the same position.
-4. Rounds, their tokens, their time and truncated calls are limited. At the limit the model must answer without
-   tools; further recall calls are removed from its answer.
-5. The tools see only what the checkpoint of this request replaces: the stored session may contain another
-   conversation with the same beginning.
+   undo, a restart or another version keeps them byte for byte. A client's tool of the same name takes precedence, and a
+   client without tools is offered none.
+2. A turn that calls only recall tools is answered here and continued. The client gets the final turn byte for byte as
+   the provider sent it, including its usage, which clients use to decide when to compact. Hidden rounds are accounted
+   separately. Stream output before a tool call is relayed at once (see `stream_merge`).
+3. A turn that calls both recall tools and the client's tools is the client's turn. Recall calls are removed from it and
+   run; the client's next request gets them back with their results at the same position.
+4. Rounds, their tokens, their time and truncated calls are limited. At the limit the model must answer without tools;
+   further recall calls are removed from its answer.
+5. The tools see only what the checkpoint of this request replaces: the stored session may contain another conversation
+   with the same beginning.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ if TYPE_CHECKING:
     from midfold.gateway.upstream import UpstreamAnswer
 
 MOST_ROUNDS, MOST_CUT_OFF = 8, 2
-"""Maximum hidden rounds, and maximum consecutive rounds with truncated calls: the same request would be truncated
-again.
-"""
+"""Maximum hidden rounds, and consecutive rounds with truncated calls: the next would be truncated, too."""
 MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
 """Maximum and minimum tokens of tool results in one client request; also limited by the remaining window."""
 SHARE = 0.8

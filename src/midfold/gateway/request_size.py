@@ -1,12 +1,12 @@
 """Measure a request: its conversation, the matching checkpoint and its size in tokens.
 
 1. Reading, hashing and counting run in a thread.
-2. The size is the reported usage of the request's beginning plus an estimate of the new messages. A report is bound
-   to the hash chain of its messages and to their checkpoint; a report far from the estimate is ignored, it measured
+2. The size is the reported usage of the request's beginning plus an estimate of the new messages. A report is bound to
+   the hash chain of its messages and to their checkpoint; a report far from the estimate is ignored, it measured
    something else. Without a report, right after a fold, the estimate is scaled by the conversation's last report.
-3. The state of provider caches is kept in memory for the newest conversations if folds are scheduled. After a
-   restart, or on another gateway, it is unknown: such conversations are folded at the threshold. Only requests that
-   were read count, so the cost of a conversation is underestimated.
+3. The state of provider caches is kept in memory for the newest conversations if folds are scheduled. After a restart,
+   or on another gateway, it is unknown: such conversations are folded at the threshold. Only requests that were read
+   count, so the cost of a conversation is underestimated.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UN
 # 1. The hash chain excludes a leading system prompt: clients put dates and lists into theirs, and the conversation
 #    stays the same.
 # 2. It excludes cache markers, which clients move with every request. They are removed from the bytes, so that a
-#    message
-#    has the same hash with and without them.
+#    message has the same hash with and without them.
 # 3. If originals are stored redacted, the redacted messages are hashed, as in the store.
 # 4. Everything is computed lazily.
 
@@ -348,8 +347,7 @@ def session_names(exchange: Exchange, conversation: ClientHistory) -> tuple[str,
     """Return the current and former names of a request's session.
 
     The name is taken from the header, else from a hash of the first messages with the client's own session label in
-    front:
-    one client session has many conversations, and labels of different clients may be equal.
+    front: one client session has many conversations, and labels of different clients may be equal.
     """
     asked = exchange.options.session
     if asked is not None and is_usable(asked):
@@ -494,9 +492,7 @@ class RequestMeasurer:
         self.reads_everything = False
         """Whether small requests are read, too."""
         self.may_continue: Callable[[bytes], bool] = lambda body: False
-        """Callback that returns whether a request may continue a session its client has compacted; such requests are
-        read.
-        """
+        """Callback: return whether a request may continue a session its client has compacted, and must be read."""
 
     def measure(self, exchange: Exchange, limits: ModelLimits) -> MeasuredRequest | None:
         """Read, hash and count a request; runs in a thread."""

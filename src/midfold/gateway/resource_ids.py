@@ -1,8 +1,8 @@
 """Limit what clients can reach in a provider's account with the gateway's own key.
 
 1. A client with its own credential may use every route: the account is its own.
-2. With the gateway's key the routes of the table below are open, and files, batches, stored responses and
-   conversations only to the owner that created them. `gateway.routes: all` opens the rest.
+2. With the gateway's key the routes of the table below are open, and files, batches, stored responses and conversations
+   only to the owner that created them. `gateway.routes: all` opens the rest.
 3. The error is the same for another owner's id and for an unknown id.
 """
 
@@ -440,9 +440,7 @@ class RouteAccess:
         return upstream.key is not None and not self._is_everything_open
 
     def passes_by(self, exchange: Exchange, upstream: Upstream) -> bool:
-        """Return whether a large body may be relayed unread: with the gateway's key, only a form on a route that
-        accepts files.
-        """
+        """Return whether a large body may be relayed unread: with the gateway's key, only a form with files."""
         if not self.is_bounded(upstream):
             return True
         grant = grant_for(exchange.method, exchange.raw_path)

@@ -1,7 +1,6 @@
 """The ASGI application around the gateway: `/healthz`, additional pages, the HTTP protocol and the request log.
 
-1. Nothing that a relayed request does not need is imported before the gateway listens: pages are built at their
-   first
+1. Nothing that a relayed request does not need is imported before the gateway listens: pages are built at their first
    request, and the upstream HTTP client is loaded shortly after startup.
 2. Every path that is not the gateway's own goes straight to the gateway.
 """
@@ -314,9 +313,7 @@ def to(stream: TextIO | None = None) -> Log:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the last midfold frame of an error as file and line; its message is not logged, it may contain client
-    text.
-    """
+    """Return the last midfold frame of an error as file and line; its message may contain client text."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     ours = [f"{name.rpartition('midfold')[2]}:{line}" for name, line in frames if "midfold" in name]
     return ours[-1] if ours else "elsewhere"

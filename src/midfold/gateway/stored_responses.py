@@ -2,8 +2,7 @@
 
 1. A request with `previous_response_id` or a conversation contains only the new items. Its items and its answer are
    recorded under the response id, for its owner and upstream only. The chain of ids is the whole history.
-2. Below the trigger such a request is relayed unchanged, which caches best. From the trigger on the whole history
-   is
+2. Below the trigger such a request is relayed unchanged, which caches best. From the trigger on the whole history is
    sent folded instead of the id. The answer has a provider id, and the client continues from that.
 3. A conversation cannot be folded at its provider. Once its history was sent folded, it continues from its last
    response, although the client still names the conversation.
@@ -191,9 +190,7 @@ class StoredResponses:
         return await preparer.in_thread(again.prepare)
 
     async def recover(self, exchange: Exchange, found: Overflow) -> PreparedRequest | None:
-        """Return a smaller version of a request refused as too large, with its whole history; None if that is
-        impossible.
-        """
+        """Return a smaller version of a request refused as too large, with its whole history; None if impossible."""
         return await self._with_history(
             exchange, lambda: self._preparer.recover(exchange, PreparedRequest(exchange.body), found)
         )
@@ -423,9 +420,7 @@ def _read_request(body: bytes) -> tuple[tuple[Raw, ...], bool]:
 
 
 def _items(source: Raw | None) -> tuple[Raw, ...]:
-    """Return the items; a plain text becomes a user message. Items are copied so that they do not keep the request
-    alive.
-    """
+    """Return copies of the items, which do not keep the request alive; a plain text becomes a user message."""
     if source is None:
         return ()
     if first_byte(source) == b"[":

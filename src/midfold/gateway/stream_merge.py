@@ -1,16 +1,13 @@
 """Merge several turns of a model into one stream, without the hidden tool calls.
 
-1. Output is relayed as it arrives, up to the first hidden tool call of the turn. From there on events are held
-   until
+1. Output is relayed as it arrives, up to the first hidden tool call of the turn. From there on events are held until
    the end of the turn.
-2. If the turn calls nothing else, it is hidden: held events are dropped, and the next turn continues the same
-   message
+2. If the turn calls nothing else, it is hidden: held events are dropped, and the next turn continues the same message
    with consecutive indexes, numbers and ids.
 3. If it also calls a client tool, it is the client's turn: held events follow without the hidden calls.
 4. If no output was relayed yet, the next turn is relayed like a first one.
 5. The usage at the end is that of the last turn.
-6. If no further turn is allowed, the turn is the client's: hidden calls are removed, and if no other call is left,
-   its
+6. If no further turn is allowed, the turn is the client's: hidden calls are removed, and if no other call is left, its
    finish reason is that of a turn without calls.
 7. Events that do not match the dialect are relayed unread at their position.
 """
@@ -302,9 +299,7 @@ class MergedChatStream(MergedStream):
         return [delta for delta in found if isinstance(delta, Mapping)]
 
     def _calls(self, value: Mapping[str, Any]) -> Iterable[str]:
-        """Yield names; some servers send a name in pieces, so it is final with arguments or if no hidden tool can
-        match.
-        """
+        """Yield call names; some servers send a name in pieces, final once arguments follow or no hidden tool fits."""
         for delta in self._deltas(value):
             for place, call in enumerate(delta.get("tool_calls") or ()):
                 function = call.get("function") if isinstance(call, Mapping) else None

@@ -5,8 +5,8 @@
    status is an answer; a request is never resent after its answer has begun.
 3. Error messages never contain a header, a body or a key.
 4. Requests go only to the configured scheme, host and port, without user information.
-5. A reset does not end an answer: one without a known length ends when the upstream closes the connection cleanly.
-   The gateway never offers an upgrade, so status 101 is an error.
+5. A reset does not end an answer: one without a known length ends when the upstream closes the connection cleanly. The
+   gateway never offers an upgrade, so status 101 is an error.
 """
 
 from __future__ import annotations
@@ -461,7 +461,7 @@ class UsageTap:
             self._kept -= len(self._pieces.popleft())
 
     def usage(self) -> Usage | None:
-        """Return the reported usage; None if there is none or it cannot be read. Call it after the end of the answer."""
+        """Return the reported usage; None if missing or unreadable. Call it after the end of the answer."""
         if self._pieces:
             self._usage = self._read()
             self._pieces.clear()

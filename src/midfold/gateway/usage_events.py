@@ -1,7 +1,6 @@
 """Usage events for the dashboard pages: owner, size and cost of an answered request, without its content.
 
-1. Small requests are not read while they are relayed. Their conversation is identified afterwards in another
-   thread,
+1. Small requests are not read while they are relayed. Their conversation is identified afterwards in another thread,
    from the first messages.
 2. Requests with `x-midfold-bypass` produce no event.
 """

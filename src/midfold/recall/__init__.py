@@ -1,10 +1,8 @@
 """Search and unfold compacted messages, with the same ranking for people and models.
 
 `words` tokenizes texts and queries, `units` defines what a search finds, `ranking` orders it, `hits` and `excerpts`
-render
-it, `patterns` matches a model's patterns, `recall_tools` defines the tools, `in_memory` searches originals in
-memory.
-The package does no I/O: originals come from a `SearchSource`.
+render it, `patterns` matches a model's patterns, `recall_tools` defines the tools, `in_memory` searches originals in
+memory. The package does no I/O: originals come from a `SearchSource`.
 """
 
 from midfold.recall.hits import Hit, HitPart

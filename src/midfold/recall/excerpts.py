@@ -1,7 +1,6 @@
 """Find a query's words in a text, and cut the excerpt to show.
 
-1. A word matches as typed in the query, alone, in another form, as the beginning of a longer word, or inside one,
-   with
+1. A word matches as typed in the query, alone, in another form, as the beginning of a longer word, or inside one, with
    decreasing weight.
 2. An excerpt consists of whole lines around the passage with most of the words; only too long lines are cut. Blank
    lines and bare fences are omitted. Its position refers to the original.
@@ -214,9 +213,7 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
 
 
 def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, room: int) -> Excerpt:
-    """Return an excerpt within `room` characters: all of a short text, else the best passage and lines with other
-    words.
-    """
+    """Return an excerpt within `room` characters: all of a short text, else the best passages."""
     if len(text) <= room:
         return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}, room), 0, True)
     best = best_passage(found, weights)

@@ -1,8 +1,7 @@
 """Hits of a search with their excerpts.
 
 1. Equal texts are one hit, at the newest position.
-2. For a model the first hit gets most of the budget. Characters left over go to the messages right after and before
-   it,
+2. For a model the first hit gets most of the budget. Characters left over go to the messages right after and before it,
    first to the agent's own text, which says what it concluded from a result.
 3. Handles are shortened, and those of the neighbours are included.
 """

@@ -3,12 +3,10 @@
 1. A `SearchSource` returns the positions of each word and messages by position. A store and an archive in memory
    implement it; everything else is decided in this package, so that all searches find the same.
 2. No word is required. Units are ranked by BM25, slightly by the proximity of the words, and by their neighbours; a
-   unit
-   with the query as typed comes first. Text "in quotes" is required. A query about the user prefers user messages;
-   a
-   query about the current state prefers newer messages.
-3. Only the most promising messages are read, those with the rarest words in or next to them: the cost of a search
-   grows with the number of positions of rare words, not with the conversation.
+   unit with the query as typed comes first. Text "in quotes" is required. A query about the user prefers user messages;
+   a query about the current state prefers newer messages.
+3. Only the most promising messages are read, those with the rarest words in or next to them: the cost of a search grows
+   with the number of positions of rare words, not with the conversation.
 4. If nothing is found, filters are dropped one by one, and the answer says so.
 5. Asides are included only if the query asks for them, or last if they have more of the words than anything else. A
    model's own searches and their results are never hits.
@@ -121,7 +119,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tool or self.path or self.role or self.kind)
 
     def relax(self) -> Iterator[tuple[Filters, str]]:
-        """Yield filters with fewer and fewer conditions, and the dropped ones: first a path's folders, positions last."""
+        """Yield ever fewer conditions, with the dropped ones: a path's folders first, positions last."""
         kept, left = self, ""
         *folders, name = self.path.replace("\\", "/").rstrip("/").split("/")
         if folders and name:
@@ -426,9 +424,7 @@ class RankedSearch:
         return not self.filters.role or piece.found.role == self.filters.role
 
     def _together(self, passages: list[Passage]) -> float:
-        """Return the combined weight of the best passages of all pieces; a call and its result count as close
-        together.
-        """
+        """Return the combined weight of the best passages of all pieces, which count as close together."""
         known: set[int] = set()
         total = 0.0
         for passage in sorted(passages, reverse=True):

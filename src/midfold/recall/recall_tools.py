@@ -135,9 +135,7 @@ class AnswerBounds(NamedTuple):
 
     @classmethod
     def of(cls, threshold_tokens: int, page: int = PAGE) -> AnswerBounds:
-        """Return bounds for a conversation with this threshold, so that a dozen answers fit; originals have at most
-        `page`.
-        """
+        """Return bounds for a threshold, so that a dozen answers fit; originals have at most `page` characters."""
         characters = threshold_tokens * CHARACTERS_PER_TOKEN
         hits, originals = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
         return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(originals, LEAST_CHARACTERS), PAGE, page))
@@ -164,9 +162,8 @@ class Recall:
     ) -> None:
         """Offer the tools over a source.
 
-        `seen` are digests of messages still visible to the model; `nothing` is the answer without any message;
-        `clock` limits
-        the time of each call (this package reads no clock itself).
+        `seen` are digests of messages still visible to the model; `nothing` is the answer without any message; `clock`
+        limits the time of each call (this package reads no clock itself).
         """
         self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
         self._bounds, self._page, self._clock = bounds, bounds.page, clock

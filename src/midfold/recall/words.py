@@ -21,8 +21,7 @@ from midfold.transcript import jsonio
 #    character uses the pairs that begin with it.
 # 5. Text is redacted before it is indexed, whatever the store keeps of originals: no index contains a credential.
 # 6. Any change of these rules, including redaction, needs a new VERSION, and stores rebuild their index. Stemming
-#    applies
-#    to queries only.
+#    applies to queries only.
 
 
 VERSION = 3
@@ -114,8 +113,7 @@ def searchable(data: bytes) -> str:
     """Return all searchable text of a message, without credentials, images, ids and signatures.
 
     It depends only on the bytes, not on the dialect: bodies are shared, and indexed text must be reproducible to be
-    removed
-    from the index.
+    removed from the index.
     """
     try:
         return "\n".join(_texts(redact_value(jsonio.decode(data))))
@@ -158,9 +156,8 @@ def index_text(data: bytes) -> str:
 def search_text(text: str) -> str:
     """Return the tokens of a text separated by spaces, possibly with duplicates.
 
-    Most text is ASCII, and translating bytes to classes is faster than a regular expression. Non-ASCII text is
-    first joined
-    with its neighbours and split when its tokens are made, which is cached for most runs.
+    Most text is ASCII, and translating bytes to classes is faster than a regular expression. Non-ASCII text is first
+    joined with its neighbours and split when its tokens are made, which is cached for most runs.
     """
     data = text.encode("utf-8", "replace")
     if _LONG_BLOB in data.translate(_BLOB_CLASS):
@@ -306,9 +303,7 @@ def near_words(word: str, words: Iterable[str]) -> list[str]:
 
 
 def words_like(word: str, words: Sequence[str]) -> list[str]:
-    """Return words that contain this one, else similar words with the same ending, else those with the longest common
-    prefix.
-    """
+    """Return words that contain this one, else similar ones, else those with the longest common prefix."""
     inside = [one for one in words if word in one]
     if inside:
         return inside
