@@ -305,7 +305,7 @@ def test_a_window_that_they_would_crowd_has_none() -> None:
     with RulesProvider(Worker(), window=9_000) as provider, running(provider.url, window=9_000) as gateway:
         status, head, _ = gateway.post("/v1/chat/completions", body(past()))
     assert (status, head["x-midfold-action"]) == (200, "compacted")
-    assert head["x-midfold-reason"] == "recall: its tools would take too much of so small a window"
+    assert head["x-midfold-reason"] == "recall is off: its tools are too large for this context window"
     assert not is_offered(provider.requests[-1])
 
 

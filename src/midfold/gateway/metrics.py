@@ -142,24 +142,26 @@ class Metrics:
     """Accountant that aggregates requests into metrics."""
 
     def __init__(self) -> None:
-        self.requests = Counter("midfold_requests_total", "Requests that are over.", ROUTES, "status", "action")
-        self.refused = Counter("midfold_refused_total", "Requests refused at the door.", "status")
-        self.seconds = Histogram("midfold_request_seconds", "From the request to the end of its answer.", ROUTES)
-        self.first = Histogram("midfold_first_byte_seconds", "From the request to the start of its answer.", ROUTES)
-        self.bytes = Counter("midfold_bytes_total", "Bytes of bodies, from and to clients.", "direction")
-        self.tokens = Counter("midfold_prompt_tokens_total", "Tokens of prompts as providers reported them.", "kind")
-        self.hidden_rounds = Counter("midfold_hidden_rounds_total", "Rounds in which models looked back.")
-        self.hidden_tokens = Counter("midfold_hidden_tokens_total", "Tokens of those rounds.", "kind")
-        self.saved = Counter("midfold_tokens_not_sent_total", "Tokens that folds kept out of prompts.")
+        self.requests = Counter("midfold_requests_total", "Finished requests.", ROUTES, "status", "action")
+        self.refused = Counter("midfold_refused_total", "Requests refused at admission.", "status")
+        self.seconds = Histogram(
+            "midfold_request_seconds", "Seconds from a request to the end of its response.", ROUTES
+        )
+        self.first = Histogram(
+            "midfold_first_byte_seconds", "Seconds from a request to the start of its response.", ROUTES
+        )
+        self.bytes = Counter("midfold_bytes_total", "Bytes of bodies received from and sent to clients.", "direction")
+        self.tokens = Counter("midfold_prompt_tokens_total", "Tokens reported by providers.", "kind")
+        self.hidden_rounds = Counter("midfold_hidden_rounds_total", "Hidden rounds of recall tool calls.")
+        self.hidden_tokens = Counter("midfold_hidden_tokens_total", "Tokens of hidden rounds.", "kind")
+        self.saved = Counter("midfold_tokens_not_sent_total", "Prompt tokens saved by folds.")
         self.unmanaged = Counter(
-            "midfold_unmanaged_requests_total", "Requests not looked at because of a fault of the gateway's.", "error"
+            "midfold_unmanaged_requests_total", "Requests passed unmanaged because of a gateway fault.", "error"
         )
         self.fold_wait = Histogram(
-            "midfold_fold_wait_seconds", "What requests that were folded waited for a summary model.", "readiness"
+            "midfold_fold_wait_seconds", "Seconds that folded requests waited for a summary model.", "readiness"
         )
-        self.omitted = Counter(
-            "midfold_omitted_texts_total", "Texts missing from summaries because deriving them failed.", "what"
-        )
+        self.omitted = Counter("midfold_omitted_texts_total", "Texts missing from summaries because of errors.", "what")
         self._gauges: list[Measure] = []
 
     def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
@@ -222,8 +224,8 @@ def check_access(config: Config) -> None:
     host = config.gateway.host
     if host not in LOOPBACK and host != "::1" and not config.keys:
         raise ConfigError(
-            f"gateway.host {host} listens beyond this machine, so keys must name who may use it: "
-            "`midfold keys new NAME` makes a key"
+            f"gateway.host {host} is reachable from other machines, and no gateway keys are configured; "
+            "create one with `midfold keys new NAME`"
         )
 
 
@@ -252,11 +254,11 @@ class Operations:
             app.gateway.accountants.append(self.write)
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
         door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
-        self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held.total)
+        self.figures.gauge("midfold_held_bytes", "Bytes held for unfinished requests.", lambda: door.held.total)
         if (ahead := app.gateway.preparer.ahead) is not None:
-            self.figures.gauge("midfold_folds_in_preparation", "Folds being made ahead of time.", lambda: ahead.count)
+            self.figures.gauge("midfold_folds_in_preparation", "Folds being prepared in advance.", lambda: ahead.count)
         if importlib.util.find_spec("resource") is not None:
-            self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
+            self.figures.gauge("midfold_resident_bytes", "Peak resident memory of the process.", _memory)
         return door
 
     def _note_fault(self, account: RequestAccount) -> None:
@@ -311,14 +313,14 @@ class Operations:
             async with asyncio.timeout(READY_WITHIN):
                 await asyncio.to_thread(store.sessions, 1)
         except TimeoutError:
-            return f"no answer within {READY_WITHIN:g} seconds"
+            return f"no response within {READY_WITHIN:g} seconds"
         except StoreUnavailable as error:
             # Text after a colon is the database server's message, which may name hosts and users.
             return str(error).removeprefix(f"{store.where}: ").partition(": ")[0]
         except MidfoldError as error:
             return type(error).__name__
         if time.monotonic() < self._faulty_until:
-            return f"the store failed, and a request passed unmanaged, less than {FAULT_SECONDS:g} seconds ago"
+            return f"the store failed less than {FAULT_SECONDS:g} seconds ago; a request was passed unmanaged"
         return ""
 
 

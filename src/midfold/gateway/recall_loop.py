@@ -101,7 +101,7 @@ TOO_MANY = (
 )
 UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
 NO_ROOM = "[no more fits into this turn]"
-TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
+TAKEN = "recall is off: a client tool has the same name, or its tools cannot be parsed"
 
 
 _SearchedPast = tuple[Recall, Checkpoint | None]
@@ -190,7 +190,7 @@ class RecallLoop:
             return ToolOffer(problem=TAKEN)
         specs = self.engine_tools.specs.values()
         left_out = ", ".join(spec.name for spec in specs if _is_among(spec.name, theirs))
-        problem = f"tools of the context engine left out, the client has such: {left_out}" if left_out else ""
+        problem = f"context engine tools omitted, client tools have the same names: {left_out}" if left_out else ""
         free = [spec for spec in specs if not _is_among(spec.name, theirs)]
         ours = definitions(conversation.dialect.name, [*Recall.tools, *free])
         return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
@@ -286,7 +286,7 @@ class RecallLoop:
             try:
                 await self.preparer.in_thread(keep)
             except MidfoldError as error:
-                exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
+                exchange.account.reason = f"recall: the client's summary was not stored ({type(error).__name__})"
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Store the tool offer of a conversation."""
@@ -298,7 +298,7 @@ class RecallLoop:
                 self.offers.keep, exchange.owner, measured.conversation.as_sent, measured.tools, measured.checkpoint
             )
         except MidfoldError as error:
-            exchange.account.reason = f"recall: the tools were not written down ({type(error).__name__})"
+            exchange.account.reason = f"recall: the tool offer was not stored ({type(error).__name__})"
 
     def _observe(
         self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
@@ -384,7 +384,7 @@ class RecallLoop:
             sent = measured.conversation.as_sent
             await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, run, session)
         except MidfoldError as error:
-            exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
+            exchange.account.reason = f"recall: the hidden turn was not stored ({type(error).__name__})"
 
     async def _owe(
         self, exchange: Exchange, prepared: PreparedRequest, joined: MergedStream, answers: list[tuple[str, str]]
@@ -404,7 +404,7 @@ class RecallLoop:
         try:
             await self.preparer.in_thread(self.continuations.keep, exchange.owner, asked, known, session)
         except MidfoldError as error:
-            exchange.account.reason = f"recall: a continuation was not written down ({type(error).__name__})"
+            exchange.account.reason = f"recall: the continuation was not stored ({type(error).__name__})"
 
     async def _relay_rest(
         self,
@@ -583,4 +583,6 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     except jsonio.NotJSON:
         value = None
     error = value.get("error") if isinstance(value, dict) else None
-    return error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream refused to go on"}
+    return (
+        error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream failed in a recall round"}
+    )

@@ -83,7 +83,7 @@ class ToolOffer(NamedTuple):
         """Return the offer without new tools that are too large for the window."""
         if not self.new or limits.meter.tokens(offer_units(self.new, limits.meter)) <= MOST_OF_WINDOW * limits.trigger:
             return self
-        return ToolOffer(problem="recall: its tools would take too much of so small a window")
+        return ToolOffer(problem="recall is off: its tools are too large for this context window")
 
 
 def offer_units(definitions: bytes, meter: Meter) -> int:

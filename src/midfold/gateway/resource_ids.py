@@ -91,7 +91,7 @@ class OwnedIds:
         try:
             await asyncio.to_thread(self._store, names, ends)
         except MidfoldError as error:
-            _log.warning("ids of a provider were not stored: %s", type(error).__name__)
+            _log.warning("Provider ids were not stored: %s. They are forgotten at a restart.", type(error).__name__)
 
     def _is_in_store(self, name: str) -> bool:
         assert self._database is not None
@@ -354,7 +354,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 def references_in(body: bytes, path: str) -> list[Reference]:
     """Return the ids a provider would look up. Raises TranscriptError or TooManyValues if the body cannot be read."""
     if not is_object(body):
-        raise TranscriptError("the request is not a JSON object in UTF-8, and what it refers to cannot be known")
+        raise TranscriptError("the request is not a JSON object in UTF-8, so the ids in it cannot be checked")
     return references(body) if may_have_references(body, path) else []
 
 
@@ -380,7 +380,7 @@ def references(body: bytes) -> list[Reference]:
     try:
         value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        raise TranscriptError("the request is not JSON in UTF-8, and what it refers to cannot be known") from None
+        raise TranscriptError("the request is not JSON in UTF-8, so the ids in it cannot be checked") from None
     if not isinstance(value, _Object):
         return []
     top = [Reference(key, one) for key, held in value if key in AT_THE_TOP for one in _ids(held)]
@@ -453,24 +453,24 @@ class RouteAccess:
             return
         grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None:
-            told = "generation, counting, models, embeddings, and what the same key has made are open"
+            told = "only generation, counting, models, embeddings and resources made with the same key are open"
             raise RouteClosed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
         exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
         place = IdPlace(exchange.owner, exchange.upstream.base)
         if grant.id is not None and not await self._belongings.has(place, grant.id):
-            raise NotOwner(f"no {grant.id} was made under this key of the gateway; {OPENS}")
+            raise NotOwner(f"{grant.id} was not made with this gateway key; {OPENS}")
         if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
             await self._check_body(exchange, place)
 
     async def _check_body(self, exchange: Exchange, place: IdPlace) -> None:
         if any(name == b"content-encoding" for name, _ in exchange.headers):
-            raise TranscriptError(f"a compressed request cannot be checked for ids of others: send it plain; {OPENS}")
+            raise TranscriptError(f"a compressed request cannot be checked for ids: send it uncompressed; {OPENS}")
         body, path = exchange.body, exchange.raw_path
         at_once = len(body) <= LARGEST_AT_ONCE
         found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
         for key, given in dict.fromkeys(found):
             if not await self._belongings.has(place, given):
-                raise NotOwner(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
+                raise NotOwner(f"{key}: the id was not made with this gateway key; {OPENS}")
 
     def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
         """Record the ids in an answer as the owner's while it is relayed."""

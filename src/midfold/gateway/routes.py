@@ -64,7 +64,7 @@ def is_origin_form(target: bytes) -> bool:
     return _TARGET.fullmatch(target) is not None
 
 
-NO_WEBSOCKETS = "there are no WebSockets here: send the same request over HTTP"
+NO_WEBSOCKETS = "WebSockets are not supported: send the same request over HTTP"
 
 
 def is_websocket(method: str, headers: Iterable[Raw]) -> bool:

@@ -91,7 +91,9 @@ class GatewayApplication:
     async def _healthy(self, scope: Scope, send: Send) -> None:
         reading = scope["method"] in ("GET", "HEAD")
         told = (
-            {"status": "ok", "mode": self.gateway.settings.mode} if reading else {"error": "only GET is answered here"}
+            {"status": "ok", "mode": self.gateway.settings.mode}
+            if reading
+            else {"error": "only GET and HEAD are supported"}
         )
         await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(told))
 
@@ -110,7 +112,7 @@ class GatewayApplication:
 def _refusal_for(scope: Scope) -> tuple[int, bytes] | None:
     """Return status and body for a request that is refused for every client, or None."""
     if scope["method"] in UNSERVED:
-        return 405, error_body(None, 405, f"{scope['method']} is not served here")
+        return 405, error_body(None, 405, f"{scope['method']} is not supported")
     if not is_origin_form(scope.get("raw_path") or scope["path"].encode()):
         return 400, error_body(None, 400, NOT_A_PATH)
     if is_websocket(scope["method"], scope["headers"]):
@@ -181,7 +183,7 @@ class PatientProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         if self._in_head and self._head > self.head_bytes:
-            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+            self._let_go(431, b"the request's headers are too large")
 
     def _parse(self, data: memoryview) -> None:
         while data:
@@ -201,7 +203,7 @@ class PatientProtocol(HttpToolsProtocol):
             return
         method = self.parser.get_method()
         if method.decode("latin-1") in UNSERVED:
-            self._let_go(405, method + b" is not served here")
+            self._let_go(405, method + b" is not supported")
             return
         if not is_origin_form(self.url):
             self._let_go(400, NOT_A_PATH.encode())
@@ -215,7 +217,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._in_head = False
         if sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url) > self.head_bytes:
-            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+            self._let_go(431, b"the request's headers are too large")
             return
         super().on_headers_complete()
 
@@ -249,7 +251,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._head:
-            self._let_go(408, b"the request's head took too long")
+            self._let_go(408, b"the request's headers were not received in time")
         else:
             self.transport.close()
 

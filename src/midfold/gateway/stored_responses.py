@@ -305,7 +305,7 @@ class StoredResponses:
         try:
             found = await asyncio.to_thread(self._read, _store_place(place), name)
         except MidfoldError as error:
-            _log.warning("a kept turn was not read: %s", type(error).__name__)
+            _log.warning("A stored turn was not read: %s. The request is sent unfolded.", type(error).__name__)
             return None
         if found is not None:
             self._known.put(name, found)
@@ -325,7 +325,7 @@ class StoredResponses:
         try:
             await asyncio.to_thread(self._store, _store_place(place), turns, session)
         except MidfoldError as error:
-            _log.warning("a kept turn was not stored: %s", type(error).__name__)
+            _log.warning("A turn was not stored: %s. It is kept in memory only.", type(error).__name__)
 
     def _store(self, place: str, turns: Mapping[str, StoredResponse], session: str) -> None:
         assert self._turns is not None

@@ -46,7 +46,7 @@ MOST_REMEMBERED = 1_000
 X_API_KEY = "x-api-key"
 ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
 """Hosts that require `x-api-key` on routes that both vendors have."""
-NO_UPSTREAM = "no upstream is configured: give --upstream URL, or set gateway.upstream or upstreams in config.yaml"
+NO_UPSTREAM = "no upstream is configured: use --upstream URL, or set gateway.upstream or upstreams in config.yaml"
 
 
 class UpstreamTarget(NamedTuple):
@@ -145,7 +145,7 @@ class Upstreams:
 def _upstream(where: str, url: str, variable: str | None, environment: Mapping[str, str]) -> Upstream:
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        raise ConfigError(f"{where}: the address has a user name or a password; api_key_env names where a key is")
+        raise ConfigError(f"{where}: the URL contains a user name or password; set api_key_env instead")
     key = None
     if variable is not None:
         key = environment.get(variable, "").strip()
@@ -273,13 +273,15 @@ async def _read_chunks(
         async for chunk in response.content.iter_any():
             size += len(chunk)
             if most is not None and size > most:
-                raise UpstreamError(f"{response.url.host} answered more than the {most:,} bytes that are read of it")
+                raise UpstreamError(f"{response.url.host} sent more than {most:,} bytes")
             yield chunk
         if _is_reset(response):
-            raise UpstreamError(f"{response.url.host} broke off its answer")
+            raise UpstreamError(f"{response.url.host} closed the connection before the end of its response")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
-        raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
+        raise UpstreamError(
+            f"{response.url.host} closed the connection before the end of its response", timed_out=timed_out
+        ) from None
 
 
 @lru_cache(maxsize=256)
@@ -388,18 +390,18 @@ class Client:
                 )
                 if response.status == SWITCHING_PROTOCOLS:
                     response.close()
-                    raise UpstreamError(f"{upstream.place} switched protocols without being asked to")
+                    raise UpstreamError(f"{upstream.place} switched protocols without a request to do so")
                 return UpstreamAnswer(response)
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)
                 )
             except TimeoutError:
-                raise UpstreamError(f"{upstream.place} did not answer in time", timed_out=True) from None
+                raise UpstreamError(f"{upstream.place} did not respond in time", timed_out=True) from None
             except (aiohttp.ClientConnectionError, OSError):
-                failed = UpstreamError(f"{upstream.place} closed the connection before it answered")
+                failed = UpstreamError(f"{upstream.place} closed the connection before responding")
             except (aiohttp.ClientError, ValueError):
-                raise UpstreamError(f"{upstream.place} answered something that is not HTTP") from None
+                raise UpstreamError(f"{upstream.place} sent an invalid HTTP response") from None
             if not left:
                 raise failed
             await asyncio.sleep(pause)
