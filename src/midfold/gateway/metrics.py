@@ -47,8 +47,8 @@ class Counter:
 
     kind = "counter"
 
-    def __init__(self, name: str, told: str, *labels: str) -> None:
-        self.name, self.told, self.labels = name, told, labels
+    def __init__(self, name: str, help_text: str, *labels: str) -> None:
+        self.name, self.help_text, self.labels = name, help_text, labels
         self._values: dict[Labels, float] = {}
 
     def add(self, *values: str, by: float = 1.0) -> None:
@@ -70,8 +70,8 @@ class MetricGauge:
 
     kind = "gauge"
 
-    def __init__(self, name: str, told: str, read: Callable[[], float]) -> None:
-        self.name, self.told, self._read = name, told, read
+    def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self.name, self.help_text, self._read = name, help_text, read
 
     def lines(self) -> Iterator[str]:
         yield f"{self.name} {_number(self._read())}"
@@ -82,8 +82,8 @@ class Histogram:
 
     kind = "histogram"
 
-    def __init__(self, name: str, told: str, *labels: str, bounds: Sequence[float] = SECONDS) -> None:
-        self.name, self.told, self.labels, self.bounds = name, told, labels, tuple(bounds)
+    def __init__(self, name: str, help_text: str, *labels: str, bounds: Sequence[float] = SECONDS) -> None:
+        self.name, self.help_text, self.labels, self.bounds = name, help_text, labels, tuple(bounds)
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
 
@@ -111,7 +111,7 @@ def page(measures: Sequence[Measure]) -> str:
     """Render all metrics with their HELP and TYPE lines."""
     lines: list[str] = []
     for measure in measures:
-        lines += [f"# HELP {measure.name} {_escape(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
+        lines += [f"# HELP {measure.name} {_escape(measure.help_text)}", f"# TYPE {measure.name} {measure.kind}"]
         lines += measure.lines()
     return "\n".join(lines) + "\n"
 
@@ -164,8 +164,8 @@ class Metrics:
         self.omitted = Counter("midfold_omitted_texts_total", "Texts missing from summaries because of errors.", "what")
         self._gauges: list[Measure] = []
 
-    def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
-        self._gauges.append(MetricGauge(name, told, read))
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self._gauges.append(MetricGauge(name, help_text, read))
 
     def __call__(self, account: RequestAccount) -> None:
         self.requests.add(account.route, str(account.status), account.action)
@@ -253,13 +253,13 @@ class Operations:
         if self._log is not None:
             app.gateway.accountants.append(self.write)
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
-        door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
-        self.figures.gauge("midfold_held_bytes", "Bytes held for unfinished requests.", lambda: door.held.total)
+        admission = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
+        self.figures.gauge("midfold_held_bytes", "Bytes held for unfinished requests.", lambda: admission.held.total)
         if (ahead := app.gateway.preparer.ahead) is not None:
             self.figures.gauge("midfold_folds_in_preparation", "Folds being prepared in advance.", lambda: ahead.count)
         if importlib.util.find_spec("resource") is not None:
             self.figures.gauge("midfold_resident_bytes", "Peak resident memory of the process.", _memory)
-        return door
+        return admission
 
     def _note_fault(self, account: RequestAccount) -> None:
         """Remember that the store failed a request; reads may work while writes fail."""
@@ -301,9 +301,9 @@ class Operations:
         from starlette.responses import JSONResponse
 
         trouble = await self._trouble()
-        told: dict[str, object] = {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}
+        status_body: dict[str, object] = {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}
         unmanaged = {labels[0]: int(count) for labels, count in self.figures.unmanaged.values().items()}
-        return JSONResponse(told | ({"unmanaged": unmanaged} if unmanaged else {}), 503 if trouble else 200)
+        return JSONResponse(status_body | ({"unmanaged": unmanaged} if unmanaged else {}), 503 if trouble else 200)
 
     async def _trouble(self) -> str:
         if self.sessions is None:

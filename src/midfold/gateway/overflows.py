@@ -23,10 +23,10 @@ from midfold.transcript import jsonio
 from midfold.transcript.message import Transcript
 from midfold.transcript.sse import EventReader, StreamEvent
 
-MOST_OF_ERRORS = 256_000
+MAX_ERROR_BYTES = 256_000
 """Maximum bytes of an error inspected before it is passed on."""
 HELD_SECONDS = 10.0
-MOST_HELD = 2_000_000
+MAX_HELD_BYTES = 2_000_000
 """Maximum bytes of a stream held back; the first events repeat the request's instructions and tools."""
 SMALLEST = 8_000
 """Bytes of the smallest request that may be too large for any model."""
@@ -41,7 +41,7 @@ _BYTES = re.compile(
 
 
 _NUMBER = re.compile(rb"(?<![\w.,-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w.,-])\d{4,8}(?![\w-])")
-MOST_OVER = 50
+MAX_LIMIT_MULTIPLE = 50
 """Multiple of the limit from which a number in an error is not the request's size."""
 
 
@@ -70,7 +70,7 @@ def overflow_of(status: int, body: bytes) -> Overflow | None:
 def _refused_tokens(body: bytes, limit: int) -> int:
     """Return the refused request's tokens if the error names them: the largest plausible number above the limit."""
     numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
-    return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)
+    return max((number for number in numbers if limit < number < limit * MAX_LIMIT_MULTIPLE), default=0)
 
 
 def without_old_media(view: Transcript) -> Transcript:
@@ -82,12 +82,12 @@ async def find_overflow(answer: UpstreamAnswer) -> Overflow | None:
     """Return the overflow that an unread answer reports, if any; the answer stays readable in full."""
     encoding = encoding_of(answer.headers)
     if answer.status in STATUSES:
-        told = decode_body(await answer.head(MOST_OF_ERRORS), encoding, MOST_OF_ERRORS)
-        return overflow_of(answer.status, told)
+        body = decode_body(await answer.head(MAX_ERROR_BYTES), encoding, MAX_ERROR_BYTES)
+        return overflow_of(answer.status, body)
     if answer.status != 200 or not answer.is_stream:
         return None
     opening = StreamOpening(encoding)
-    await answer.head(MOST_HELD, opening.feed, HELD_SECONDS)
+    await answer.head(MAX_HELD_BYTES, opening.feed, HELD_SECONDS)
     return overflow_of(400, jsonio.encode({"error": opening.error})) if opening.error else None
 
 

@@ -18,22 +18,22 @@ from midfold.transcript.jsonio import REFUSALS, NotJSON, decode, elements, entri
 
 LONGEST_MODEL = 200
 """Maximum characters of a model's name."""
-SMALL = 65_536
+SMALL_BODY_BYTES = 65_536
 """Bytes of a body small enough to decode every field."""
-LONGEST_VALUE = 1_000
+MAX_VALUE_BYTES = 1_000
 """Maximum bytes of a value that is read."""
 MOST_MESSAGES = 50_000
 """Maximum messages of a request; reading and folding this many takes about 4 s of a thread."""
 MOST_VALUES = 500_000
 """Maximum values of all kinds in a request; a message with a tool call has about ten."""
-MOST_IN_ONE = 25_000
+MAX_VALUES_PER_MESSAGE = 25_000
 """Maximum lists and objects in one message, which is read at once."""
 MARKS = b",[{"
 """Characters that count values; nested values need no commas."""
-HALVES = (b"\\ud", b"\\uD")
+LONE_SURROGATES = (b"\\ud", b"\\uD")
 """Start of an escaped lone surrogate, from text cut in half by a client; valid JSON, but rejected by msgspec."""
-LARGEST_WITH_HALVES = 8_000_000
-PIECE = 1 << 18
+MAX_SURROGATE_BODY_BYTES = 8_000_000
+PIECE_BYTES = 1 << 18
 """Bytes scanned at once."""
 
 TOO_LONG: Any = object()
@@ -73,8 +73,8 @@ class Peek(msgspec.Struct, gc=False):
     @property
     def output(self) -> int:
         """Return the requested maximum output in tokens; 0 if not given."""
-        asked = (self.max_output_tokens, self.max_completion_tokens, self.max_tokens)
-        return next((value for value in asked if type(value) is int and value > 0), 0)
+        limits = (self.max_output_tokens, self.max_completion_tokens, self.max_tokens)
+        return next((value for value in limits if type(value) is int and value > 0), 0)
 
 
 class _PeekedFields(msgspec.Struct, gc=False):
@@ -96,7 +96,7 @@ _fields = msgspec.json.Decoder(_PeekedFields)
 def peek(body: bytes) -> Peek | None:
     """Return the peeked fields; None for a body that is not a JSON object or needs `peek_slowly`."""
     try:
-        return _decoder.decode(body) if len(body) <= SMALL else _of(_fields.decode(body))
+        return _decoder.decode(body) if len(body) <= SMALL_BODY_BYTES else _of(_fields.decode(body))
     except (*REFUSALS, NotJSON):
         return None
 
@@ -108,7 +108,7 @@ def peek_slowly(body: bytes) -> Peek | None:
 
 
 def _peek_leniently(body: bytes) -> Peek | None:
-    if len(body) > LARGEST_WITH_HALVES or not any(half in body for half in HALVES):
+    if len(body) > MAX_SURROGATE_BODY_BYTES or not any(half in body for half in LONE_SURROGATES):
         return None
     try:
         found = entries(body)
@@ -123,7 +123,7 @@ def _of(fields: _PeekedFields) -> Peek:
 
 
 def _read(raw: Raw) -> Any:
-    return decode(raw) if memoryview(raw).nbytes < LONGEST_VALUE else TOO_LONG
+    return decode(raw) if memoryview(raw).nbytes < MAX_VALUE_BYTES else TOO_LONG
 
 
 def is_crowded(body: bytes) -> bool:
@@ -131,34 +131,36 @@ def is_crowded(body: bytes) -> bool:
 
     This many values need as many marks and twice as many bytes, which decides most bodies quickly.
     """
-    if len(body) < 2 * MOST_IN_ONE or _marks(body) < MOST_IN_ONE:
+    if len(body) < 2 * MAX_VALUES_PER_MESSAGE or _marks(body) < MAX_VALUES_PER_MESSAGE:
         return False
     values = structural_values(body, MOST_VALUES)
-    return values >= MOST_VALUES or (values >= MOST_IN_ONE and _has_a_crowd(body))
+    return values >= MOST_VALUES or (values >= MAX_VALUES_PER_MESSAGE and _exceeds_limits(body))
 
 
-def _has_a_crowd(body: bytes) -> bool:
+def _exceeds_limits(body: bytes) -> bool:
     try:
         found = entries(body)
-        if len(found) > MOST_IN_ONE:
+        if len(found) > MAX_VALUES_PER_MESSAGE:
             return True
         listed = [key for key in ("messages", "input") if key in found and first_byte(found[key]) == b"["]
         lists = [elements(found.pop(key)) for key in listed]
     except NotJSON:
         return False
-    return any(len(one) > MOST_MESSAGES for one in lists) or any(map(_is_full, chain(found.values(), *lists)))
+    return any(len(one) > MOST_MESSAGES for one in lists) or any(
+        map(_exceeds_message_limit, chain(found.values(), *lists))
+    )
 
 
-def _is_full(one: Raw) -> bool:
+def _exceeds_message_limit(one: Raw) -> bool:
     """Return whether one message, or the tools, contain more values than are read at once."""
-    if memoryview(one).nbytes < 2 * MOST_IN_ONE:
+    if memoryview(one).nbytes < 2 * MAX_VALUES_PER_MESSAGE:
         return False
-    return structural_values(bytes(one), MOST_IN_ONE, b"[{") >= MOST_IN_ONE
+    return structural_values(bytes(one), MAX_VALUES_PER_MESSAGE, b"[{") >= MAX_VALUES_PER_MESSAGE
 
 
 def _marks(body: bytes) -> int:
-    starts = range(0, len(body), PIECE)
-    return sum(body.count(mark, start, start + PIECE) for start in starts for mark in MARKS)
+    starts = range(0, len(body), PIECE_BYTES)
+    return sum(body.count(mark, start, start + PIECE_BYTES) for start in starts for mark in MARKS)
 
 
 def structural_values(body: bytes, most: int, marks: bytes = MARKS) -> int:
@@ -166,7 +168,7 @@ def structural_values(body: bytes, most: int, marks: bytes = MARKS) -> int:
     count = start = 0
     inside = False
     while start < len(body) and count < most:
-        piece = body[start : start + PIECE]
+        piece = body[start : start + PIECE_BYTES]
         cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         start += len(piece) + cut
         # Escaped quotes end no string; if the piece ends in half an escape, its other half is skipped, too.

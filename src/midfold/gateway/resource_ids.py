@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("midfold.gateway")
 
-MOST_REMEMBERED = 50_000
-TIDY_EVERY = 1_000
+MAX_CACHED_IDS = 50_000
+ROWS_PER_CLEANUP = 1_000
 """Rows added between deletions of expired rows."""
 
 
@@ -66,7 +66,7 @@ class OwnedIds:
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
         self._database = None if store is None else store.database
-        self._known: LRU[str, bool] = LRU(MOST_REMEMBERED)
+        self._known: LRU[str, bool] = LRU(MAX_CACHED_IDS)
         self._clock = clock
         self._added = 0
 
@@ -99,7 +99,7 @@ class OwnedIds:
 
     def _store(self, names: list[str], ends: int | None) -> None:
         assert self._database is not None
-        tidying = self._added % TIDY_EVERY == 0
+        tidying = self._added % ROWS_PER_CLEANUP == 0
         self._added += len(names)
 
         def write(tx: Tx) -> None:
@@ -210,8 +210,8 @@ def _deeper(method: str, parts: list[str]) -> Grant | None:
 #    are not recorded.
 
 
-MOST_HELD = 8_000_000
-MOST_EVENTS = 8
+MAX_HELD_BYTES = 8_000_000
+MAX_EVENTS = 8
 _BEGINNING = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+"([A-Za-z0-9_.:-]{1,200})"')
 Keep = Callable[[list[str]], Awaitable[None]]
 
@@ -250,7 +250,7 @@ class IssuedIds:
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
         self._made, self._is_stream, self._keep = made, is_stream, keep
-        self._inflate = inflating(encoding, MOST_HELD + 1)
+        self._inflate = inflating(encoding, MAX_HELD_BYTES + 1)
         self._plain = bytearray()
         self._events = EventReader()
         self._size = self._seen = 0
@@ -281,7 +281,7 @@ class IssuedIds:
             return
         self._seen += 1
         ids = ids_in(event.value or {}, self._made)
-        if ids or self._seen >= MOST_EVENTS:
+        if ids or self._seen >= MAX_EVENTS:
             self._note_ids(ids)
 
     async def settle(self) -> None:
@@ -304,7 +304,7 @@ class IssuedIds:
         self._size += len(plain)
         if not self._is_stream:
             self._plain += plain
-        if self._size > MOST_HELD:
+        if self._size > MAX_HELD_BYTES:
             found = _BEGINNING.match(self._plain)
             self._note_ids([found[1].decode()] if found else [])
         elif self._is_stream:
@@ -320,19 +320,19 @@ class IssuedIds:
 # 4. Nothing here holds the GIL for long: a body is searched in pieces, and parsed only if it has few enough values.
 
 
-WORDS = (b'"file_id"', b'"file_ids"', b'"input_file_id"')
-WORDS_OF_RESPONSES = (*WORDS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
+REFERENCE_KEYS = (b'"file_id"', b'"file_ids"', b'"input_file_id"')
+RESPONSES_REFERENCE_KEYS = (*REFERENCE_KEYS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
 """Keys in quotes: inside a string the closing quote would be escaped."""
 _ESCAPED_LETTER = re.compile(rb"\\u(?:00[4-7]|017f)")
 LONG_S = "\u017f".encode()
 """The only non-ASCII letter that some parsers (Go's) match case-insensitively with an ASCII one."""
 PIECE, OVERLAP = 1 << 20, 64
 """Bytes searched at once, and an overlap longer than any word."""
-MOST_VALUES = 400_000
+MAX_VALUES = 400_000
 """Maximum values in a body that is parsed."""
-AT_THE_TOP = frozenset(("previous_response_id", "conversation", "input_file_id"))
-ANYWHERE = frozenset(("file_id", "file_ids", "vector_store_ids"))
-OPAQUE = frozenset(("input_schema", "parameters", "schema", "arguments", "metadata"))
+TOP_LEVEL_KEYS = frozenset(("previous_response_id", "conversation", "input_file_id"))
+NESTED_KEYS = frozenset(("file_id", "file_ids", "vector_store_ids"))
+OPAQUE_KEYS = frozenset(("input_schema", "parameters", "schema", "arguments", "metadata"))
 
 
 class Reference(NamedTuple):
@@ -366,16 +366,16 @@ def is_object(body: bytes) -> bool:
 
 def may_have_references(body: bytes, path: str) -> bool:
     """Return whether a body may contain references."""
-    words = (*(WORDS_OF_RESPONSES if "/responses" in path else WORDS), LONG_S)
+    keys = (*(RESPONSES_REFERENCE_KEYS if "/responses" in path else REFERENCE_KEYS), LONG_S)
     return any(
-        any(word in piece for word in words) or (b"\\u" in piece and _ESCAPED_LETTER.search(piece) is not None)
+        any(key in piece for key in keys) or (b"\\u" in piece and _ESCAPED_LETTER.search(piece) is not None)
         for piece in (body[start : start + PIECE + OVERLAP].lower() for start in range(0, len(body), PIECE))
     )
 
 
 def references(body: bytes) -> list[Reference]:
     """Return all references in a JSON object."""
-    if structural_values(body, MOST_VALUES) >= MOST_VALUES:
+    if structural_values(body, MAX_VALUES) >= MAX_VALUES:
         raise TooManyValues
     try:
         value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
@@ -383,7 +383,7 @@ def references(body: bytes) -> list[Reference]:
         raise TranscriptError("the request is not JSON in UTF-8, so the ids in it cannot be checked") from None
     if not isinstance(value, _Object):
         return []
-    top = [Reference(key, one) for key, held in value if key in AT_THE_TOP for one in _ids(held)]
+    top = [Reference(key, one) for key, held in value if key in TOP_LEVEL_KEYS for one in _ids(held)]
     return [*top, *_inside(value)]
 
 
@@ -396,11 +396,11 @@ def _inside(whole: Any) -> Iterator[Reference]:
             continue
         is_call = value is not whole and _is_call(value)
         for key, held in value:
-            if key in ANYWHERE:
+            if key in NESTED_KEYS:
                 yield from (Reference(key, one) for one in _ids(held))
             elif key == "variables" and isinstance(held, _Object):
                 waiting += [one for _, one in held if isinstance(one, list)]  # variable names are chosen by the client
-            elif isinstance(held, list) and key not in OPAQUE and not (is_call and key == "input"):
+            elif isinstance(held, list) and key not in OPAQUE_KEYS and not (is_call and key == "input"):
                 waiting.append(held)
 
 
@@ -422,9 +422,9 @@ def _ids(value: Any) -> list[str]:
 OPENS = "`gateway.routes: all` opens the whole account"
 STORED_DAYS = 35
 """Days that ids of responses and completions are kept; providers keep them for 30."""
-LARGEST_AT_ONCE = 65_536
+MAX_INLINE_BYTES = 65_536
 """Maximum bytes of a request parsed on the event loop; larger ones are parsed in a thread."""
-PARTS_OF_ACCOUNT = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
+ACCOUNT_HEADERS = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
 """Headers that select an organization or project of the key's account."""
 
 
@@ -434,7 +434,7 @@ class RouteAccess:
     def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
         self._is_everything_open = is_everything_open
         store = None if sessions is None else sessions.store
-        self._belongings = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
+        self._owned_ids = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
 
     def is_bounded(self, upstream: Upstream) -> bool:
         return upstream.key is not None and not self._is_everything_open
@@ -453,11 +453,13 @@ class RouteAccess:
             return
         grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None:
-            told = "only generation, counting, models, embeddings and resources made with the same key are open"
-            raise RouteClosed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
-        exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
+            open_routes = "only generation, counting, models, embeddings and resources made with the same key are open"
+            raise RouteClosed(
+                f"this route is closed to clients that use the gateway's provider key: {open_routes}; {OPENS}"
+            )
+        exchange.headers = [pair for pair in exchange.headers if pair[0] not in ACCOUNT_HEADERS]
         place = IdPlace(exchange.owner, exchange.upstream.base)
-        if grant.id is not None and not await self._belongings.has(place, grant.id):
+        if grant.id is not None and not await self._owned_ids.has(place, grant.id):
             raise NotOwner(f"{grant.id} was not made with this gateway key; {OPENS}")
         if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
             await self._check_body(exchange, place)
@@ -466,10 +468,10 @@ class RouteAccess:
         if any(name == b"content-encoding" for name, _ in exchange.headers):
             raise TranscriptError(f"a compressed request cannot be checked for ids: send it uncompressed; {OPENS}")
         body, path = exchange.body, exchange.raw_path
-        at_once = len(body) <= LARGEST_AT_ONCE
+        at_once = len(body) <= MAX_INLINE_BYTES
         found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
         for key, given in dict.fromkeys(found):
-            if not await self._belongings.has(place, given):
+            if not await self._owned_ids.has(place, given):
                 raise NotOwner(f"{key}: the id was not made with this gateway key; {OPENS}")
 
     def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
@@ -482,7 +484,7 @@ class RouteAccess:
         if grant is None or not grant.made or not _is_stored(grant, exchange.body):
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
-        keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
+        keep = partial(self._owned_ids.add, IdPlace(exchange.owner, upstream.base), days=days)
         encoding = encoding_of(answer.headers)
         answer.issued = IssuedIds(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer
@@ -499,13 +501,13 @@ def _is_stored(grant: Grant, body: bytes) -> bool:
     """Return whether the provider stores the answer: responses by default, completions only on request."""
     if grant.made not in ("response", "completion"):
         return True
-    asked = None
+    store = None
     if b'"store"' in body:
         try:
-            asked = _storing.decode(body).store
+            store = _storing.decode(body).store
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            asked = None
-    return asked is True or (grant.made == "response" and asked is not False)
+            store = None
+    return store is True or (grant.made == "response" and store is not False)
 
 
 def _is_form(headers: list[Raw]) -> bool:

@@ -114,7 +114,7 @@ _NOT_WITH_OUR_KEY = CREDENTIALS | {
 }
 """Headers dropped when the gateway's key is used: other credentials, and overrides of method or path."""
 OURS = b"x-midfold-"
-LONGEST_SESSION = 200
+MAX_SESSION_BYTES = 200
 """Maximum bytes of a session label; a longer one is ignored."""
 READABLE = ("gzip", "deflate", "identity")
 
@@ -139,14 +139,14 @@ SESSION_HEADERS = {
 """Headers by which clients name their sessions, with the client."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _USER_ID = re.compile(r"_session_([A-Za-z0-9_-]{4,64})\Z|\"session_id\"\s*:\s*\"([A-Za-z0-9_-]{4,64})\"")
-LONGEST_USER_ID = 1_000
+MAX_USER_ID_CHARS = 1_000
 
 
 def request_options(headers: Iterable[Raw]) -> RequestOptions:
     session, bypass, label = None, False, ""
     for name, value in headers:
         if name == b"x-midfold-session":
-            session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
+            session = value.decode("latin-1").strip() or None if len(value) <= MAX_SESSION_BYTES else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
         elif name in SESSION_HEADERS and not label:
@@ -157,7 +157,7 @@ def request_options(headers: Iterable[Raw]) -> RequestOptions:
 def label_in(metadata: Any) -> str:
     """Return the session label in a request's metadata, as Claude Code sends it; "" without one."""
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    found = _USER_ID.search(user[:LONGEST_USER_ID]) if isinstance(user, str) else None
+    found = _USER_ID.search(user[:MAX_USER_ID_CHARS]) if isinstance(user, str) else None
     return _label("claude-code", found[1] or found[2]) if found else ""
 
 
@@ -176,7 +176,7 @@ def compacts_itself(headers: Iterable[Raw]) -> bool:
 
 _PRODUCT = re.compile(rb"([A-Za-z][A-Za-z0-9._+-]{0,39})(?:/([A-Za-z0-9._+-]{1,40}))?(?![^ (;,])")
 _NUMBERS = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?")
-MOST_DIGITS, LONGEST_WORD = 3, 12
+MAX_NAME_DIGITS, MAX_VERSION_LETTERS = 3, 12
 """Maximum digits in a program's name and letters in its version; anything longer may be a misplaced key."""
 
 
@@ -186,10 +186,10 @@ def client_product(headers: Iterable[Raw]) -> str:
     if found is None:
         return ""
     name, version = found[1].decode(), (found[2] or b"").decode()
-    if sum(map(str.isdigit, name)) > MOST_DIGITS or redact(name) != name:
+    if sum(map(str.isdigit, name)) > MAX_NAME_DIGITS or redact(name) != name:
         return ""
     numbers = _NUMBERS.match(version)
-    kept = numbers[0] if numbers else version if version.isalpha() and len(version) <= LONGEST_WORD else ""
+    kept = numbers[0] if numbers else version if version.isalpha() and len(version) <= MAX_VERSION_LETTERS else ""
     return f"{name}/{kept}" if kept else name
 
 

@@ -90,12 +90,12 @@ class GatewayApplication:
 
     async def _healthy(self, scope: Scope, send: Send) -> None:
         reading = scope["method"] in ("GET", "HEAD")
-        told = (
+        value = (
             {"status": "ok", "mode": self.gateway.settings.mode}
             if reading
             else {"error": "only GET and HEAD are supported"}
         )
-        await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(told))
+        await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(value))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Handle the ASGI lifespan."""
@@ -183,7 +183,7 @@ class PatientProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         if self._in_head and self._head > self.head_bytes:
-            self._let_go(431, b"the request's headers are too large")
+            self._refuse(431, b"the request's headers are too large")
 
     def _parse(self, data: memoryview) -> None:
         while data:
@@ -203,13 +203,13 @@ class PatientProtocol(HttpToolsProtocol):
             return
         method = self.parser.get_method()
         if method.decode("latin-1") in UNSERVED:
-            self._let_go(405, method + b" is not supported")
+            self._refuse(405, method + b" is not supported")
             return
         if not is_origin_form(self.url):
-            self._let_go(400, NOT_A_PATH.encode())
+            self._refuse(400, NOT_A_PATH.encode())
             return
         if is_websocket(method.decode("latin-1"), self.headers):
-            self._let_go(426, NO_WEBSOCKETS.encode())
+            self._refuse(426, NO_WEBSOCKETS.encode())
             return
         if self.parser.should_upgrade():
             self._plain = self._without_upgrade(method)
@@ -217,7 +217,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._in_head = False
         if sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url) > self.head_bytes:
-            self._let_go(431, b"the request's headers are too large")
+            self._refuse(431, b"the request's headers are too large")
             return
         super().on_headers_complete()
 
@@ -239,34 +239,34 @@ class PatientProtocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
 
     def _start_clock(self) -> None:
-        self._clock = self.loop.call_later(self.head_seconds, self._too_slow)
+        self._clock = self.loop.call_later(self.head_seconds, self._time_out)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
 
-    def _too_slow(self) -> None:
+    def _time_out(self) -> None:
         self._clock = None
         if self.transport.is_closing():
             return
         if self._head:
-            self._let_go(408, b"the request's headers were not received in time")
+            self._refuse(408, b"the request's headers were not received in time")
         else:
             self.transport.close()
 
-    def _let_go(self, status: int, told: bytes) -> None:
+    def _refuse(self, status: int, message: bytes) -> None:
         """Send a response unless one has started, and close the connection."""
         self._stop_clock()
         if self.transport.is_closing():
             return
         cycle: object = self.cycle
         if cycle is None or self.cycle.response_complete:
-            length = str(len(told)).encode()
+            length = str(len(message)).encode()
             head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: " + length
             if status == 426:
                 head += b"\r\nupgrade: HTTP/1.1"
-            self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + told)
+            self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + message)
         self.transport.close()
 
 

@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from midfold.gateway.prepare import RequestPreparer
     from midfold.gateway.upstream import UpstreamAnswer
 
-MOST_TURNS, MOST_BYTES = 50_000, 64_000_000
+MAX_TURNS, MAX_TURN_BYTES = 50_000, 64_000_000
 """Maximum turns and bytes kept in memory."""
-LONGEST_CHAIN = 5_000
-MOST_HELD = 8_000_000
+MAX_CHAIN_TURNS = 5_000
+MAX_ANSWER_BYTES = 8_000_000
 """Maximum bytes of an answer that are read."""
 FOLDED_DAYS = 35
 """Days that turns of folded chains are stored; providers keep responses for 30."""
-DAY = 86_400_000
-TIDY_EVERY = 1_000
+DAY_MS = 86_400_000
+TURNS_PER_CLEANUP = 1_000
 ENDS = frozenset(("response.completed", "response.incomplete"))
 FINISHED = (None, "completed", "incomplete")
 """Statuses of complete answers; background responses are answered later on another route."""
@@ -86,7 +86,7 @@ class ContinuedTurn(NamedTuple):
     """Request as a turn of a history stored by its provider."""
 
     place: IdPlace
-    asked: str
+    continues: str
     """Response or conversation it continues from; empty for a first turn."""
     is_conversation: bool
     new: tuple[Raw, ...]
@@ -100,7 +100,7 @@ class ContinuedTurn(NamedTuple):
     def previous(self) -> str:
         """Return the id of the previous response."""
         if not self.is_conversation:
-            return self.asked
+            return self.continues
         return "" if self.last is None else self.last.previous
 
     @property
@@ -111,7 +111,7 @@ class ContinuedTurn(NamedTuple):
     @property
     def has_answers(self) -> bool:
         """Return whether a first turn contains model answers, so its client sends the whole history each time."""
-        return not self.asked and any(b'"assistant"' in bytes(one) or b"_call" in bytes(one) for one in self.new)
+        return not self.continues and any(b'"assistant"' in bytes(one) or b"_call" in bytes(one) for one in self.new)
 
 
 class StoredResponses:
@@ -120,8 +120,8 @@ class StoredResponses:
     def __init__(self, preparer: RequestPreparer, days: int) -> None:
         self._preparer, self._days = preparer, days
         self._turns = None if preparer.sessions is None else preparer.sessions.store.hidden_turns
-        self._known: LRU[str, StoredResponse] = LRU(MOST_TURNS, most_bytes=MOST_BYTES, size=lambda turn: turn.size)
-        self._stored: LRU[str, bool] = LRU(MOST_TURNS)
+        self._known: LRU[str, StoredResponse] = LRU(MAX_TURNS, most_bytes=MAX_TURN_BYTES, size=lambda turn: turn.size)
+        self._stored: LRU[str, bool] = LRU(MAX_TURNS)
         self._written = 0
 
     def __len__(self) -> int:
@@ -132,10 +132,10 @@ class StoredResponses:
 
     async def read(self, exchange: Exchange) -> None:
         """Set the exchange's turn if its provider stores the conversation."""
-        asked = _continuation(exchange)
-        if asked is None and exchange.method == "DELETE":
+        continuation = _continuation(exchange)
+        if continuation is None and exchange.method == "DELETE":
             self._forget(exchange)
-        if asked is None or exchange.upstream is None or exchange.options.bypass or exchange.is_crowded:
+        if continuation is None or exchange.upstream is None or exchange.options.bypass or exchange.is_crowded:
             return
         if not self._preparer.policy.enabled or self._preparer.folder is None:
             return
@@ -144,14 +144,14 @@ class StoredResponses:
             new, is_stored = await self._preparer.work_on(len(exchange.body), _read_request, exchange.body)
         except NotJSON:
             return
-        if not asked.id and not is_stored:
+        if not continuation.id and not is_stored:
             return
-        last = await self._find(place, asked.id) if asked.id else None
-        exchange.turn = ContinuedTurn(place, asked.id, asked.is_conversation, new, is_stored, last)
+        last = await self._find(place, continuation.id) if continuation.id else None
+        exchange.turn = ContinuedTurn(place, continuation.id, continuation.is_conversation, new, is_stored, last)
         if exchange.route.dialect is None:
             return
         if last is not None and last.is_apart:
-            exchange.body = _go_on_apart(exchange.body, last, new)
+            exchange.body = _continue_from_last(exchange.body, last, new)
             exchange.peek = peek_slowly(exchange.body)
 
     def _forget(self, exchange: Exchange) -> None:
@@ -226,13 +226,13 @@ class StoredResponses:
     async def _chain(self, turn: ContinuedTurn) -> dict[str, StoredResponse] | None:
         """Return the turns before a request, oldest first; None if one is unknown."""
         found: dict[str, StoredResponse] = {}
-        asked = turn.previous
-        while asked:
-            link, name = await self._find(turn.place, asked), turn_name(turn.place, asked)
-            if link is None or name in found or len(found) >= LONGEST_CHAIN:
+        response_id = turn.previous
+        while response_id:
+            link, name = await self._find(turn.place, response_id), turn_name(turn.place, response_id)
+            if link is None or name in found or len(found) >= MAX_CHAIN_TURNS:
                 return None
             found[name] = link
-            asked = link.previous
+            response_id = link.previous
         return dict(reversed(found.items()))
 
     # Answers.
@@ -259,14 +259,14 @@ class StoredResponses:
 
     def _note(self, exchange: Exchange, answer: Mapping[str, Any]) -> None:
         turn, given = exchange.turn, answer.get("id")
-        if turn is None or (turn.asked and turn.last is None):
+        if turn is None or (turn.continues and turn.last is None):
             return
-        if exchange.route.dialect is None and turn.asked:
-            given = turn.asked
+        if exchange.route.dialect is None and turn.continues:
+            given = turn.continues
         if not isinstance(given, str):
             return
         place, last = turn.place, turn.last or StoredResponse()
-        session = exchange.account.session or last.session if turn.asked else ""
+        session = exchange.account.session or last.session if turn.continues else ""
         if exchange.route.dialect is None:
             exchange.turn = turn._replace(given=given)
             whole = msgspec.structs.replace(last, items=(*last.items, *turn.new))
@@ -281,7 +281,7 @@ class StoredResponses:
         if turn.is_conversation:
             is_apart = last.is_apart or (exchange.peek is not None and not exchange.peek.is_continued)
             end = StoredResponse(given, (), tokens, session, is_apart)
-            self._known.put(turn_name(place, turn.asked), end)
+            self._known.put(turn_name(place, turn.continues), end)
         exchange.turn = turn._replace(given=given)
 
     async def _write_noted(self, exchange: Exchange) -> None:
@@ -289,7 +289,9 @@ class StoredResponses:
         turn = exchange.turn
         if turn is None or not (turn.given or turn.is_conversation):
             return
-        names = [turn_name(turn.place, one) for one in (turn.given, turn.asked if turn.is_conversation else "") if one]
+        names = [
+            turn_name(turn.place, one) for one in (turn.given, turn.continues if turn.is_conversation else "") if one
+        ]
         turns = {name: found for name in names if (found := self._known.peek(name)) is not None}
         session = next((one.session for one in turns.values() if one.session), "")
         if session or (self._days and not turn.has_answers):
@@ -297,8 +299,8 @@ class StoredResponses:
 
     # Memory and store.
 
-    async def _find(self, place: IdPlace, asked: str) -> StoredResponse | None:
-        name = turn_name(place, asked)
+    async def _find(self, place: IdPlace, response_id: str) -> StoredResponse | None:
+        name = turn_name(place, response_id)
         known = self._known.get(name)
         if known is not None or self._turns is None:
             return known
@@ -334,8 +336,8 @@ class StoredResponses:
             data = jsonio.encode(turn)
             self._turns.keep(place, name, data if redactor is None else redact_json(data, redactor), session=session)
             self._stored.put(name, True)
-        if self._written % TIDY_EVERY == 0:
-            self._turns.delete_ended(STORE_PLACE, (self._days or FOLDED_DAYS) * DAY)
+        if self._written % TURNS_PER_CLEANUP == 0:
+            self._turns.delete_ended(STORE_PLACE, (self._days or FOLDED_DAYS) * DAY_MS)
         self._written += len(turns)
 
 
@@ -343,7 +345,7 @@ class _AnswerEnd:
     """Reader of the final response of a stream, or of a complete answer."""
 
     def __init__(self, answer: UpstreamAnswer) -> None:
-        self._inflate = inflating(encoding_of(answer.headers), MOST_HELD + 1)
+        self._inflate = inflating(encoding_of(answer.headers), MAX_ANSWER_BYTES + 1)
         self._is_stream = answer.is_stream
         self._events, self._plain, self._size = EventReader(), bytearray(), 0
         self.found: Mapping[str, Any] | None = None
@@ -365,7 +367,7 @@ class _AnswerEnd:
                 self._plain += plain
         except (ValueError, zlib.error):
             self.is_over = True
-        self.is_over = self.is_over or (not self._is_stream and self._size > MOST_HELD)
+        self.is_over = self.is_over or (not self._is_stream and self._size > MAX_ANSWER_BYTES)
 
     def _look(self, value: Mapping[str, Any]) -> None:
         response = value.get("response")
@@ -434,7 +436,7 @@ def _with_input(body: bytes, items: Sequence[Raw]) -> bytes:
     return replace_values(body, {"previous_response_id": None, "conversation": None, "input": whole})
 
 
-def _go_on_apart(body: bytes, last: StoredResponse, new: Sequence[Raw]) -> bytes:
+def _continue_from_last(body: bytes, last: StoredResponse, new: Sequence[Raw]) -> bytes:
     """Return a conversation's request that continues from its last response instead."""
     items = b"[" + b",".join(bytes(one) for one in (*last.items, *new)) + b"]"
     changes = {"conversation": None, "previous_response_id": jsonio.encode(last.previous), "input": items}

@@ -456,8 +456,8 @@ class MergedResponsesStream(MergedStream):
         return [seen_item(item) for item in self._items[self._offset :]]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        told = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
-        return event_bytes("error", {"type": "error", "error": error, **told, "sequence_number": self._number})
+        details = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
+        return event_bytes("error", {"type": "error", "error": error, **details, "sequence_number": self._number})
 
 
 def seen_item(item: Mapping[str, Any]) -> ShownPart:
@@ -473,6 +473,6 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-JOINED: dict[str, type[MergedStream]] = {
+MERGED_STREAMS: dict[str, type[MergedStream]] = {
     one.dialect: one for one in (MergedAnthropicStream, MergedChatStream, MergedResponsesStream)
 }

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # 2. The header of the provider's key is set by the configuration, else by the path, never by the client.
 
 
-MOST_REMEMBERED = 1_000
+MAX_CACHED_MODELS = 1_000
 X_API_KEY = "x-api-key"
 ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
 """Hosts that require `x-api-key` on routes that both vendors have."""
@@ -120,7 +120,7 @@ class Upstreams:
         self._patterns.sort(key=lambda pair: len(pair[0].replace("*", "")), reverse=True)
         if self.default is None and not self._patterns:
             raise ConfigError(NO_UPSTREAM)
-        self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MOST_REMEMBERED)
+        self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MAX_CACHED_MODELS)
 
     def all(self) -> list[Upstream]:
         """Return each upstream once, the default first."""
@@ -154,14 +154,14 @@ def _upstream(where: str, url: str, variable: str | None, environment: Mapping[s
     return Upstream(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"), key)
 
 
-FIRST_PAUSE = 0.1
+FIRST_RETRY_SECONDS = 0.1
 SWITCHING_PROTOCOLS = 101
-SHORT = 200
+MAX_CACHED_URL_CHARS = 200
 """Maximum characters of a path and query whose URL is cached."""
-LARGE, PIECE = 500_000, 1 << 17
-MOST_READ = 64_000_000
+LARGE_BODY_BYTES, PIECE_BYTES = 500_000, 1 << 17
+MAX_BODY_BYTES = 64_000_000
 """Maximum bytes of an answer that is read as a whole, such as a hidden turn or a list of models."""
-AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
+AUTOMATIC_HEADERS = ("accept", "accept-encoding", "user-agent", "content-type")
 """Headers that aiohttp would add if the client sent none."""
 
 
@@ -247,7 +247,7 @@ class UpstreamAnswer:
                         break
         return b"".join(self._head)
 
-    async def read(self, most: int = MOST_READ) -> bytes:
+    async def read(self, most: int = MAX_BODY_BYTES) -> bytes:
         """Read the whole body and release the connection. Raises UpstreamError if it has more than `most` bytes."""
         try:
             return b"".join([chunk async for chunk in self.chunks(most)])
@@ -293,7 +293,7 @@ def _origin(base: str) -> URL:
 
 def _address(upstream: Upstream, target: UpstreamTarget) -> URL:
     """Return the URL of a target; raises Misdirected if it would leave the upstream."""
-    is_short = len(target.path) + len(target.query) <= SHORT
+    is_short = len(target.path) + len(target.query) <= MAX_CACHED_URL_CHARS
     return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
 
@@ -330,12 +330,12 @@ def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | 
 
 
 def _is_large(body: bytes | AsyncIterator[bytes]) -> TypeGuard[bytes]:
-    return isinstance(body, bytes) and len(body) > LARGE
+    return isinstance(body, bytes) and len(body) > LARGE_BODY_BYTES
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), PIECE):
-        yield body[start : start + PIECE]
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 class Client:
@@ -375,7 +375,7 @@ class Client:
         session = self._session or self._open()
         sent = [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers
         timeout = self._timeout(upstream.timeout)
-        pause = FIRST_PAUSE
+        pause = FIRST_RETRY_SECONDS
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
@@ -385,7 +385,7 @@ class Client:
                     data=_data(body),
                     headers=sent,
                     allow_redirects=False,
-                    skip_auto_headers=AUTOMATIC,
+                    skip_auto_headers=AUTOMATIC_HEADERS,
                     timeout=timeout,
                 )
                 if response.status == SWITCHING_PROTOCOLS:
@@ -431,11 +431,11 @@ class Client:
 # 2. An encoded answer is kept whole up to a limit, and decoded only if its encoding is known.
 
 
-HEAD = 8_192
-TAIL = 65_536
-MOST_ENCODED = 4_000_000
-MOST_DECODED, MOST_DECODED_LIGHT = 64_000_000, 4_000_000
-LIGHT = 50_000
+HEAD_BYTES = 8_192
+TAIL_BYTES = 65_536
+MAX_ENCODED_BYTES = 4_000_000
+MAX_DECODED_BYTES, MAX_LIGHT_DECODED_BYTES = 64_000_000, 4_000_000
+LIGHT_BYTES = 50_000
 """Maximum bytes of an encoded answer that are decoded on the event loop."""
 
 
@@ -454,11 +454,11 @@ class UsageTap:
 
     def feed(self, chunk: bytes) -> None:
         self.size += len(chunk)
-        if len(self._head) < HEAD and not self._encoding:
-            self._head += chunk[: HEAD - len(self._head)]
+        if len(self._head) < HEAD_BYTES and not self._encoding:
+            self._head += chunk[: HEAD_BYTES - len(self._head)]
         self._pieces.append(chunk)
         self._kept += len(chunk)
-        most = MOST_ENCODED if self._encoding else TAIL
+        most = MAX_ENCODED_BYTES if self._encoding else TAIL_BYTES
         while self._kept - len(self._pieces[0]) >= most:
             self._kept -= len(self._pieces.popleft())
 
@@ -472,12 +472,12 @@ class UsageTap:
     @property
     def is_heavy(self) -> bool:
         """Return whether parsing is slow: a decoded body may be many times as large."""
-        return bool(self._encoding) and self._kept > LIGHT
+        return bool(self._encoding) and self._kept > LIGHT_BYTES
 
     def _read(self) -> Usage | None:
         tail = b"".join(self._pieces)
         if not self._encoding:
             return usage_at_edges(bytes(self._head), tail)
-        most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
+        most = MAX_DECODED_BYTES if self._kept > LIGHT_BYTES else MAX_LIGHT_DECODED_BYTES
         whole = decode_body(tail, self._encoding, most) if self._kept == self.size else b""
         return usage_at_edges(whole, whole)

@@ -10,8 +10,8 @@ from midfold.recall.in_memory import InMemorySource
 from midfold.recall.ranking import CONSIDERED, Filters, Positions, SearchSource
 from midfold.recall.recall_tools import (
     FOUND,
-    MOST_CHARACTERS,
-    MOST_HITS,
+    MAX_HITS,
+    MAX_HITS_CHARS,
     NAMES,
     NEAREST,
     NOTHING,
@@ -29,8 +29,8 @@ from midfold.recall.units import Candidate, Unit, original
 __all__ = [
     "CONSIDERED",
     "FOUND",
-    "MOST_CHARACTERS",
-    "MOST_HITS",
+    "MAX_HITS",
+    "MAX_HITS_CHARS",
     "NAMES",
     "NEAREST",
     "NOTHING",

@@ -22,25 +22,25 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
+from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, lowercased
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 CONSIDERED = 12
 """Units ranked for a model; a larger limit does not change the order of these."""
-MOST_TERMS = 40
-MOST_PLACES = 1_500
+MAX_TERMS = 40
+MAX_POSITIONS = 1_500
 """Maximum positions of rare words that are weighed; of more frequent words only those at the same messages."""
-READ_AT_ONCE, MOST_READ = 24, 400
+MESSAGES_PER_BATCH, MAX_MESSAGES_READ = 24, 400
 """Messages read at once with their neighbours, and the maximum if too few of them are hits."""
-MOST_AT_ONCE = 8
+MAX_CALLS_PER_MESSAGE = 8
 """Maximum calls of one message whose results are looked up."""
-MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
+MAX_CORRECTED_WORDS, MAX_SIMILAR_WORDS, MIN_CORRECTED_CHARS = 5, 3, 4
 """Missing words that are corrected, candidates for each, and the minimum length."""
-MOST_LOOKED_THROUGH = 100_000
+MAX_VOCABULARY_MESSAGES = 100_000
 """Maximum messages of a conversation whose vocabulary is searched if no query word occurs."""
-MOST_SCANNED = 3_000
+MAX_MESSAGES_SCANNED = 3_000
 """Maximum messages read for a query without words."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
 NEAR, NAMED, LITERAL = 0.1, 1.0, 2.0
@@ -50,7 +50,7 @@ NEIGHBOUR = 0.15
 NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
 """Bonus of the newest over the oldest message, the same if requested, and of user messages if requested."""
 QUOTES = 'these words "in quotes" as they stand'
-WORTH = 0.05
+MIN_SCORE_SHARE = 0.05
 """Minimum share of the best score for a hit."""
 _ASKED_ASIDES = (
     "todo todos plan task tasks checklist instruction instructions agents claude reminder guideline guidelines "
@@ -162,22 +162,22 @@ def rank(
     relaxed: bool = True,
 ) -> tuple[RankedSearch, list[Scored]]:
     """Return the best units first; if `relaxed` and nothing is found, drop conditions until something is."""
-    asked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return asked, []
-    found = asked.best(limit)
+    ranked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
+    if not ranked.query.terms and not ranked.query.phrases and not filters.are_narrow:
+        return ranked, []
+    found = ranked.best(limit)
     if found or not relaxed:
-        return asked, found
-    quotes = (QUOTES,) if asked.query.phrases else ()
+        return ranked, found
+    quotes = (QUOTES,) if ranked.query.phrases else ()
     plain = text.replace('"', " ") if quotes else text
     kept = [(filters, "")] if quotes else []
     for looser, left in (*kept, *filters.relax()) if plain.split() else ():
         again = RankedSearch(past, plain, looser, wanted=wanted, seen=seen, left_out=(*quotes, *filter(None, [left])))
-        again.share_reading(asked)
+        again.share_reading(ranked)
         found = again.best(limit)
         if found:
             return again, found
-    return asked, []
+    return ranked, []
 
 
 class RankedSearch:
@@ -196,7 +196,7 @@ class RankedSearch:
         self.left_out = left_out
         """Conditions dropped because nothing was found with them."""
         query = parse_query(text)
-        query = query._replace(terms=tuple(nlargest(MOST_TERMS, query.terms, key=_length)))
+        query = query._replace(terms=tuple(nlargest(MAX_TERMS, query.terms, key=_length)))
         self.query, self.filters, self._past = query, filters, past
         self._wanted, self._seen = wanted, seen
         self._matcher = Matcher(query)
@@ -227,7 +227,7 @@ class RankedSearch:
             scored += [one for unit in self._units(batch) if (one := self._score(unit)) is not None]
             if len(scored) >= count:
                 break
-        least = WORTH * max([best, *(one.score for one in scored)])
+        least = MIN_SCORE_SHARE * max([best, *(one.score for one in scored)])
         scored = _beside([one for one in scored if one.score >= least])
         scored.sort(key=lambda one: (-one.score, -one.main.found.position))
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
@@ -252,10 +252,10 @@ class RankedSearch:
             for piece in unit.pieces
         ]
 
-    def excerpt(self, text: str, redact: Redact, room: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
+    def excerpt(self, text: str, redact: Redact, max_chars: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
         """Return the excerpt of a text."""
         found = self._matcher.occurrences(text) if found is None else found
-        return excerpt(text, found, self._weights, redact, room)
+        return excerpt(text, found, self._weights, redact, max_chars)
 
     @property
     def _asks_for_asides(self) -> bool:
@@ -287,34 +287,34 @@ class RankedSearch:
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MOST_READ]
-        for start in range(0, len(chosen), READ_AT_ONCE):
+        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MAX_MESSAGES_READ]
+        for start in range(0, len(chosen), MESSAGES_PER_BATCH):
             batch: dict[str, set[int]] = {}
-            for _, position, session in chosen[start : start + READ_AT_ONCE]:
+            for _, position, session in chosen[start : start + MESSAGES_PER_BATCH]:
                 batch.setdefault(session, set()).add(position)
             yield batch
 
     def _places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
         """Return the positions of each word in any spelling; for a missing word, those of similar words."""
-        where, asked = self._in_any_spelling(terms), [*self.query.terms]
-        self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
-        for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
-            near = self._near(asked[number].typed, is_alone=not any(where))
+        where, query_terms = self._in_any_spelling(terms), [*self.query.terms]
+        self.missing = tuple(term.typed for term, found in zip(query_terms, where, strict=False) if not found)
+        for number in [number for number in range(len(query_terms)) if not where[number]][:MAX_CORRECTED_WORDS]:
+            near = self._near(query_terms[number].typed, is_alone=not any(where))
             if near:
                 where[number] = _union([*near.values()])
-                asked[number] = asked[number]._replace(also=tuple(near))
+                query_terms[number] = query_terms[number]._replace(also=tuple(near))
         if self.instead:
-            self.query = self.query._replace(terms=tuple(asked))
+            self.query = self.query._replace(terms=tuple(query_terms))
             self._matcher = Matcher(self.query)
         return where
 
     def _near(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
         """Return positions of similar words; without any other word, search the whole vocabulary."""
-        if len(typed) < SHORTEST_MENDED or not typed.isalpha():
+        if len(typed) < MIN_CORRECTED_CHARS or not typed.isalpha():
             return {}
-        words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
-        if not words and is_alone and self._size <= MOST_LOOKED_THROUGH:
-            words = words_like(typed, self._every_word)[:MOST_NEAR]
+        words = near_words(typed, self._past.words(typed[:2]))[:MAX_SIMILAR_WORDS]
+        if not words and is_alone and self._size <= MAX_VOCABULARY_MESSAGES:
+            words = words_like(typed, self._every_word)[:MAX_SIMILAR_WORDS]
         found = self._past.places([Term(word, True, word) for word in words]) if words else []
         near = {word: places for word, places in zip(words, found, strict=True) if places}
         if near:
@@ -336,9 +336,9 @@ class RankedSearch:
         if not session and not end:
             return
         end = end if self.filters.before is None else min(end, self.filters.before)
-        low = max(end - MOST_SCANNED, 0 if self.filters.after is None else self.filters.after + 1)
+        low = max(end - MAX_MESSAGES_SCANNED, 0 if self.filters.after is None else self.filters.after + 1)
         while end > low:
-            start = max(end - READ_AT_ONCE, low)
+            start = max(end - MESSAGES_PER_BATCH, low)
             yield {session: set(range(start, end))}
             end = start
 
@@ -348,7 +348,7 @@ class RankedSearch:
         self.messages({session: places - {-1} for session, places in around.items()})
         reach = {session: set(places) for session, places in batch.items()}
         for one in self.messages(batch):
-            reach[one.session].update(self._belonging(one))
+            reach[one.session].update(self._related_positions(one))
         made = units(self.messages(reach))
         chosen = [
             unit
@@ -373,14 +373,14 @@ class RankedSearch:
             self._read[one.session, one.position] = one
         return [self._read[place] for place in places if place in self._read]
 
-    def _belonging(self, one: Candidate) -> Iterable[int]:
+    def _related_positions(self, one: Candidate) -> Iterable[int]:
         """Return positions where the call, the results, the answer or the user message belonging to it may be."""
         calls = sum(isinstance(part, ToolCall) for part in one.message.parts)
         if calls:
-            return range(one.position + 1, one.position + 1 + min(calls, MOST_AT_ONCE))
+            return range(one.position + 1, one.position + 1 + min(calls, MAX_CALLS_PER_MESSAGE))
         before = self._read.get((one.session, one.position - 1))
         if _is_result(one) and before is not None and _is_result(before):
-            return range(max(one.position - MOST_AT_ONCE, 0), one.position)
+            return range(max(one.position - MAX_CALLS_PER_MESSAGE, 0), one.position)
         is_ask = one.role == "user" and not _is_result(one)
         return (one.position + 1,) if is_ask else (max(one.position - 1, 0),)
 
@@ -392,8 +392,8 @@ class RankedSearch:
             return None
         if not self.query.terms:
             return Scored(1.0, unit, tuple([] for _ in texts), len(texts) - 1, 1.0, True)
-        small = [*map(small_letters, texts)]
-        found = tuple(map(self._matcher.occurrences, texts, small))
+        lowered = [*map(lowercased, texts)]
+        found = tuple(map(self._matcher.occurrences, texts, lowered))
         fits, counts = [0.0] * len(self._weights), [0] * len(self._weights)
         for one in (one for each in found for one in each):
             fits[one.term] = max(fits[one.term], one.fit)
@@ -409,9 +409,9 @@ class RankedSearch:
         passages = [best_passage(each, self._weights) for each in found]
         best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
         together = self._together(passages)
-        score += NEAR * together + NAMED * self._names(small)
+        score += NEAR * together + NAMED * self._names(lowered)
         if any(len(passage.terms) == len(self._weights) for passage in passages):
-            score += LITERAL * whole * self._matcher.literal_share(texts, small)
+            score += LITERAL * whole * self._matcher.literal_share(texts, lowered)
         first = unit.pieces[0].found
         newer = NEWEST + NEWER if self._asks(ASKED_NEWEST) else NEWER
         score *= 1 + newer * first.position / self._size
@@ -434,11 +434,11 @@ class RankedSearch:
             known |= passage.terms
         return total
 
-    def _names(self, small: list[str]) -> float:
+    def _names(self, lowered: list[str]) -> float:
         if not self.query.names:
             return 0.0
         heaviest = max(self._weights, default=0.0)
-        return heaviest * sum(any(name in text for text in small) for name in self.query.names)
+        return heaviest * sum(any(name in text for text in lowered) for name in self.query.names)
 
 
 def _is_result(one: Candidate) -> bool:
@@ -494,7 +494,7 @@ def _promising(
         masks: dict[int, int] = {}
         for number in order:
             positions, bit = where[number].get(session, ()), 1 << number
-            if masks and len(masks) + len(positions) > MOST_PLACES:
+            if masks and len(masks) + len(positions) > MAX_POSITIONS:
                 there = set(positions)
                 masks = {place: mask | bit if place in there else mask for place, mask in masks.items()}
             else:

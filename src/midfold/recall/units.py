@@ -22,7 +22,7 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 
 Kind = Literal["errors", "edits", "tests", "decisions"]
 KINDS: tuple[Kind, ...] = ("errors", "edits", "tests", "decisions")
-LONGEST_STEP = 160
+MAX_STEP_CHARS = 160
 _TESTS = re.compile(
     r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|rspec|phpunit|ctest|runtests\.py"
     r"|(?:go|cargo|npm|pnpm|yarn|bun|nx|mvn|gradlew?|make|mise|dotnet|mix|deno|run)"
@@ -120,10 +120,10 @@ class Unit:
         """Return a one-line description, not redacted."""
         action = self.action
         if action is not None:
-            told = f"[{action.tool}] {action.did}" + (f" -> {action.detail}" if action.detail else "")
+            text = f"[{action.tool}] {action.did}" + (f" -> {action.detail}" if action.detail else "")
         else:
-            told = " / ".join(flat(piece.text[: 2 * LONGEST_STEP]) for piece in self.pieces[:2])
-        return clip(told, LONGEST_STEP)
+            text = " / ".join(flat(piece.text[: 2 * MAX_STEP_CHARS]) for piece in self.pieces[:2])
+        return clip(text, MAX_STEP_CHARS)
 
 
 _LIST_TOOLS = "todowrite todoread todo todos updateplan plan writetodos taskcreate taskupdate tasklist "
@@ -198,10 +198,10 @@ class _Reader:
         self._said = []
 
     def _answer(self, result: ToolResult, piece: UnitPiece) -> None:
-        asked = self._waiting.pop(result.call_id, None)
-        pieces, call = (asked.pieces, asked.call) if asked else ((), None)
+        waiting = self._waiting.pop(result.call_id, None)
+        pieces, call = (waiting.pieces, waiting.call) if waiting else ((), None)
         if not is_digest(result.text):
-            what, text = "its result" if asked else "result", without_reminders(piece.text)
+            what, text = "its result" if waiting else "result", without_reminders(piece.text)
             pieces = (*pieces, piece._replace(what=what, text=text)) if text else pieces
         if pieces:
             self.made.append(Unit(pieces, call, result))

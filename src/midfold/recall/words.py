@@ -25,19 +25,19 @@ from midfold.transcript import jsonio
 
 
 VERSION = 3
-SHORTEST_STEM, SHORTEST_BEGINNING = 4, 5
+MIN_STEM_CHARS, MIN_PREFIX_CHARS = 4, 5
 _ENDINGS = (
     *("izations", "ization", "ations", "ation", "ators", "ator", "ating", "ated", "ates", "ate", "ings", "ing", "ions"),
     *("ion", "ments", "ment", "ers", "ors", "or", "er", "ies", "ied", "ed", "es", "ly", "able", "s", "y", "e"),
 )
-_SILENT = (
+_STOP_WORDS = (
     "a about after all also an and any are as at be because been before being between but by can could did do "
     "does doing done during each for from had has have having how if in into is it its itself just may me "
     "might more most my no nor not of off on once only or other our out over own same she he should so some "
     "such than that the their them then there these they this those through to too under until up us very was "
     "we were what when where whether which while who whom whose why will with would you your yet "
 )
-SILENT = frozenset(_SILENT.split())
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Stop words."""
 _VERBS = (
     "begin began begun,break broke broken,bring brought,build built,buy bought,catch caught,choose chose chosen",
@@ -51,12 +51,12 @@ _OTHER_FORMS = {
     for forms in line.split(",")
     for form in forms.split()
 }
-LONG_WORD, LONGEST_NUMBER = 9, 15
-MOST_COMPARED = 5_000
+LONG_WORD_CHARS, MAX_NUMBER_DIGITS = 9, 15
+MAX_COMPARED_WORDS = 5_000
 """Maximum words compared by edit distance with a missing one."""
-LONGEST_WORD = 255
+MAX_TOKEN_CHARS = 255
 """Maximum characters of a token; longer ones are cut, in texts and queries alike. From 256 on they are blobs."""
-MOST_REMEMBERED = 1 << 17
+MAX_CACHED_RUNS = 1 << 17
 
 _RUN = re.compile(r"\w+")
 _BLOB = re.compile(r"[A-Za-z0-9+/=]{256,}+")
@@ -75,7 +75,7 @@ _SEPARATORS = re.compile(r"[,_']")
 _PHRASE = re.compile(r'"([^"]*)"')
 _IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
 _FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
-UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
+SKIPPED_FIELDS = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
 """Fields without searchable text."""
 
 
@@ -133,7 +133,9 @@ def _texts(value: Any) -> list[str]:
             todo += reversed(item)
         elif kind is dict:
             todo += [
-                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
+                item[key] if key != "arguments" else _inside(item[key])
+                for key in reversed(item)
+                if key not in SKIPPED_FIELDS
             ]
     return found
 
@@ -172,13 +174,13 @@ def search_tokens(text: str) -> set[str]:
 
 def parse_query(text: str) -> Query:
     """Parse words, `prefixes*` and "exact phrases". Stop words count only if there are no other words."""
-    phrases = tuple(fold(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
+    phrases = tuple(normalize_text(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
     plain = text.replace('"', " ")
     terms: dict[str, Term] = {}
     names: dict[str, None] = {}
     for word in plain.split():
         number = _WITH_SEPARATORS.fullmatch(word.strip(_AROUND))
-        runs = list(_RUN.findall(_normal(_SEPARATORS.sub("", word) if number else word)))
+        runs = list(_RUN.findall(_nfkc(_SEPARATORS.sub("", word) if number else word)))
         made = [
             term
             for place, run in enumerate(runs)
@@ -187,31 +189,31 @@ def parse_query(text: str) -> Query:
         for term in made:
             terms.setdefault(term.text, term)
         if len(made) > 1:
-            names[fold(word.strip(_AROUND))] = None
-    telling = {key: term for key, term in terms.items() if term.typed not in SILENT}
+            names[normalize_text(word.strip(_AROUND))] = None
+    telling = {key: term for key, term in terms.items() if term.typed not in STOP_WORDS}
     typed = " ".join(plain.replace("*", " ").split())
-    return Query(tuple((telling or terms).values()), phrases, tuple(names), fold(typed), typed)
+    return Query(tuple((telling or terms).values()), phrases, tuple(names), normalize_text(typed), typed)
 
 
 @lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
     """Return the common prefix of a word's forms: iterate, iterator and iterating yield iter."""
-    if len(word) < SHORTEST_STEM or not (word.isascii() and word.isalpha()):
+    if len(word) < MIN_STEM_CHARS or not (word.isascii() and word.isalpha()):
         return word
     for ending in _ENDINGS:
         rest = word[: -len(ending)]
-        if len(rest) >= SHORTEST_STEM and word.endswith(ending) and not (ending == "s" and rest.endswith("s")):
+        if len(rest) >= MIN_STEM_CHARS and word.endswith(ending) and not (ending == "s" and rest.endswith("s")):
             is_doubled = ending in ("ing", "ed", "er") and rest[-1] == rest[-2] and rest[-1] not in "sle"
             return rest[:-1] if is_doubled else rest
     return word
 
 
-def fold(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Normalize a text for comparison: NFKC, lower case, single spaces."""
-    return " ".join(_normal(text).lower().split())
+    return " ".join(_nfkc(text).lower().split())
 
 
-def _normal(text: str) -> str:
+def _nfkc(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
@@ -219,9 +221,9 @@ class _Memory(dict[str, str]):
     """Cache of the tokens of every run; cleared when full."""
 
     def __missing__(self, run: str) -> str:
-        if len(self) >= MOST_REMEMBERED:
+        if len(self) >= MAX_CACHED_RUNS:
             self.clear()
-        words = (run,) if run.isascii() else _RUN.findall(_normal(run))
+        words = (run,) if run.isascii() else _RUN.findall(_nfkc(run))
         self[run] = found = " ".join(token for word in words for token in _tokens(word))
         return found
 
@@ -249,15 +251,15 @@ def _pairs(text: str) -> list[str]:
 def _identifier(run: str) -> tuple[str, ...]:
     whole = run.lower()
     if run == whole and "_" not in run:
-        return (whole[:LONGEST_WORD],) if whole else ()
+        return (whole[:MAX_TOKEN_CHARS],) if whole else ()
     joined = whole.replace("_", "")
-    return tuple(part for part in (*_parts(run), joined[:LONGEST_WORD]) if part)
+    return tuple(part for part in (*_parts(run), joined[:MAX_TOKEN_CHARS]) if part)
 
 
 def _parts(run: str) -> list[str]:
     """Return the words of a compound identifier, without single letters."""
     found = _PARTS.findall(run) if run.isascii() else run.split("_")
-    parts = [part.lower()[:LONGEST_WORD] for part in found if part]
+    parts = [part.lower()[:MAX_TOKEN_CHARS] for part in found if part]
     return [part for part in parts if len(part) > 1] if len(parts) > 1 else parts
 
 
@@ -282,21 +284,21 @@ def _terms(run: str, open_end: bool) -> list[Term]:
 def _term(word: str) -> Term:
     """Stem words; search ids by prefix."""
     root = stem(word)
-    is_open = root != word or (len(word) >= SHORTEST_STEM and not (word.isdecimal() and len(word) == SHORTEST_STEM))
+    is_open = root != word or (len(word) >= MIN_STEM_CHARS and not (word.isdecimal() and len(word) == MIN_STEM_CHARS))
     return Term(root, is_open, word, _with_separators(word) if word.isdecimal() else ())
 
 
 def _with_separators(number: str) -> tuple[str, ...]:
     """Return a number's spellings with thousands separators."""
-    if not SHORTEST_STEM <= len(number) <= LONGEST_NUMBER:
+    if not MIN_STEM_CHARS <= len(number) <= MAX_NUMBER_DIGITS:
         return ()
     return tuple(f"{int(number):,}".replace(",", separator) for separator in ",_")
 
 
 def near_words(word: str, words: Iterable[str]) -> list[str]:
     """Return other forms of an irregular verb, and words within a small edit distance, nearest first."""
-    most = 2 if len(word) >= LONG_WORD else 1
-    compared = islice((other for other in words if abs(len(other) - len(word)) <= most), MOST_COMPARED)
+    most = 2 if len(word) >= LONG_WORD_CHARS else 1
+    compared = islice((other for other in words if abs(len(other) - len(word)) <= most), MAX_COMPARED_WORDS)
     found = [(distance, other) for other in compared if (distance := _distance(word, other, most)) <= most]
     forms = (form for base in (word, word.removesuffix("s"), stem(word)) for form in _OTHER_FORMS.get(base, ()))
     return [*dict.fromkeys((*forms, *(other for _, other in sorted(found))))]
@@ -308,7 +310,7 @@ def words_like(word: str, words: Sequence[str]) -> list[str]:
     if inside:
         return inside
     near = near_words(word, (one for one in words if one[-2:] == word[-2:]))
-    shortest = max(SHORTEST_BEGINNING, len(word) // 2 - 1)
+    shortest = max(MIN_PREFIX_CHARS, len(word) // 2 - 1)
     beginnings = (word[:size] for size in range(len(word) - 1, shortest - 1, -1))
     alike = ([one for one in words if one.startswith(beginning)] for beginning in beginnings)
     return near or next(filter(None, alike), [])
