@@ -119,11 +119,11 @@ def _is_opening(event: StreamEvent) -> bool:
     value = event.value or {}
     choices = value.get("choices")
     if isinstance(choices, list) and not value.get("error"):
-        return not any(_is_said(choice) for choice in choices)
+        return not any(_has_output(choice) for choice in choices)
     return value.get("type") in OPENINGS
 
 
-def _is_said(choice: Any) -> bool:
+def _has_output(choice: Any) -> bool:
     delta = choice.get("delta") if isinstance(choice, Mapping) else None
     if not isinstance(delta, Mapping) or choice.get("finish_reason"):
         return True

@@ -96,7 +96,7 @@ _fields = msgspec.json.Decoder(_PeekedFields)
 def peek(body: bytes) -> Peek | None:
     """Return the peeked fields; None for a body that is not a JSON object or needs `peek_slowly`."""
     try:
-        return _decoder.decode(body) if len(body) <= SMALL_BODY_BYTES else _of(_fields.decode(body))
+        return _decoder.decode(body) if len(body) <= SMALL_BODY_BYTES else _peek_from(_fields.decode(body))
     except (*REFUSALS, NotJSON):
         return None
 
@@ -112,12 +112,14 @@ def _peek_leniently(body: bytes) -> Peek | None:
         return None
     try:
         found = entries(body)
-        return _of(_PeekedFields(**{name: found[name] for name in _PeekedFields.__struct_fields__ if name in found}))
+        return _peek_from(
+            _PeekedFields(**{name: found[name] for name in _PeekedFields.__struct_fields__ if name in found})
+        )
     except NotJSON:
         return None
 
 
-def _of(fields: _PeekedFields) -> Peek:
+def _peek_from(fields: _PeekedFields) -> Peek:
     found = ((name, getattr(fields, name)) for name in _PeekedFields.__struct_fields__)
     return Peek(**{name: _read(raw) for name, raw in found if raw is not _NONE})
 

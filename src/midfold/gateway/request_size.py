@@ -390,7 +390,7 @@ class MeasuredRequest(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return (self.conversation.chains[-1], _of(self.conversation, self.checkpoint))
+        return (self.conversation.chains[-1], _view_key(self.conversation, self.checkpoint))
 
     @property
     def identity(self) -> str:
@@ -402,7 +402,7 @@ class MeasuredRequest(NamedTuple):
         return PreparedRequest(body, self.key, self.estimated, self)
 
 
-def _of(conversation: ClientHistory, checkpoint: Checkpoint | None) -> bytes:
+def _view_key(conversation: ClientHistory, checkpoint: Checkpoint | None) -> bytes:
     """Return the key of a checkpoint's view; distinguishes owners and checkpoints over the same messages."""
     whose = conversation.whose.encode()
     return whose if checkpoint is None else whose + checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
@@ -540,7 +540,11 @@ class RequestMeasurer:
         estimated = limits.meter.count(view, fixed).tokens
         known_as = "" if checkpoint is None else conversation.identity
         size = self.reports.size(
-            conversation.chains, _of(conversation, checkpoint), estimated, known_as, is_silent=conversation.is_silent
+            conversation.chains,
+            _view_key(conversation, checkpoint),
+            estimated,
+            known_as,
+            is_silent=conversation.is_silent,
         )
         scale = size.tokens / max(estimated, 1)
         beside = int(limits.meter.tokens(*fixed) * scale)

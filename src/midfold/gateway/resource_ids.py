@@ -186,10 +186,10 @@ def grant_for(method: str, raw_path: str) -> Grant | None:
         return None
     path = raw_path[4:] if raw_path.startswith("/v1/") else raw_path[1:]
     found = _OPEN.get(method, {}).get(path)
-    return found or _deeper(method, path.split("/"))
+    return found or _nested_grant(method, path.split("/"))
 
 
-def _deeper(method: str, parts: list[str]) -> Grant | None:
+def _nested_grant(method: str, parts: list[str]) -> Grant | None:
     if parts[0] == "models":
         return Grant() if method in ("GET", "HEAD") and len(parts) <= _DEEPEST_MODEL else None
     owned = _OWNED.get(method, {})
@@ -384,10 +384,10 @@ def references(body: bytes) -> list[Reference]:
     if not isinstance(value, _Object):
         return []
     top = [Reference(key, one) for key, held in value if key in TOP_LEVEL_KEYS for one in _ids(held)]
-    return [*top, *_inside(value)]
+    return [*top, *_nested_references(value)]
 
 
-def _inside(whole: Any) -> Iterator[Reference]:
+def _nested_references(whole: Any) -> Iterator[Reference]:
     waiting = [whole]
     while waiting:
         value = waiting.pop()

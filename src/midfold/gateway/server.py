@@ -63,11 +63,11 @@ class GatewayApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "http" and (refusal := _refusal_for(scope)) is not None:
             await _answer(scope, send, *refusal)
         elif scope["type"] == "http" and scope["path"] == HEALTH:
-            await self._healthy(scope, send)
+            await self._health(scope, send)
         elif scope["type"] != "http" or self._is_own(scope["path"]):
             await (await self._pages())(scope, receive, send)
         else:
@@ -88,7 +88,7 @@ class GatewayApplication:
 
         return Starlette(routes=[*self._routes, *(self._later.make() if self._later else ())])
 
-    async def _healthy(self, scope: Scope, send: Send) -> None:
+    async def _health(self, scope: Scope, send: Send) -> None:
         reading = scope["method"] in ("GET", "HEAD")
         value = (
             {"status": "ok", "mode": self.gateway.settings.mode}
@@ -97,7 +97,7 @@ class GatewayApplication:
         )
         await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(value))
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Handle the ASGI lifespan."""
         await receive()
         loop = asyncio.get_running_loop()

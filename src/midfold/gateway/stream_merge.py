@@ -127,7 +127,7 @@ class MergedStream(ABC):
             is_unnamed = not name
             self.is_for_client = self.is_for_client or bool(name and name not in self._tools and not self._is_held)
             self._is_held = self._is_held or name in self._tools
-        shows = self.is_for_client or self._flows or self._is_said(value)
+        shows = self.is_for_client or self._flows or self._has_output(value)
         if self._is_held or is_unnamed or not shows:
             self._waiting.append(event)
             return b""
@@ -197,7 +197,7 @@ class MergedStream(ABC):
         """Yield names of calls that start here and need a result from gateway or client; "" if not known yet."""
 
     @abstractmethod
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         """Return whether the event carries output for the client."""
 
     @abstractmethod
@@ -255,7 +255,7 @@ class MergedAnthropicStream(MergedStream):
             return {**value, "delta": {**holder, "stop_reason": "end_turn"}}
         return {**value, "stop_reason": "end_turn"} if value.get("stop_reason") == "tool_use" else value
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         return value.get("type") in ("content_block_delta", "message_delta", "error")
 
     def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
@@ -348,7 +348,7 @@ class MergedChatStream(MergedStream):
         ]
         return {**value, "choices": choices}
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         ended = any(one.get("finish_reason") for one in value.get("choices") or () if isinstance(one, Mapping))
         shown = any(text for delta in self._deltas(value) for key, text in delta.items() if key != "role")
         return ended or shown or "error" in value
@@ -423,7 +423,7 @@ class MergedResponsesStream(MergedStream):
         stripped: dict[str, Any] = self._without_hidden({"response": answer})["response"]
         return stripped
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         kind = str(value.get("type"))
         item = value.get("item")
         opens = kind in BEGINNINGS or kind in ("response.output_item.added", "response.content_part.added")
@@ -436,7 +436,7 @@ class MergedResponsesStream(MergedStream):
         response = value.get("response")
         if not self.has_shown:
             self.response_id = str(response.get("id")) if isinstance(response, dict) else self.response_id
-            self._number = max(self._number, _whole(value.get("sequence_number")) + 1)
+            self._number = max(self._number, _int_or_minus_one(value.get("sequence_number")) + 1)
             return None
         if value.get("type") in BEGINNINGS:
             return {}
@@ -469,7 +469,7 @@ def seen_item(item: Mapping[str, Any]) -> ShownPart:
     return ShownPart("item", str(item.get("id")))
 
 
-def _whole(value: Any) -> int:
+def _int_or_minus_one(value: Any) -> int:
     return value if type(value) is int else -1
 
 

@@ -276,12 +276,10 @@ async def _read_chunks(
                 raise UpstreamError(f"{response.url.host} sent more than {most:,} bytes")
             yield chunk
         if _is_reset(response):
-            raise UpstreamError(f"{response.url.host} closed the connection before the end of its response")
+            raise UpstreamError(f"{response.url.host} did not complete its response")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
-        raise UpstreamError(
-            f"{response.url.host} closed the connection before the end of its response", timed_out=timed_out
-        ) from None
+        raise UpstreamError(f"{response.url.host} did not complete its response", timed_out=timed_out) from None
 
 
 @lru_cache(maxsize=256)
@@ -312,7 +310,7 @@ def _build_url(base: str, target: UpstreamTarget) -> URL:
         address = URL(str(built), encoded=True)
     except ValueError:
         raise Misdirected from None
-    if _place(address) != _place(origin) or (address.raw_path, address.raw_query_string) != target:
+    if _origin_parts(address) != _origin_parts(origin) or (address.raw_path, address.raw_query_string) != target:
         raise Misdirected
     return address
 
@@ -320,11 +318,11 @@ def _build_url(base: str, target: UpstreamTarget) -> URL:
 _known_address = lru_cache(maxsize=1024)(_build_url)
 
 
-def _place(address: URL) -> tuple[object, ...]:
+def _origin_parts(address: URL) -> tuple[object, ...]:
     return address.scheme, address.raw_host, address.port, address.raw_user, address.raw_password
 
 
-def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
+def _request_data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
     """Split a large body into pieces, so that other tasks can run in between."""
     return _pieces(body) if _is_large(body) else body or None
 
@@ -382,7 +380,7 @@ class Client:
                 response = await session.request(
                     method,
                     address,
-                    data=_data(body),
+                    data=_request_data(body),
                     headers=sent,
                     allow_redirects=False,
                     skip_auto_headers=AUTOMATIC_HEADERS,

@@ -57,7 +57,7 @@ class Passage(NamedTuple):
     terms: frozenset[int]
 
 
-NOWHERE = Passage(0.0, 0, 0, frozenset())
+NO_PASSAGE = Passage(0.0, 0, 0, frozenset())
 
 
 class Matcher:
@@ -68,8 +68,8 @@ class Matcher:
         self.terms: tuple[Term, ...] = query.terms
 
     def occurrences(self, text: str, lowered: str = "") -> list[Occurrence]:
-        """Return all query words in a text by position; `lowered` is the lowercased text, if available."""
-        lowered = lowered or lowercased(text)
+        """Return all query words in a text by position; `lowered` is the lowercase text, if available."""
+        lowered = lowered or lowercase(text)
         found = [
             Occurrence(place, number, fit)
             for number, term in enumerate(self.terms)
@@ -106,7 +106,7 @@ class Matcher:
         return all(phrase in whole for phrase in self.query.phrases)
 
 
-def lowercased(text: str) -> str:
+def lowercase(text: str) -> str:
     """Return the normalized lowercase text with unchanged character positions."""
     if not text.isascii():
         others = text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass")
@@ -189,7 +189,7 @@ def _is_of_name(letter: str) -> bool:
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
     """Return the passage with the highest weight of words that are not in `known`."""
     if not found:
-        return NOWHERE
+        return NO_PASSAGE
     passages: dict[int, dict[int, Occurrence]] = {}
     for one in found:
         if one.term not in known and one.fit:
@@ -197,7 +197,7 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
             if one.term not in here or here[one.term].fit < one.fit:
                 here[one.term] = one
     worth = {number: sum(weights[one.term] * one.fit for one in here.values()) for number, here in passages.items()}
-    best = NOWHERE
+    best = NO_PASSAGE
     for number, here in passages.items():
         if worth[number] + worth.get(number + 1, 0.0) <= best.weight:
             continue

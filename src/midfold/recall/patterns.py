@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from midfold.errors import MidfoldError
-from midfold.recall.excerpts import lowercased
+from midfold.recall.excerpts import lowercase
 
 HAS_RE2 = find_spec("re2") is not None
 MAX_PATTERN_CHARS = 500
@@ -49,8 +49,8 @@ def _substring(pattern: str, ignores_case: bool) -> FindLines:
     def find_lines(text: str, is_over: Callable[[], bool]) -> Lines:
         if is_over():
             raise OutOfTime
-        searched = lowercased(text) if ignores_case else text
-        wanted = lowercased(pattern) if ignores_case else pattern
+        searched = lowercase(text) if ignores_case else text
+        wanted = lowercase(pattern) if ignores_case else pattern
         return _lines_at(text, "\n", lambda start: searched.find(wanted, start))
 
     return find_lines

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, lowercased
+from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, lowercase
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
@@ -228,7 +228,7 @@ class RankedSearch:
             if len(scored) >= count:
                 break
         least = MIN_SCORE_SHARE * max([best, *(one.score for one in scored)])
-        scored = _beside([one for one in scored if one.score >= least])
+        scored = _add_neighbour_scores([one for one in scored if one.score >= least])
         scored.sort(key=lambda one: (-one.score, -one.main.found.position))
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
@@ -281,25 +281,25 @@ class RankedSearch:
         guide = parse_query(f"{self.filters.path} {self.filters.tool}").terms if self.filters.are_narrow else ()
         terms = [*self.query.terms, *guide]
         if not terms:
-            yield from self._backwards()
+            yield from self._newest_first()
             return
-        where = self._places(terms)
+        where = self._term_positions(terms)
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MAX_MESSAGES_READ]
+        chosen = sorted(_message_weights(where, weights, counts, self.filters), reverse=True)[:MAX_MESSAGES_READ]
         for start in range(0, len(chosen), MESSAGES_PER_BATCH):
             batch: dict[str, set[int]] = {}
             for _, position, session in chosen[start : start + MESSAGES_PER_BATCH]:
                 batch.setdefault(session, set()).add(position)
             yield batch
 
-    def _places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+    def _term_positions(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
         """Return the positions of each word in any spelling; for a missing word, those of similar words."""
-        where, query_terms = self._in_any_spelling(terms), [*self.query.terms]
+        where, query_terms = self._positions_of_spellings(terms), [*self.query.terms]
         self.missing = tuple(term.typed for term, found in zip(query_terms, where, strict=False) if not found)
         for number in [number for number in range(len(query_terms)) if not where[number]][:MAX_CORRECTED_WORDS]:
-            near = self._near(query_terms[number].typed, is_alone=not any(where))
+            near = self._similar_words(query_terms[number].typed, is_alone=not any(where))
             if near:
                 where[number] = _union([*near.values()])
                 query_terms[number] = query_terms[number]._replace(also=tuple(near))
@@ -308,7 +308,7 @@ class RankedSearch:
             self._matcher = Matcher(self.query)
         return where
 
-    def _near(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
+    def _similar_words(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
         """Return positions of similar words; without any other word, search the whole vocabulary."""
         if len(typed) < MIN_CORRECTED_CHARS or not typed.isalpha():
             return {}
@@ -321,7 +321,7 @@ class RankedSearch:
             self.instead[typed] = tuple(near)
         return near
 
-    def _in_any_spelling(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+    def _positions_of_spellings(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
         spellings = [(number, sorted(search_tokens(word))) for number, term in enumerate(terms) for word in term.also]
         tokens = [Term(token, typed=token) for _, words in spellings for token in words]
         where = self._past.places([*terms, *tokens])
@@ -330,7 +330,7 @@ class RankedSearch:
             made[number] = _union([made[number], _intersection([next(rest) for _ in words])])
         return made
 
-    def _backwards(self) -> Iterator[dict[str, set[int]]]:
+    def _newest_first(self) -> Iterator[dict[str, set[int]]]:
         """Yield batches of all messages, newest first, for a query without words."""
         session, end = self._past.newest()
         if not session and not end:
@@ -392,7 +392,7 @@ class RankedSearch:
             return None
         if not self.query.terms:
             return Scored(1.0, unit, tuple([] for _ in texts), len(texts) - 1, 1.0, True)
-        lowered = [*map(lowercased, texts)]
+        lowered = [*map(lowercase, texts)]
         found = tuple(map(self._matcher.occurrences, texts, lowered))
         fits, counts = [0.0] * len(self._weights), [0] * len(self._weights)
         for one in (one for each in found for one in each):
@@ -408,8 +408,8 @@ class RankedSearch:
         )
         passages = [best_passage(each, self._weights) for each in found]
         best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
-        together = self._together(passages)
-        score += NEAR * together + NAMED * self._names(lowered)
+        proximity = self._proximity(passages)
+        score += NEAR * proximity + NAMED * self._name_score(lowered)
         if any(len(passage.terms) == len(self._weights) for passage in passages):
             score += LITERAL * whole * self._matcher.literal_share(texts, lowered)
         first = unit.pieces[0].found
@@ -418,12 +418,12 @@ class RankedSearch:
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
         has_every_word = all(fits) and not self.instead and QUOTES not in self.left_out
-        return Scored(score, unit, found, best, together / whole, has_every_word)
+        return Scored(score, unit, found, best, proximity / whole, has_every_word)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
 
-    def _together(self, passages: list[Passage]) -> float:
+    def _proximity(self, passages: list[Passage]) -> float:
         """Return the combined weight of the best passages of all pieces, which count as close together."""
         known: set[int] = set()
         total = 0.0
@@ -434,7 +434,7 @@ class RankedSearch:
             known |= passage.terms
         return total
 
-    def _names(self, lowered: list[str]) -> float:
+    def _name_score(self, lowered: list[str]) -> float:
         if not self.query.names:
             return 0.0
         heaviest = max(self._weights, default=0.0)
@@ -445,7 +445,7 @@ def _is_result(one: Candidate) -> bool:
     return any(isinstance(part, ToolResult) for part in one.message.parts)
 
 
-def _beside(scored: list[Scored]) -> list[Scored]:
+def _add_neighbour_scores(scored: list[Scored]) -> list[Scored]:
     """Add a share of the neighbours' scores."""
     worth: dict[tuple[str, int], float] = {}
     for one in scored:
@@ -479,7 +479,7 @@ def _length(term: Term) -> int:
     return len(term.typed)
 
 
-def _promising(
+def _message_weights(
     where: Sequence[Mapping[str, Sequence[int]]], weights: Sequence[float], counts: Sequence[int], filters: Filters
 ) -> Iterator[tuple[float, int, str]]:
     """Yield the weight of the words in and next to each message, with its position and session."""

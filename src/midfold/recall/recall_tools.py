@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from midfold.compaction.archive import PREFIX
 from midfold.errors import MidfoldError, NotStored
-from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, lowercased
+from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, lowercase
 from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
 from midfold.recall.patterns import HAS_RE2, FindLines, OutOfTime, PatternRefused, compile_pattern
 from midfold.recall.ranking import ANY, CONSIDERED, MAX_CALLS_PER_MESSAGE, Filters, RankedSearch, SearchSource, rank
@@ -57,7 +57,7 @@ NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of 
 ORIGINAL = "Original of"
 CONTENTS = "Contents of"
 TIMELINE = "Around"
-_SAID = (FOUND, NEAREST, _NEAREST_BEFORE, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
+_ANSWER_PREFIXES = (FOUND, NEAREST, _NEAREST_BEFORE, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
 NO_LINE = "(no line fits this pattern; looked for its words)"
 TOO_SLOW = f"(stopped after {MAX_PATTERN_SECONDS:g} s: try a simpler pattern)"
 NO_REGEX = "(google-re2 is not installed: the pattern was matched as plain text)"
@@ -116,7 +116,7 @@ NAMES = frozenset(tool.name for tool in TOOLS)
 
 def search(past: SearchSource, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
     """Return the best hits for people, in the order a model would get them, without dropping any condition."""
-    ranked, scored = rank(past, text, filters, limit, wanted=_is_not_own, relaxed=False)
+    ranked, scored = rank(past, text, filters, limit, wanted=_is_not_recall, relaxed=False)
     return hits_for_reader(past, ranked, scored, redact, limit)
 
 
@@ -201,7 +201,7 @@ class Recall:
         return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
     def _rank(self, query: str, filters: Filters, limit: int, max_chars: int) -> tuple[RankedSearch, list[Hit]]:
-        ranked, scored = rank(self._past, query, filters, CONSIDERED, wanted=_is_not_own, seen=self._seen)
+        ranked, scored = rank(self._past, query, filters, CONSIDERED, wanted=_is_not_recall, seen=self._seen)
         return ranked, hits_for_model(self._past, ranked, scored, self._redact, limit, max_chars)
 
     def describe_hits(self, hits: Iterable[Hit], max_chars: int = MAX_HITS_CHARS) -> Iterator[str]:
@@ -287,7 +287,7 @@ class Recall:
         while end > 0 and left > 0 and len(lines) < MAX_HITS * 3:
             start = max(end - STEPS * 4, 0)
             found = self._past.messages({session: set(range(max(start - MAX_CALLS_PER_MESSAGE, 0), end))})
-            chosen, batch = _choices(found, filters), [one for one in found if one.position >= start]
+            chosen, batch = _allowed_positions(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
@@ -312,7 +312,7 @@ class Recall:
         found = self._past.messages({session: set(range(max(end - OVERVIEW_MESSAGES, 0), end))})
         calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
         tools = Counter(call.name for call in calls if call.name not in NAMES)
-        actions = [unit.action for unit in units(found) if _is_not_own(unit)]
+        actions = [unit.action for unit in units(found) if _is_not_recall(unit)]
         paths = Counter(path for action in actions if action is not None for path in action.paths)
         lines = [f"There are {self._past.size()} messages."] if found else []
         if tools:
@@ -372,7 +372,7 @@ class Recall:
         short = {one.position: handle for one, handle in zip(found, self._past.shorten(found), strict=True)}
         lines = []
         for unit in units(found):
-            if unit.pieces and not unit.is_aside and _is_not_own(unit):
+            if unit.pieces and not unit.is_aside and _is_not_recall(unit):
                 places = sorted({piece.found.position for piece in unit.pieces})
                 handles = " ".join(short[place] for place in places)
                 who = "" if unit.action else f"{unit.pieces[0].found.role}: "
@@ -398,8 +398,8 @@ def _missing(ranked: RankedSearch) -> str:
 
 def _place_of(around: str, text: str) -> int:
     """Return the position of a text in another, else of most of its words; -1 if none occurs."""
-    lowered = lowercased(text)
-    place = lowered.find(lowercased(around))
+    lowered = lowercase(text)
+    place = lowered.find(lowercase(around))
     if place >= 0:
         return place
     matcher = Matcher(parse_query(around))
@@ -421,23 +421,23 @@ def _heading(part: HitPart) -> str:
     return f"{part.handle} (message {part.position}, {part.what}; {part.length} characters{place}):"
 
 
-def _is_not_own(unit: Unit) -> bool:
+def _is_not_recall(unit: Unit) -> bool:
     """Return whether a unit is not a recall call or its result."""
     if unit.call is not None and unit.call.name in NAMES:
         return False
-    return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_SAID)
+    return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_ANSWER_PREFIXES)
 
 
-def _is_own(found: Candidate) -> bool:
+def _is_recall(found: Candidate) -> bool:
     parts = found.message.parts
     results = [part.text for part in parts if isinstance(part, ToolResult)]
-    if results and all(text.removeprefix('{"result":"').startswith(_SAID) for text in results):
+    if results and all(text.removeprefix('{"result":"').startswith(_ANSWER_PREFIXES) for text in results):
         return True
     calls = [part.name for part in parts if isinstance(part, ToolCall)]
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
 
 
-def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+def _allowed_positions(batch: Sequence[Candidate], filters: Filters) -> set[int]:
     """Return positions of messages that the filters allow, without recall calls and results."""
     allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
     return {
@@ -446,7 +446,7 @@ def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
         if one.position in allowed
         and filters.spans(one.position)
         and filters.role in ("", one.role)
-        and not _is_own(one)
+        and not _is_recall(one)
     }
 
 

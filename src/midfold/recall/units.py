@@ -151,7 +151,7 @@ def _texts(message: Message) -> Iterator[tuple[Part, str]]:
             yield part, searchable(part.body.encode("utf-8", "surrogatepass"))
 
 
-class _Unanswered(NamedTuple):
+class _PendingCall(NamedTuple):
     """Tool call without its result yet, and the pieces before it."""
 
     call: ToolCall
@@ -163,9 +163,9 @@ class _Reader:
 
     def __init__(self) -> None:
         self.made: list[Unit] = []
-        self._waiting: dict[str, _Unanswered] = {}
-        self._ask: list[UnitPiece] = []
-        self._said: list[UnitPiece] = []
+        self._waiting: dict[str, _PendingCall] = {}
+        self._user_pieces: list[UnitPiece] = []
+        self._pieces: list[UnitPiece] = []
 
     def read(self, found: Candidate) -> None:
         is_user, place = found.message.role == "user", len(f"[{found.message.role}]\n")
@@ -177,25 +177,25 @@ class _Reader:
             elif isinstance(part, ToolResult):
                 self._answer(part, piece)
             elif is_user:
-                asides, words = _split(piece)
+                asides, words = _split_user_text(piece)
                 self.made += [Unit([aside]) for aside in asides]
-                self._said += words
+                self._pieces += words
             else:
-                self._said.append(piece)
-        if is_user and self._said:
+                self._pieces.append(piece)
+        if is_user and self._pieces:
             self.end()
-            self._ask, self._said = self._said, []
+            self._user_pieces, self._pieces = self._pieces, []
         else:
             self._reply()
 
     def _call(self, call: ToolCall, piece: UnitPiece) -> None:
-        if self._ask:
+        if self._user_pieces:
             self._reply()
         if call.id in self._waiting:
             earlier = self._waiting.pop(call.id)
             self.made.append(Unit(earlier.pieces, earlier.call))
-        self._waiting[call.id] = _Unanswered(call, (*self._said, piece._replace(what=f"call {call.name}")))
-        self._said = []
+        self._waiting[call.id] = _PendingCall(call, (*self._pieces, piece._replace(what=f"call {call.name}")))
+        self._pieces = []
 
     def _answer(self, result: ToolResult, piece: UnitPiece) -> None:
         waiting = self._waiting.pop(result.call_id, None)
@@ -208,18 +208,18 @@ class _Reader:
 
     def _reply(self) -> None:
         """Close a user message with the answer after it."""
-        if self._ask or self._said:
-            answers = [piece._replace(what="answer") if self._ask else piece for piece in self._said]
-            self.made.append(Unit([*self._ask, *answers]))
-            self._ask, self._said = [], []
+        if self._user_pieces or self._pieces:
+            answers = [piece._replace(what="answer") if self._user_pieces else piece for piece in self._pieces]
+            self.made.append(Unit([*self._user_pieces, *answers]))
+            self._user_pieces, self._pieces = [], []
 
     def end(self) -> None:
         """Close everything open at the end or an interruption of a conversation."""
         self.made += [Unit(one.pieces, one.call) for one in self._waiting.values()]
         self._waiting.clear()
-        if self._ask:
-            self.made.append(Unit(self._ask))
-            self._ask = []
+        if self._user_pieces:
+            self.made.append(Unit(self._user_pieces))
+            self._user_pieces = []
 
 
 def units(found: Iterable[Candidate]) -> list[Unit]:
@@ -236,7 +236,7 @@ def units(found: Iterable[Candidate]) -> list[Unit]:
     return reader.made
 
 
-def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
+def _split_user_text(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
     """Split a user's text into client-added blocks (including reports of background tasks) and the user's words."""
     read = read_user_text(piece.text)
     blocks = read.all_of("instructions", "environment", "notice", "report")
