@@ -1,8 +1,10 @@
 """Metrics, readiness and request log of the gateway.
 
-operations = Operations(config, sessions)
-app = create_app(config, sessions=sessions, extra_routes=operations.routes())
-uvicorn.run(operations.around(app), http=PatientProtocol)
+Usage:
+
+    operations = Operations(config, sessions)
+    app = create_app(config, sessions=sessions, extra_routes=operations.routes())
+    uvicorn.run(operations.around(app), http=PatientProtocol)
 """
 
 from __future__ import annotations

@@ -529,7 +529,7 @@ class RequestPreparer:
         self._save_limits()
 
     async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
-        """Work on so many bytes: here where it takes a moment, else in a thread."""
+        """Run work on a body of this size: directly if it is small, else in a thread."""
         return work(*arguments) if size < LARGE else await self.in_thread(work, *arguments)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:

@@ -243,7 +243,7 @@ class RecallLoop:
             self._count_round(exchange, turn)
             merged.hide()
             if _is_stream(answer):
-                # The client may see the end of a stream before we do: its next request must find the hidden turns.
+                # The client may see the end of a stream first: its next request must find the hidden turns.
                 await self._keep(exchange, prepared, HiddenRun(hidden, tuple(merged.seen), exchange.account.hidden))
             last = allowance.is_over
             body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
