@@ -16,7 +16,7 @@ import pytest
 
 import midfold
 from midfold.recall import NOTHING
-from midfold.recall.words import SILENT
+from midfold.recall.words import STOP_WORDS
 from midfold.transcript.message import Transcript
 from midfold.types import InMemorySource, Recall
 from support.data import SHARED, need
@@ -26,7 +26,7 @@ QUESTIONS = SHARED.parent / "probes" / "questions"
 FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 _TOLD = "say says said give gives given name names named tell told state stated called call happen happened exact "
 _COUNTED = "exactly kind two three one first last many much "
-UNSEARCHED = SILENT | set((_TOLD + _COUNTED).split())
+UNSEARCHED = STOP_WORDS | set((_TOLD + _COUNTED).split())
 _WORD = re.compile(r"[\w./:#~+@\-]+")
 _KEY = re.compile(r"`([^`]+)`|([\w./:@~-]*[\d_/.:@~-][\w./:@~-]*\w)|\b([A-Za-z]*[a-z][A-Z]\w+)\b")
 _PATH = re.compile(r"[\w./-]*[\w-]\.(?:py|go|ts|json|md)\b|[\w-]+(?:/[\w.-]+)+")

@@ -104,7 +104,7 @@ def test_disk_that_cannot_be_written_is_reported(served: Process, tmp_path: Path
     assert UNMANAGED in reasons
     status, told = readiness(served)
     assert (status, told["status"]) == (503, "not ready")
-    assert told["store"] == "the store failed, and a request passed unmanaged, less than 30 seconds ago"
+    assert told["store"] == "the store failed less than 30 seconds ago; a request was passed unmanaged"
 
 
 def test_open_session_refuses_to_write_to_a_deleted_file(tmp_path: Path) -> None:

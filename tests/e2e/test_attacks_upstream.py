@@ -41,7 +41,7 @@ def test_status_101_is_not_relayed() -> None:
     with provider(switch_protocols) as upstream, running(upstream) as here:
         status, _, body = call(here.url, "POST", PATH, BODY)
     assert status == 502
-    assert "switched protocols without being asked" in json.loads(body)["error"]["message"]
+    assert "switched protocols without a request" in json.loads(body)["error"]["message"]
 
 
 def streamed(answering: Callable[[socket.socket], None], **gateway: Any) -> bytes:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import midfold
-from midfold.gateway.stored_responses import DAY
+from midfold.gateway.stored_responses import DAY_MS
 from midfold.session.sessions import Sessions
 from midfold.store.bodies import inflate
 from midfold.testing.answers import value
@@ -206,7 +206,7 @@ def test_kept_turns_end(provider: RulesProvider, tmp_path: Path, kind: str, requ
         with running(provider.url, config=config, sessions=sessions) as gateway:
             KeptSession(gateway.url).run(5)
         assert len(stored(sessions)) == 5
-        sessions.store.hidden_turns.delete_ended("turns-", 7 * DAY)
+        sessions.store.hidden_turns.delete_ended("turns-", 7 * DAY_MS)
         assert len(stored(sessions)) == 5
         sessions.store.hidden_turns.delete_ended("turns-", -1)
         assert stored(sessions) == []

@@ -192,7 +192,7 @@ def test_a_client_with_a_tool_of_that_name_keeps_it() -> None:
     with RulesProvider(Librarian(), window=WINDOW) as provider, running(provider.url, recall="on") as gateway:
         _, head, _ = gateway.post("/v1/chat/completions", {"model": "m", "tools": [own], "messages": [user("Hi.")]})
     assert provider.requests[0].body["tools"] == [own]
-    assert head["x-midfold-reason"].startswith("recall is not possible")
+    assert head["x-midfold-reason"].startswith("recall is off")
 
 
 def test_a_model_that_never_stops_searching_must_answer() -> None:

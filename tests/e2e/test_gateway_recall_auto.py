@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.recall_loop import MOST_ROUNDS, NO_ROOM
+from midfold.gateway.recall_loop import MAX_ROUNDS, RESULT_CUT
 from midfold.recall import FOUND, NAMES, TOOLS, Recall
 from midfold.testing.doubles import Request
 from midfold.transcript import jsonio
@@ -305,7 +305,7 @@ def test_a_window_that_they_would_crowd_has_none() -> None:
     with RulesProvider(Worker(), window=9_000) as provider, running(provider.url, window=9_000) as gateway:
         status, head, _ = gateway.post("/v1/chat/completions", body(past()))
     assert (status, head["x-midfold-action"]) == (200, "compacted")
-    assert head["x-midfold-reason"] == "recall: its tools would take too much of so small a window"
+    assert head["x-midfold-reason"] == "recall is off: its tools are too large for this context window"
     assert not is_offered(provider.requests[-1])
 
 
@@ -372,7 +372,7 @@ def test_what_the_model_still_sees_is_no_hit_where_there_are_others() -> None:
 
 
 def test_after_the_time_for_hidden_rounds_the_model_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midfold.gateway.recall_loop.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("midfold.gateway.recall_loop.MAX_ROUND_SECONDS", 0.0)
     with RulesProvider(Worker(), window=WINDOW) as provider, running(provider.url, window=WINDOW) as gateway:
         post(gateway, past())
     (request,) = provider.requests
@@ -389,5 +389,5 @@ def test_what_hidden_rounds_bring_is_bounded() -> None:
     with RulesProvider(greedy, window=WINDOW) as provider, running(provider.url, window=WINDOW) as gateway:
         assert post(gateway, past(), max_tokens=500) == "Enough."
     assert provider.rejected == []
-    assert len(provider.requests) < MOST_ROUNDS
-    assert NO_ROOM.encode() in provider.requests[-1].raw
+    assert len(provider.requests) < MAX_ROUNDS
+    assert RESULT_CUT.encode() in provider.requests[-1].raw

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midfold.gateway.stream_merge import JOINED
+from midfold.gateway.stream_merge import MERGED_STREAMS
 from midfold.recall import NAMES
 from midfold.transcript.replies import read_answer
 from midfold.transcript.sse import EventReader, StreamEvent, event_bytes
@@ -48,7 +48,7 @@ SHOWN = {
     "anthropic": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hm."}},
     "openai-responses": {"type": "response.output_text.delta", "output_index": 0, "delta": "Hm."},
 }
-every_dialect = pytest.mark.parametrize("dialect", list(JOINED))
+every_dialect = pytest.mark.parametrize("dialect", list(MERGED_STREAMS))
 
 
 def streamed(*values: Any) -> list[StreamEvent]:
@@ -70,7 +70,7 @@ def other_calls(value: Any) -> Any:
 @example(events=[{"item": {"type": []}}])
 @example(events=[{"response": {"output": 7}}])
 def test_every_event_of_a_turn_without_hidden_calls_passes_as_it_came(dialect: str, events: list[Any]) -> None:
-    joined, came = JOINED[dialect](NAMES), streamed(*map(other_calls, events))
+    joined, came = MERGED_STREAMS[dialect](NAMES), streamed(*map(other_calls, events))
     sent = [joined.feed(event) for event in came]
     joined.turn.finish()
     assert b"".join([*sent, joined.rest()]) == b"".join(event.raw for event in came)
@@ -83,7 +83,7 @@ def test_every_event_of_a_turn_without_hidden_calls_passes_as_it_came(dialect: s
 def test_no_event_breaks_a_stream_that_goes_on_after_a_hidden_turn(
     dialect: str, events: list[Any], is_last: bool
 ) -> None:
-    joined = JOINED[dialect](NAMES)
+    joined = MERGED_STREAMS[dialect](NAMES)
     for event in streamed(SHOWN[dialect], *events):
         joined.feed(event)
     joined.turn.finish()
@@ -102,7 +102,7 @@ def test_no_event_breaks_a_stream_that_goes_on_after_a_hidden_turn(
 @example(value={"choices": [{"message": {"tool_calls": [7, {"function": {"name": HIDDEN}}]}}]})
 @example(value={"content": [7, {"type": "tool_use", "name": HIDDEN, "id": "x", "input": {}}]})
 def test_no_answer_in_one_piece_breaks_its_reading(dialect: str, value: dict[str, Any]) -> None:
-    joined = JOINED[dialect](NAMES)
+    joined = MERGED_STREAMS[dialect](NAMES)
     turn = read_answer(dialect, json.dumps(value).encode())
     joined.end(turn)
     joined.strip(value)

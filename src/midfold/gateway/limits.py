@@ -1,12 +1,11 @@
-"""When a request is large enough to be looked at, and when it must be folded.
+"""Token limits per model: when to read a request's body and when to fold it.
 
-Rules of this file:
-1. Hygiene acts at 85 % of the model's context length, or where the answer that was asked for would not fit any more.
-   It is higher than an agent's own threshold on purpose: an agent that manages its context never meets it.
-2. `manage` acts at the engine's own threshold, and before it where folds are scheduled.
-3. A body is not read while an upper bound of its tokens is below the trigger: one token for each byte (or more, where
-   the provider reported more), the price of each message, and that of each picture or document.
-4. What a provider's refusals tell about a window is believed as `LearnedLimits` says.
+1. Hygiene mode folds at 85 % of the context window, or earlier if the requested output would not fit. This is above the
+   usual threshold of agents, so an agent that manages its own context never reaches it.
+2. `manage` mode folds at the engine's threshold, and earlier if folds are scheduled.
+3. A body is read only if an upper bound of its tokens reaches the trigger: one token per byte (more if the provider
+   reported more), plus the overhead of each message, image and document.
+4. `LearnedLimits` lowers a window after the provider refused requests as too large.
 """
 
 from __future__ import annotations
@@ -39,42 +38,41 @@ from midfold.transcript.tokens import AUDIO_UNITS, DOCUMENT_UNITS, IMAGE_UNITS, 
 
 _log = logging.getLogger("midfold.gateway")
 
-# Windows of models that turned out to be smaller than the table says.
+# Context windows that are smaller than the model table says.
 #
-# Rules:
-# 1. A limit is believed from the shapes that providers give their errors, and only from words of the provider's own:
-#    an error that repeats what a client wrote teaches nothing by it.
-# 2. A refusal that names no limit is an upper bound, the largest size that was answered a lower one. Sizes are those of
-#    prompt and answer together. Without a lower bound the window is believed to be well below what was refused.
-# 3. Both hold for the owner, the upstream, the model and the beta header of the request that was refused, for `LASTS`,
-#    and never below a prompt that the same have had answered.
-# 4. They are remembered in the store. What somebody forgets there is forgotten here soon after.
+# 1. A limit is learned only from known shapes of provider errors and only from the provider's own text: an error may
+#    quote text of the client.
+# 2. A refusal without a limit is an upper bound, the largest answered request a lower bound; both count prompt plus
+#    output. Without a lower bound the window is assumed to be well below the refused size.
+# 3. Both bounds apply to one owner, upstream, model and beta header, expire after `LASTS`, and are never below an
+#    answered prompt of the same key.
+# 4. Bounds are persisted in the store. Bounds deleted there are dropped here at the next refresh.
 
 
 LASTS = 7 * 86_400_000
-"""Milliseconds."""
+"""Milliseconds until a learned limit expires."""
 REFRESHED_EVERY = 60.0
-"""Seconds after which the store is asked again."""
+"""Seconds between reads from the store."""
 DOUBT = 1.25
-"""A size that was refused is an estimate: a larger prompt that was answered contradicts it from so much on."""
+"""Factor by which an answered prompt must exceed a refused size to contradict it; refused sizes are estimates."""
 SMALLEST_REFUSED = 1_024
-"""Tokens: who refuses a smaller request as too large means something else."""
+"""Tokens of the smallest refused request that counts as an overflow; smaller ones were refused for another reason."""
 WORTH_SAVING = 1.02
-"""Times the lower bound: a larger answer is written down from so much on."""
+"""Factor by which an answered request must exceed the stored lower bound to be saved."""
 MOST_PHRASES = 8
-"""Of an error that names a limit so often, nothing is believed."""
+"""Maximum candidate phrases checked per error; further ones count as quoted and are ignored."""
 PIECE, OVERLAP = 1 << 17, 400
 LONGEST_BETA = 300
 LONG_CONTEXT = "context-1m"
-"""What the name of Anthropic's beta for windows of a million tokens begins with."""
+"""Prefix of Anthropic's beta name for windows of one million tokens."""
 _BESIDE = re.compile(r"[\W_]+")
 _ENVELOPES = ("error", "detail", "Error")
 _CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
-"""By which providers say, outside of every text, that a request was too large."""
+"""Error codes that report an oversized request independently of the error's text."""
 
 
 class LimitKey(NamedTuple):
-    """What a limit holds for; `name` is a hash over whose it is and the rest."""
+    """Scope of a learned limit; `name` is a hash over the owner and the other fields."""
 
     name: str
     owner: str = ""
@@ -84,14 +82,14 @@ class LimitKey(NamedTuple):
 
 
 class _LargestAnswered(NamedTuple):
-    """The largest prompt that was answered, and the largest with the answer that was asked for."""
+    """Largest answered prompt, and largest answered prompt plus requested output, in tokens."""
 
     prompt: int = 0
     both: int = 0
 
 
 class LearnedLimits:
-    """The newest of them. Used on one event loop; `load` and `save` may run in threads."""
+    """Learned limits by key. Used on one event loop; `load` and `save` may run in threads."""
 
     def __init__(self, store: SqlStore | None = None, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -104,23 +102,23 @@ class LearnedLimits:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything was ever refused: mostly nothing was."""
+        """Return whether any limit was learned; usually there is none."""
         return bool(self._bounds)
 
     def window(self, whose: LimitKey) -> int:
-        """The size that was learned; 0 without one."""
+        """Return the learned window in tokens, or 0."""
         seen = self._bounds.get(whose.name)
         return seen.window if seen is not None and self._now < seen.ends else 0
 
     def learn(self, whose: LimitKey, limit: int) -> bool:
-        """A refusal named this limit; says whether it is believed."""
+        """Record a limit named by a refusal; return whether it was accepted."""
         if limit <= self._largest(whose).prompt:
             return False
         self._put(self._bounds_of(whose), named=limit, ends=self._now + LASTS)
         return True
 
     def refuse(self, whose: LimitKey, tokens: int) -> bool:
-        """A request of this size was refused without a word on what would fit; says whether that is believed."""
+        """Record the size of a request that was refused without naming a limit; return whether it was accepted."""
         seen, answered = self._bounds_of(whose), self._largest(whose)
         if answered.prompt > tokens * DOUBT or tokens < SMALLEST_REFUSED:
             return False
@@ -130,7 +128,7 @@ class LearnedLimits:
         return True
 
     def note_answer(self, whose: LimitKey, prompt: int, output: int = 0) -> None:
-        """A prompt of this size was answered, so the window is not smaller; whether the answer counts is not known."""
+        """Record an answered prompt as a lower bound. Whether the output counts towards the window is unknown."""
         before = self._largest(whose)
         self._answered.put(whose.name, _LargestAnswered(max(prompt, before.prompt), max(prompt + output, before.both)))
         seen = self._bounds.get(whose.name)
@@ -143,7 +141,7 @@ class LearnedLimits:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is time to ask the store again."""
+        """Return whether the bounds should be read from the store again."""
         return self.is_any and self._clock() >= self._loaded + REFRESHED_EVERY
 
     @property
@@ -151,7 +149,7 @@ class LearnedLimits:
         return not self._unsaved
 
     def load(self) -> None:
-        """What the store remembers; one that does not answer changes nothing."""
+        """Load the bounds from the store; keep the current ones if the store fails."""
         self._loaded = self._clock()
         if self._rows is None:
             return
@@ -163,7 +161,7 @@ class LearnedLimits:
         self._bounds = rows | self._unsaved
 
     def save(self) -> None:
-        """Writes down what is new."""
+        """Write unsaved bounds to the store."""
         while self._unsaved and self._rows is not None:
             name, bounds = self._unsaved.popitem()
             try:
@@ -196,17 +194,17 @@ class LearnedLimits:
 
 
 def is_telling(tokens: int) -> bool:
-    """Whether a limit of so many tokens would be believed at all."""
+    """Return whether a limit of this many tokens is plausible."""
     return tokens >= SMALLEST_LIMIT
 
 
 def named_limit(error: bytes, request: bytes) -> int:
-    """The size of the context that a provider's error names in its own words; 0 if it names none. In a thread."""
+    """Return the context size that a provider's error names in its own text, or 0. Runs in a thread."""
     return learn_limit(_error_text(_value(error)), is_quoted=_Quotes(request)) or 0
 
 
 def is_own_refusal(error: bytes, request: bytes) -> bool:
-    """Whether a provider says in its own words, or by a code, that a request was too large. In a thread."""
+    """Return whether the provider's own text or code refused the request as too large. Runs in a thread."""
     value = _error_value(_value(error))
     if isinstance(value, Mapping) and _CODES & {str(value.get("code")), str(value.get("type"))}:
         return True
@@ -215,7 +213,7 @@ def is_own_refusal(error: bytes, request: bytes) -> bool:
 
 
 class _Quotes:
-    """Whether a phrase of an error is one of the request's, repeated."""
+    """Check for phrases of an error that are quoted from the request."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -242,7 +240,7 @@ def _value(data: bytes) -> Any:
 
 
 def _error_value(value: Any) -> Any:
-    """The error inside what providers wrap around it."""
+    """Unwrap the error from the provider's envelope."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     for _ in range(2):
@@ -252,7 +250,7 @@ def _error_value(value: Any) -> Any:
 
 
 def _error_text(value: Any) -> str:
-    """The message in an error of a provider, and numbers that stand beside it by name; nothing in another shape."""
+    """Return the message of a provider's error and its named integers; "" if the shape is unknown."""
     value = _error_value(value)
     if isinstance(value, str):
         return value
@@ -264,7 +262,7 @@ def _error_text(value: Any) -> str:
 
 
 def _essences(request: bytes) -> Iterator[str]:
-    """All texts of a request, in pieces that overlap: no call holds the interpreter for long."""
+    """Yield all texts of a request, normalized, in overlapping pieces so that no call holds the GIL for long."""
     before = ""
     for value in _values(request):
         for text in _texts(value):
@@ -274,14 +272,14 @@ def _essences(request: bytes) -> Iterator[str]:
 
 
 def _values(request: bytes) -> Iterator[Any]:
-    """What a request is made of; lists one element after the other. Raises NotJSON."""
+    """Yield the keys and values of a request; lists element by element. Raises NotJSON."""
     for name, raw in entries(request).items():
         yield name
         yield from map(jsonio.decode, elements(raw) if first_byte(raw) == b"[" else (raw,))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value."""
+    """Yield every string in a value."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -294,54 +292,54 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _essence(text: str) -> str:
-    """Letters and digits alone: however an error quotes a text, these are the same."""
+    """Return only the letters and digits, lowercased; these survive any kind of quoting."""
     return _BESIDE.sub("", text.lower())
 
 
 HYGIENE_RATIO = 0.85
 AHEAD_FROM = 0.75
-"""Of the trigger: from here on the next fold is prepared, where a model writes its summary."""
+"""Share of the trigger at which the next fold is prepared if an LLM writes the summary."""
 LEAST_MESSAGES = 4
 TOKENS_PER_BYTE = 1.0
-"""The most that text has: vocabularies are made of bytes."""
+"""Maximum tokens per byte of text; vocabularies are built from bytes."""
 MESSAGE_FIELDS = (b'"role"', b'"call_id"')
-"""One of these is in each message or item."""
+"""Fields that identify messages; every message or item contains one of them."""
 MEDIA_FIELDS = (
     b'"image"', b'"image_url"', b'"input_image"', b'"document"', b'"file"', b'"input_file"', b'"input_audio"',
 )  # fmt: skip
-"""One of these is in each picture or document, also in one that is only named by its address."""
+"""Fields that identify images and documents, including those referenced by URL."""
 MEDIA_UNITS = max(IMAGE_UNITS, AUDIO_UNITS, DOCUMENT_UNITS)
 DENSITY_DECAY = 0.9
-"""Of the highest reported density, with each later report of less: conversations of one owner take turns."""
+"""Factor applied to the highest reported density at each lower report; conversations of one owner alternate."""
 SHORTEST_MESSAGE = 20
-"""Bytes of the shortest message there is; so many messages take at least so many bytes, and a brace each."""
+"""Bytes of the shortest possible message, which also contains at least one brace."""
 BESIDE_ANSWER = 0.95
-"""Of what the answer leaves of the window."""
+"""Share of the window without the output that a request may use."""
 MOST_FIXED = 0.75
-"""Of the trigger: what may be fixed before room is made for the conversation otherwise."""
+"""Maximum share of the trigger for system prompt and tools before the trigger is raised."""
 MOST_REMEMBERED = 1_000
 MOST_METERS = 100
 MOST_COUNTED = 50_000
-"""Messages whose sizes are remembered, at some 300 bytes each."""
+"""Maximum messages with remembered sizes, about 300 bytes each."""
 
 
 class ModelLimits(NamedTuple):
-    """The numbers for one model and one length of answers."""
+    """Limits for one model and one output length."""
 
     window: int
     trigger: int
-    """Tokens from which a request is folded."""
+    """Tokens at which a request is folded."""
     reservation: int
-    """What the answer takes of the window, where that lowers the trigger."""
+    """Tokens reserved for the output if that lowers the trigger."""
     meter: Meter
     looked_at: int = 0
-    """Tokens from which a request may be folded at a cheap moment; 0: from the trigger."""
+    """Tokens at which a request may be folded at a cheap moment; 0: same as `trigger`."""
     ratio: float = 0.0
-    """The share of the window at which a crowded request is folded; 0: as the settings say."""
+    """Share of the window at which a request is folded; 0: as configured."""
     output: int = 0
-    """Tokens of the window that the answer takes."""
+    """Tokens of the window used by the output."""
     is_deferred: bool = False
-    """Whether the client is left to compact by itself."""
+    """Whether the client is expected to compact on its own."""
 
     def may_be_reached(self, body: bytes, density: float = TOKENS_PER_BYTE) -> bool:
         """Return whether a request with this body may be large enough to act on, by an upper bound of its tokens."""
@@ -353,16 +351,16 @@ class ModelLimits(NamedTuple):
         return self.meter.tokens(most + media * MEDIA_UNITS, messages) >= least
 
     def after_client(self) -> ModelLimits:
-        """The same where the client compacts by itself: folds begin when hardly anything else fits."""
+        """Return limits for a client that compacts on its own: fold only when the window is almost full."""
         left = 1.0 - self.output / self.window if self.output < self.window else 1.0
         ratio = floor(min(BESIDE_ANSWER, left) * 100) / 100
         later = self._replace(trigger=int(self.window * ratio), reservation=0, ratio=ratio)
         return (later if later.trigger > self.trigger else self)._replace(looked_at=0, is_deferred=True)
 
     def beside(self, fixed: int) -> ModelLimits:
-        """The same where the system prompt and tools take so much that hardly a conversation fits below the trigger.
+        """Return limits for a system prompt and tools that leave little space below the trigger.
 
-        Then no room is kept for the answer that was asked for, and as much of the window is used as must be.
+        Then nothing is reserved for the requested output, and the trigger rises as far as needed.
         """
         if fixed <= self.trigger * MOST_FIXED:
             return self
@@ -372,7 +370,7 @@ class ModelLimits(NamedTuple):
 
 
 def whose(exchange: Exchange) -> LimitKey:
-    """What a limit that is learned from this request holds for."""
+    """Return the scope of a limit learned from this request."""
     place = exchange.upstream.place if exchange.upstream is not None else ""
     model = (exchange.peek.name if exchange.peek is not None else None) or ""
     parts = [place, model.encode("utf-8", "replace").decode(), ",".join(betas(exchange.headers))[:LONGEST_BETA]]
@@ -381,17 +379,17 @@ def whose(exchange: Exchange) -> LimitKey:
 
 
 class ReportedDensities:
-    """Tokens per byte of body, as providers reported them, by owner, upstream and model.
+    """Tokens per byte of body as reported by providers, by owner, upstream and model.
 
-    Requests that name pictures or documents by an address have far more tokens than bytes. Only densities above that
-    of any text are kept.
+    Requests that reference images or documents by URL have far more tokens than bytes. Only densities above that of any
+    text are kept.
     """
 
     def __init__(self) -> None:
         self._known: LRU[str, float] = LRU(MOST_REMEMBERED)
 
     def note(self, exchange: Exchange, tokens: int, size: int) -> None:
-        """Note what was reported for a body of this size."""
+        """Record the tokens reported for a body of this size."""
         found = tokens / max(size, 1)
         if found <= TOKENS_PER_BYTE and not self._known:
             return
@@ -403,19 +401,19 @@ class ReportedDensities:
             self._known.forget(name)
 
     def of(self, exchange: Exchange) -> float:
-        """Return the most tokens per byte that a request of this owner and model may have."""
+        """Return the maximum tokens per byte for a request of this owner and model."""
         known = self._known.peek(whose(exchange).name) if self._known else None
         return known or TOKENS_PER_BYTE
 
 
 def is_scheduled(config: Config) -> bool:
-    """Return whether requests may be folded at cheap moments, too."""
+    """Return whether requests may also be folded at cheap moments below the trigger."""
     chosen = config.prompt_caching.schedule != "threshold"
     return chosen and config.gateway.mode == "manage" and config.compression.enabled
 
 
 def least_fold_tokens(config: Config, model: str | None, trigger: int) -> int:
-    """Return the tokens from which a request may have to be folded."""
+    """Return the smallest size in tokens at which a request may be folded."""
     if not is_scheduled(config):
         return trigger
     if config.prompt_caching.schedule == "cheapest":
@@ -425,25 +423,25 @@ def least_fold_tokens(config: Config, model: str | None, trigger: int) -> int:
 
 
 class Policy:
-    """The limits by model."""
+    """Limits by model for the configured mode."""
 
     def __init__(self, config: Config, learned: LearnedLimits | None = None) -> None:
         self.config = config
         self.mode = config.gateway.mode
         self.most_messages = config.gateway.hygiene_hard_message_limit
         self.redactor: Redactor | None = None
-        """What originals go through before they are hashed and stored, where the store asks for it."""
+        """Redactor applied to originals before hashing and storing, if the store requires it."""
         self.asks_engine = False
-        """Whether an engine decides by something else than the size: then every request is looked at in `manage`."""
+        """Whether an engine decides by something other than size; then `manage` mode reads every request."""
         self.prepares = False
-        """Whether folds are prepared before they are needed: then requests are looked at earlier."""
+        """Whether folds are prepared in advance; then requests are read earlier."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
         self.learned = learned or LearnedLimits()
 
     def engine_config(self, ratio: float = 0.0) -> Config:
-        """The settings compactions run with: in hygiene mode, or with a ratio, the trigger is the threshold."""
+        """Return the settings for compactions; in hygiene mode, or with a ratio, the trigger is the threshold."""
         if self.mode == "manage" and not ratio:
             return self.config
         compression = msgspec.structs.replace(
@@ -453,7 +451,7 @@ class Policy:
         return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
 
     def limits_of(self, exchange: Exchange) -> ModelLimits:
-        """The numbers for a request whose body was peeked into."""
+        """Return the limits for a request whose body was peeked at."""
         assert exchange.peek is not None
         learned = self.learned.window(whose(exchange)) if self.learned.is_any else 0
         model = exchange.peek.name
@@ -463,15 +461,17 @@ class Policy:
         return limits.after_client() if self._is_left_to_client(exchange, model, limits) else limits
 
     def _is_left_to_client(self, exchange: Exchange, model: str | None, limits: ModelLimits) -> bool:
-        """Whether a client compacts by itself before the limit: it goes by what vendors document, so of a model that
-        nobody knows, or with a smaller window than it believes, it does not know when."""
+        """Return whether the client compacts on its own before the limit.
+
+        Clients rely on documented windows: for unknown models or smaller learned windows they compact too late.
+        """
         if not self.config.gateway.defer_to_client or not compacts_itself(exchange.headers):
             return False
         documented = look_up(model)
         return documented.known and limits.window >= documented.model.context_window
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
-        """The numbers; `learned` is what is known better than the table, if anything."""
+        """Return the limits; a nonzero `learned` window overrides the model table if it is smaller."""
         found = self._known.peek((model, output, learned))
         return found or self._known.get_or_make((model, output, learned), lambda: self._limits(model, output, learned))
 
@@ -497,7 +497,7 @@ class Policy:
         return min(soon, otherwise or soon) if self.prepares else otherwise
 
     def meter(self, belief: Belief) -> Meter:
-        """What counts for a model; models that count alike share it, and what it remembers."""
+        """Return the token meter for a model; models with equal parameters share one and its cache."""
         facts = belief.model
         key = (facts.factor, facts.message_overhead)
         return self._meters.get_or_make(
@@ -505,5 +505,5 @@ class Policy:
         )
 
     def may_be_many(self, body: bytes) -> bool:
-        """Whether a body can hold as many messages as the hard limit allows."""
+        """Return whether the body may contain as many messages as the hard limit."""
         return len(body) >= self.most_messages * SHORTEST_MESSAGE and body.count(b"{") >= self.most_messages

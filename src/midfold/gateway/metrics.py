@@ -1,8 +1,10 @@
-"""What makes the gateway something to leave running: a door, figures, a log, and whether it is ready.
+"""Metrics, readiness and request log of the gateway.
 
-operations = Operations(config, sessions)
-app = create_app(config, sessions=sessions, extra_routes=operations.routes())
-uvicorn.run(operations.around(app), http=PatientProtocol)
+Usage:
+
+    operations = Operations(config, sessions)
+    app = create_app(config, sessions=sessions, extra_routes=operations.routes())
+    uvicorn.run(operations.around(app), http=PatientProtocol)
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from midfold.session.sessions import Sessions
 
 
-# Counters, gauges and histograms in Prometheus' text format.
+# Counters, gauges and histograms in the Prometheus text format.
 #
-# Labels are few and their values known beforehand: none is made of what a client sent.
+# Labels are few and their values known in advance: none contains client data.
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -43,12 +45,12 @@ Labels = tuple[str, ...]
 
 
 class Counter:
-    """A number that only grows, by the values of its labels."""
+    """Monotonic counter by label values."""
 
     kind = "counter"
 
-    def __init__(self, name: str, told: str, *labels: str) -> None:
-        self.name, self.told, self.labels = name, told, labels
+    def __init__(self, name: str, help_text: str, *labels: str) -> None:
+        self.name, self.help_text, self.labels = name, help_text, labels
         self._values: dict[Labels, float] = {}
 
     def add(self, *values: str, by: float = 1.0) -> None:
@@ -66,24 +68,24 @@ class Counter:
 
 
 class MetricGauge:
-    """A number that is asked for when the page is made."""
+    """Gauge that is read when the page is rendered."""
 
     kind = "gauge"
 
-    def __init__(self, name: str, told: str, read: Callable[[], float]) -> None:
-        self.name, self.told, self._read = name, told, read
+    def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self.name, self.help_text, self._read = name, help_text, read
 
     def lines(self) -> Iterator[str]:
         yield f"{self.name} {_number(self._read())}"
 
 
 class Histogram:
-    """How often a measure fell below each bound."""
+    """Histogram with cumulative buckets by label values."""
 
     kind = "histogram"
 
-    def __init__(self, name: str, told: str, *labels: str, bounds: Sequence[float] = SECONDS) -> None:
-        self.name, self.told, self.labels, self.bounds = name, told, labels, tuple(bounds)
+    def __init__(self, name: str, help_text: str, *labels: str, bounds: Sequence[float] = SECONDS) -> None:
+        self.name, self.help_text, self.labels, self.bounds = name, help_text, labels, tuple(bounds)
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
 
@@ -108,10 +110,10 @@ Measure = Counter | MetricGauge | Histogram
 
 
 def page(measures: Sequence[Measure]) -> str:
-    """Every measure with its help and its type."""
+    """Render all metrics with their HELP and TYPE lines."""
     lines: list[str] = []
     for measure in measures:
-        lines += [f"# HELP {measure.name} {_escape(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
+        lines += [f"# HELP {measure.name} {_escape(measure.help_text)}", f"# TYPE {measure.name} {measure.kind}"]
         lines += measure.lines()
     return "\n".join(lines) + "\n"
 
@@ -132,38 +134,40 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# What the gateway counts about itself, for /metrics. Every label has a handful of values; none is a client's text.
+# Metrics of the gateway for /metrics. Every label has a handful of values; none contains client data.
 
 
 ROUTES = "route"
 
 
 class Metrics:
-    """An accountant that adds up."""
+    """Accountant that aggregates requests into metrics."""
 
     def __init__(self) -> None:
-        self.requests = Counter("midfold_requests_total", "Requests that are over.", ROUTES, "status", "action")
-        self.refused = Counter("midfold_refused_total", "Requests refused at the door.", "status")
-        self.seconds = Histogram("midfold_request_seconds", "From the request to the end of its answer.", ROUTES)
-        self.first = Histogram("midfold_first_byte_seconds", "From the request to the start of its answer.", ROUTES)
-        self.bytes = Counter("midfold_bytes_total", "Bytes of bodies, from and to clients.", "direction")
-        self.tokens = Counter("midfold_prompt_tokens_total", "Tokens of prompts as providers reported them.", "kind")
-        self.hidden_rounds = Counter("midfold_hidden_rounds_total", "Rounds in which models looked back.")
-        self.hidden_tokens = Counter("midfold_hidden_tokens_total", "Tokens of those rounds.", "kind")
-        self.saved = Counter("midfold_tokens_not_sent_total", "Tokens that folds kept out of prompts.")
+        self.requests = Counter("midfold_requests_total", "Finished requests.", ROUTES, "status", "action")
+        self.refused = Counter("midfold_refused_total", "Requests refused at admission.", "status")
+        self.seconds = Histogram(
+            "midfold_request_seconds", "Seconds from a request to the end of its response.", ROUTES
+        )
+        self.first = Histogram(
+            "midfold_first_byte_seconds", "Seconds from a request to the start of its response.", ROUTES
+        )
+        self.bytes = Counter("midfold_bytes_total", "Bytes of bodies received from and sent to clients.", "direction")
+        self.tokens = Counter("midfold_prompt_tokens_total", "Tokens reported by providers.", "kind")
+        self.hidden_rounds = Counter("midfold_hidden_rounds_total", "Hidden rounds of recall tool calls.")
+        self.hidden_tokens = Counter("midfold_hidden_tokens_total", "Tokens of hidden rounds.", "kind")
+        self.saved = Counter("midfold_tokens_not_sent_total", "Prompt tokens saved by folds.")
         self.unmanaged = Counter(
-            "midfold_unmanaged_requests_total", "Requests not looked at because of a fault of the gateway's.", "error"
+            "midfold_unmanaged_requests_total", "Requests passed unmanaged because of a gateway fault.", "error"
         )
         self.fold_wait = Histogram(
-            "midfold_fold_wait_seconds", "What requests that were folded waited for a summary model.", "readiness"
+            "midfold_fold_wait_seconds", "Seconds that folded requests waited for a summary model.", "readiness"
         )
-        self.omitted = Counter(
-            "midfold_omitted_texts_total", "Texts missing from summaries because deriving them failed.", "what"
-        )
+        self.omitted = Counter("midfold_omitted_texts_total", "Texts missing from summaries because of errors.", "what")
         self._gauges: list[Measure] = []
 
-    def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
-        self._gauges.append(MetricGauge(name, told, read))
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self._gauges.append(MetricGauge(name, help_text, read))
 
     def __call__(self, account: RequestAccount) -> None:
         self.requests.add(account.route, str(account.status), account.action)
@@ -189,7 +193,7 @@ class Metrics:
             self.tokens.add("answered", by=usage.completion_tokens)
 
     def _count_hidden(self, hidden: RecallCost) -> None:
-        """What hidden rounds cost is part of what prompts cost, and told apart as well."""
+        """Count hidden recall rounds, both in the prompt totals and separately."""
         if not hidden.rounds:
             return
         self.hidden_rounds.add(by=hidden.rounds)
@@ -209,24 +213,26 @@ class Metrics:
 
 
 READY_WITHIN = 3.0
-"""Seconds a store may take to answer."""
+"""Seconds that the store may take to answer a readiness check."""
 FAULT_SECONDS = 30.0
-"""Seconds after a request passed unmanaged because the store failed, for which the gateway is not ready. Then it is
-tried again: a gateway that gets no requests would never notice that its disk has space again."""
+"""Seconds for which the gateway reports not ready after the store failed a request.
+
+After that it reports ready again: a gateway without requests would never notice that its disk has space again.
+"""
 
 
 def check_access(config: Config) -> None:
-    """Who listens beyond this machine must know who comes in."""
+    """Refuse to bind a public address without gateway keys."""
     host = config.gateway.host
     if host not in LOOPBACK and host != "::1" and not config.keys:
         raise ConfigError(
-            f"gateway.host {host} listens beyond this machine, so keys must name who may use it: "
-            "`midfold keys new NAME` makes a key"
+            f"gateway.host {host} is reachable from other machines, and no gateway keys are configured; "
+            "create one with `midfold keys new NAME`"
         )
 
 
 class Operations:
-    """The parts around one gateway."""
+    """Admission, metrics, request log and readiness of one gateway."""
 
     def __init__(self, config: Config, sessions: Sessions | None, *, log: Log | None = None) -> None:
         self.config, self.sessions = config, sessions
@@ -240,7 +246,7 @@ class Operations:
         return [Route("/metrics", self._metrics), Route("/readyz", self._ready)]
 
     def around(self, app: GatewayApplication) -> Admission:
-        """The application that is served."""
+        """Wrap the application with admission, metrics and logging."""
         settings = self.config.gateway
         limits = AdmissionLimits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
@@ -249,21 +255,21 @@ class Operations:
         if self._log is not None:
             app.gateway.accountants.append(self.write)
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
-        door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
-        self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held.total)
+        admission = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config), app.gateway.held)
+        self.figures.gauge("midfold_held_bytes", "Bytes held for unfinished requests.", lambda: admission.held.total)
         if (ahead := app.gateway.preparer.ahead) is not None:
-            self.figures.gauge("midfold_folds_in_preparation", "Folds being made ahead of time.", lambda: ahead.count)
+            self.figures.gauge("midfold_folds_in_preparation", "Folds being prepared in advance.", lambda: ahead.count)
         if importlib.util.find_spec("resource") is not None:
-            self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
-        return door
+            self.figures.gauge("midfold_resident_bytes", "Peak resident memory of the process.", _memory)
+        return admission
 
     def _note_fault(self, account: RequestAccount) -> None:
-        """Remember that the store failed a request: reads may work while nothing can be written."""
+        """Remember that the store failed a request; reads may work while writes fail."""
         if account.fault == StoreUnavailable.__name__:
             self._faulty_until = time.monotonic() + FAULT_SECONDS
 
     def write(self, account: RequestAccount) -> None:
-        """One line about a request that is over."""
+        """Log a finished request."""
         assert self._log is not None
         self._log(
             LogEntry(
@@ -290,16 +296,16 @@ class Operations:
         return Response(self.figures.page(), headers={"content-type": CONTENT_TYPE})
 
     async def _ready(self, request: Request) -> Response:
-        """Whether requests can be served as they should: 200, or 503 with what is missing.
+        """Answer the readiness check: 200, or 503 with the reason.
 
-        Where requests were not looked at because of faults of the gateway's, it says how many, by kind.
+        Includes the number of requests passed unmanaged because of gateway faults, by kind.
         """
         from starlette.responses import JSONResponse
 
         trouble = await self._trouble()
-        told: dict[str, object] = {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}
+        status_body: dict[str, object] = {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}
         unmanaged = {labels[0]: int(count) for labels, count in self.figures.unmanaged.values().items()}
-        return JSONResponse(told | ({"unmanaged": unmanaged} if unmanaged else {}), 503 if trouble else 200)
+        return JSONResponse(status_body | ({"unmanaged": unmanaged} if unmanaged else {}), 503 if trouble else 200)
 
     async def _trouble(self) -> str:
         if self.sessions is None:
@@ -309,19 +315,19 @@ class Operations:
             async with asyncio.timeout(READY_WITHIN):
                 await asyncio.to_thread(store.sessions, 1)
         except TimeoutError:
-            return f"no answer within {READY_WITHIN:g} seconds"
+            return f"no response within {READY_WITHIN:g} seconds"
         except StoreUnavailable as error:
-            # Behind a colon stands what the database server says, which may name hosts and users.
+            # Text after a colon is the database server's message, which may name hosts and users.
             return str(error).removeprefix(f"{store.where}: ").partition(": ")[0]
         except MidfoldError as error:
             return type(error).__name__
         if time.monotonic() < self._faulty_until:
-            return f"the store failed, and a request passed unmanaged, less than {FAULT_SECONDS:g} seconds ago"
+            return f"the store failed less than {FAULT_SECONDS:g} seconds ago; a request was passed unmanaged"
         return ""
 
 
 def _memory() -> float:
-    import resource  # there is none on Windows
+    import resource  # not available on Windows
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1_024

@@ -1,10 +1,9 @@
-"""Answers that say a request was too large: an error, or a stream that began well and fails before it says anything.
+"""Detect responses that refuse a request as too large: an error, or a stream that fails before its first output.
 
-Rules of this file:
-1. Only an error of the provider's own words is one; a status alone is not, except 413.
+1. Only the provider's own error text counts; a status alone does not, except 413.
 2. Tokens and bytes are different limits: folding helps against the first, and often against the second.
-3. A stream is held back until its first event that says something, or that fails, and for `HELD_SECONDS` at most: as
-   long as nothing of it has reached the client, the request can be made smaller and sent again.
+3. A stream is held back until its first event with output or an error, for at most `HELD_SECONDS`: as long as nothing
+   has reached the client, the request can be made smaller and sent again.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from midfold.transcript import jsonio
 from midfold.transcript.message import Transcript
 from midfold.transcript.sse import EventReader, StreamEvent
 
-MOST_OF_ERRORS = 256_000
-"""Bytes of an error that are looked at before it is passed on."""
+MAX_ERROR_BYTES = 256_000
+"""Maximum bytes of an error inspected before it is passed on."""
 HELD_SECONDS = 10.0
-MOST_HELD = 2_000_000
-"""Bytes of a stream that says nothing; the first events repeat the instructions and tools of the request."""
+MAX_HELD_BYTES = 2_000_000
+"""Maximum bytes of a stream held back; the first events repeat the request's instructions and tools."""
 SMALLEST = 8_000
-"""Bytes of a request that may be too large for any model."""
+"""Bytes of the smallest request that may be too large for any model."""
 STATUSES = frozenset((400, 413, 422, 500))
 OPENINGS = frozenset(("response.created", "response.in_progress", "response.queued", "message_start", "ping"))
 FAILURES = frozenset(("response.failed", "error"))
@@ -42,14 +41,14 @@ _BYTES = re.compile(
 
 
 _NUMBER = re.compile(rb"(?<![\w.,-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w.,-])\d{4,8}(?![\w-])")
-MOST_OVER = 50
-"""A number that is so many times the limit is not the size of the request."""
+MAX_LIMIT_MULTIPLE = 50
+"""Multiple of the limit from which a number in an error is not the request's size."""
 
 
 class Overflow(NamedTuple):
-    """A refusal because of size; `limit` is the size of the context where the error names it, `asked` the request's.
+    """Refusal because of size, with the context `limit` and the request's size `asked` if the error names them.
 
-    Both may be words of the client that the error repeats: they are good for this request alone.
+    Both may come from client text quoted in the error, so they apply to this request only.
     """
 
     limit: int
@@ -59,7 +58,7 @@ class Overflow(NamedTuple):
 
 
 def overflow_of(status: int, body: bytes) -> Overflow | None:
-    """What an error says about size; None if it is about something else."""
+    """Return what an error says about size; None if it is about something else."""
     read = body[:LONGEST_READ]
     about_bytes = bool(_BYTES.search(read))
     failed = failure_of(status, {}, read, "upstream")
@@ -69,38 +68,38 @@ def overflow_of(status: int, body: bytes) -> Overflow | None:
 
 
 def _refused_tokens(body: bytes, limit: int) -> int:
-    """How many tokens the refused request had, where the error says so: the largest number beyond the limit."""
+    """Return the refused request's tokens if the error names them: the largest plausible number above the limit."""
     numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
-    return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)
+    return max((number for number in numbers if limit < number < limit * MAX_LIMIT_MULTIPLE), default=0)
 
 
 def without_old_media(view: Transcript) -> Transcript:
-    """Pictures before the newest turn that has some become a line of text."""
+    """Replace images before the newest turn that has some by a line of text."""
     return replace_historical_media(view, handle_of)[0]
 
 
 async def find_overflow(answer: UpstreamAnswer) -> Overflow | None:
-    """What an answer that nobody has read says about size; all of it can still be read afterwards."""
+    """Return the overflow that an unread answer reports, if any; the answer stays readable in full."""
     encoding = encoding_of(answer.headers)
     if answer.status in STATUSES:
-        told = decode_body(await answer.head(MOST_OF_ERRORS), encoding, MOST_OF_ERRORS)
-        return overflow_of(answer.status, told)
+        body = decode_body(await answer.head(MAX_ERROR_BYTES), encoding, MAX_ERROR_BYTES)
+        return overflow_of(answer.status, body)
     if answer.status != 200 or not answer.is_stream:
         return None
     opening = StreamOpening(encoding)
-    await answer.head(MOST_HELD, opening.feed, HELD_SECONDS)
+    await answer.head(MAX_HELD_BYTES, opening.feed, HELD_SECONDS)
     return overflow_of(400, jsonio.encode({"error": opening.error})) if opening.error else None
 
 
 class StreamOpening:
-    """The beginning of a stream, up to the first event that says something; `error` if that is a failure."""
+    """Beginning of a stream up to the first event with output; `error` is set if that event is a failure."""
 
     def __init__(self, encoding: str = "") -> None:
         self._inflate, self._events = inflating(encoding), EventReader()
         self.error: Any = None
 
     def feed(self, chunk: bytes) -> bool:
-        """Whether it is known now what kind of stream it is."""
+        """Feed a chunk; return whether the kind of stream is known."""
         try:
             events = list(self._events.feed(self._inflate(chunk)))
         except (ValueError, zlib.error):
@@ -112,7 +111,7 @@ class StreamOpening:
 
 
 def _is_opening(event: StreamEvent) -> bool:
-    """Whether nothing is said by this."""
+    """Return whether an event carries no output."""
     if event.name in OPENINGS:
         return True
     if not event.data:
@@ -120,11 +119,11 @@ def _is_opening(event: StreamEvent) -> bool:
     value = event.value or {}
     choices = value.get("choices")
     if isinstance(choices, list) and not value.get("error"):
-        return not any(_is_said(choice) for choice in choices)
+        return not any(_has_output(choice) for choice in choices)
     return value.get("type") in OPENINGS
 
 
-def _is_said(choice: Any) -> bool:
+def _has_output(choice: Any) -> bool:
     delta = choice.get("delta") if isinstance(choice, Mapping) else None
     if not isinstance(delta, Mapping) or choice.get("finish_reason"):
         return True
@@ -132,7 +131,7 @@ def _is_said(choice: Any) -> bool:
 
 
 def _error_of(event: StreamEvent) -> Any:
-    """The error that an event tells of; None if it tells of none."""
+    """Return the error in an event, or None."""
     value = event.value or {}
     response = value.get("response")
     inner = response.get("error") if isinstance(response, Mapping) else None

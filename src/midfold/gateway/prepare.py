@@ -1,16 +1,15 @@
-"""What is done with the body of a request before it is sent: nothing, a checkpoint put in, or a fold.
+"""Prepare a request's body for sending: unchanged, with an applied checkpoint, or folded.
 
-    too small to matter? -> as it is
-    read -> checkpoint that fits -> size -> below the trigger? -> as it is, or with the checkpoint
-    else, one at a time per conversation: look again -> prepared fold, or a local one -> with the new checkpoint
+    too small? -> unchanged
+    read -> matching checkpoint -> size -> below the trigger? -> unchanged, or with the checkpoint
+    else, one at a time per conversation: look again -> prepared or local fold -> with the new checkpoint
 
-Rules of this file:
-1. What fails here never fails the request: a store that does not answer, a summary that cannot be made, a body nobody
-   can read leave the request as it was, and a header says so.
-2. Two requests of one conversation never fold twice: in this process they wait for each other, and elsewhere for the
-   checkpoint of whoever holds the lease.
-3. Nobody waits for a summary model longer than `gateway.summary_wait`: a fold is prepared before it is needed (see
-   `ahead`), and one that is not ready is made without a model.
+1. A failure here never fails the request: if the store, the summary or the parsing of the body fails, the request is
+   sent unchanged and a response header says so.
+2. Two requests of one conversation never fold twice: within the process they wait for each other, across processes for
+   the checkpoint of the lease holder.
+3. No request waits longer than `gateway.summary_wait` for a summary model: folds are prepared in advance (see `ahead`),
+   and a fold that is not ready is made without an LLM.
 """
 
 from __future__ import annotations
@@ -65,15 +64,15 @@ from midfold.transcript.tokens import Count
 
 T = TypeVar("T")
 THREADS, SLOW_THREADS = 8, 32
-"""For what takes milliseconds, and for folds and summarizers that wait in a thread: neither keeps the other from its
-turn."""
+"""Threads for short work, and for folds and summarizers that block; separate pools so that neither starves the other.
+"""
 LONGEST_WAIT = 10.0
-"""Seconds a request waits for whoever else folds the same conversation at this moment."""
+"""Maximum seconds a request waits for another fold of the same conversation."""
 PAUSE = 0.25
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
 LARGE = 400_000
-"""Bytes of a body that is worth a thread."""
+"""Bytes from which a body is processed in a thread."""
 
 CROWDED = f"more than {MOST_MESSAGES:,} messages, or more in them than is looked at"
 
@@ -83,18 +82,18 @@ _log = logging.getLogger("midfold.gateway")
 
 
 class FoldPause(NamedTuple):
-    """A conversation that is not folded for a while."""
+    """Pause during which a conversation is not folded."""
 
     until: float
     enough: float
-    """Tokens from which it is tried all the same."""
+    """Tokens at which a fold is tried despite the pause."""
 
     def holds(self, measured: MeasuredRequest, now: float) -> bool:
         return now < self.until and measured.size.tokens < self.enough
 
 
 class RequestPreparer:
-    """Looks after the conversations that pass through."""
+    """Decide whether to fold a request, and rewrite its body."""
 
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
         self._clock = time.time if sessions is None else sessions.clock
@@ -110,7 +109,7 @@ class RequestPreparer:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self.own_models: ClientModels | None = None
-        """Who writes summaries where the settings leave them to the model of each conversation."""
+        """Summarizers that use the conversation's own model, if configured."""
         self.ahead: BackgroundFolds | None = None
         if sessions is not None and self.folder is not None:
             task = config.auxiliary.compression
@@ -121,12 +120,13 @@ class RequestPreparer:
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self._densities = ReportedDensities()
         self._late_reports: LRU[str, Future[None]] = LRU(MOST_NAMED)
-        """The newest report on a request that was sent unread, by owner and model: done when the request is read."""
+        """Newest pending report on a request that was sent unread, by owner and model; done once the request is read.
+        """
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
-        """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
+        """Function that shrinks messages if folding does not help; used after errors about bytes, mostly for images."""
 
     async def mark(self, exchange: Exchange, body: bytes) -> bytes:
-        """The body with cache breakpoints, where the planner applies; last of all, so that sizes compare without."""
+        """Return the body with cache breakpoints if the planner applies; called last, sizes are compared without."""
         passed = exchange.options.bypass or self.policy.mode == "passthrough"
         if passed or not self.caching.wants(exchange, body):
             return body
@@ -137,7 +137,7 @@ class RequestPreparer:
             return body
 
     async def prepare(self, exchange: Exchange) -> PreparedRequest:
-        """The body to send, and in the exchange's account what was done."""
+        """Return the body to send, and record in the exchange's account what was done."""
         reason = self._reason_to_pass(exchange)
         if reason is not None:
             exchange.account.action, exchange.account.reason = reason
@@ -167,7 +167,7 @@ class RequestPreparer:
             return PreparedRequest(exchange.body)
 
     async def _await_report(self, exchange: Exchange) -> None:
-        """Wait for the report on this owner's last request, if that is still being read."""
+        """Wait for the report on this owner's previous request if it is still being read."""
         late = self._late_reports.peek(whose(exchange).name) if self._late_reports else None
         if late is not None and not late.done():
             await asyncio.wait([asyncio.wrap_future(late)], timeout=PAUSE)
@@ -175,7 +175,7 @@ class RequestPreparer:
     def _measure(
         self, exchange: Exchange, limits: ModelLimits
     ) -> tuple[MeasuredRequest | None, PreparedRequest | None]:
-        """The request measured, and ready to be sent unless it must be folded first; in a thread."""
+        """Measure the request, and prepare it unless it must be folded first; runs in a thread."""
         measured = self.measurer.measure(exchange, limits)
         if measured is None:
             return None, None
@@ -187,11 +187,11 @@ class RequestPreparer:
         return measured, measured.prepare()
 
     def must_fold(self, measured: MeasuredRequest) -> bool:
-        """Whether a request is folded before it is sent."""
+        """Return whether a request must be folded before it is sent."""
         return self.folder is not None and self.folder.decide(measured, self.measurer.health(measured)).fold
 
     def _is_worth_reading(self, exchange: Exchange, limits: ModelLimits) -> bool:
-        """Return whether to read a request: not a small one, unless something may have to be put back into it."""
+        """Return whether to read the request: if it is large, or a checkpoint may have to be applied."""
         self._notice_compaction(exchange)
         if self.measurer.reads_everything:
             return True
@@ -201,7 +201,7 @@ class RequestPreparer:
         return self.measurer.may_continue(body)
 
     def _notice_compaction(self, exchange: Exchange) -> None:
-        """A named session whose requests have become much smaller was compacted by its client."""
+        """Note in the account that a named session became much smaller, so its client compacted it."""
         if exchange.options.session is None:
             return
         name = f"{exchange.owner.id}/{exchange.options.session}"
@@ -211,11 +211,11 @@ class RequestPreparer:
             exchange.account.reason = "the client has compacted its history"
 
     def looks_at(self, exchange: Exchange) -> bool:
-        """Whether this request may be changed at all."""
+        """Return whether this request may be changed at all."""
         return self._reason_to_pass(exchange) is None
 
     def _reason_to_pass(self, exchange: Exchange) -> tuple[str, str] | None:
-        """Why a request is not looked at at all."""
+        """Return the action and reason for passing a request on unread; None if it should be read."""
         if exchange.route.kind not in ("generate", "count"):
             return "relayed", ""
         if exchange.options.bypass:
@@ -231,7 +231,7 @@ class RequestPreparer:
         return None
 
     async def _fold_in_turn(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest:
-        """The request after a fold, by whomever; as it was if none could be made."""
+        """Return the request after a fold by this or another process; unchanged if none could be made."""
         rest = self._resting.get(measured.identity)
         if rest is not None and rest.holds(measured, self._clock()):
             exchange.account.reason = "a fold failed a moment ago"
@@ -244,7 +244,7 @@ class RequestPreparer:
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[bool]:
-        """One at a time for each conversation; says whether somebody was before. What nobody waits for is forgotten."""
+        """Serialize folds per conversation; yield whether another request went before. Unused locks are dropped."""
         lock, waiting = self._turns.get(name, (asyncio.Lock(), 0))
         self._turns[name] = (lock, waiting + 1)
         try:
@@ -268,8 +268,11 @@ class RequestPreparer:
         overflowed: bool = False,
         is_patient: bool = False,
     ) -> MeasuredRequest:
-        """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size; who `is_patient`
-        has asked for the fold, and waits for its summary."""
+        """Fold the request, or wait for another process that does.
+
+        `at_least` is the size that a provider reported in a refusal; with `is_patient` the caller requested the fold
+        and waits for its summary.
+        """
         order = FoldOrder(at_least, force, overflowed, local_summarizer if self._has_own_models else None)
         ready, local = None, False
         if self.ahead is not None and self._takes_time(exchange, measured):
@@ -311,7 +314,7 @@ class RequestPreparer:
     async def _use(
         self, exchange: Exchange, measured: MeasuredRequest, folded: FoldResult, order: FoldOrder
     ) -> MeasuredRequest:
-        """The request with a new checkpoint. A prepared fold that came too late to be enough is followed by another."""
+        """Return the request with a new checkpoint; fold again if a prepared fold no longer suffices."""
         assert folded.checkpoint is not None
         self.checkpoints.remember(folded.checkpoint)
         if folded.is_made:
@@ -329,18 +332,18 @@ class RequestPreparer:
 
     @property
     def _has_own_models(self) -> bool:
-        """Whether summaries are left to the model of each conversation."""
+        """Return whether summaries are written by the model of each conversation."""
         given = self.sessions is not None and self.sessions.summarizer is not None
         return self.own_models is not None and self.own_models.is_on and not given
 
     def _takes_time(self, exchange: Exchange, measured: MeasuredRequest) -> bool:
-        """Whether a summary is somebody's work, and not done in a moment."""
+        """Return whether the summary needs an LLM call and thus takes time."""
         if self._has_own_models and self.own_models is not None:
             return self.own_models.may_ask(exchange)
         return self.folder is not None and self.folder.asks_model(measured)
 
     def _with_writer(self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder) -> FoldOrder:
-        """An order for the background, with the credential of this request where its own model is asked."""
+        """Add the conversation's own summarizer, which uses this request's credential, to a background order."""
         own = self.own_models
         if not self._has_own_models or own is None:
             return order
@@ -349,7 +352,7 @@ class RequestPreparer:
         return order._replace(summarizer=own.summarizer(exchange, measured), prefix=prefix, price=price)
 
     async def _replace_late(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest | None:
-        """The request with the fold that a model was too late for, in place of the local one; None where it stays."""
+        """Replace a local fold by the LLM fold that was late, if that pays off; return None otherwise."""
         late = None if self.ahead is None or self.folder is None else self.ahead.find_late(measured)
         if late is None or late.ready is None or self.ahead is None or self.folder is None:
             return None
@@ -371,7 +374,7 @@ class RequestPreparer:
         return None if folded is None else await self._use(exchange, measured, folded, FoldOrder(force=True))
 
     def prepare_ahead(self, exchange: Exchange, prepared: PreparedRequest) -> None:
-        """Beside a request that was answered: begins the next fold, if it will soon be needed."""
+        """Start preparing the next fold after a request was answered, if it will soon be needed."""
         measured, usage = prepared.measured, exchange.account.usage
         if measured is None or self.ahead is None or measured.limits.is_deferred:
             return
@@ -389,7 +392,7 @@ class RequestPreparer:
     async def _prepared_fold(
         self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder, *, is_patient: bool
     ) -> PreparedFold | None:
-        """The fold that a model has written the summary of; None if it is not ready within the time there is."""
+        """Return the fold with an LLM summary, or None if it is not ready in time."""
         assert self.ahead is not None
         began, account = time.perf_counter(), exchange.account
         found = None if order.force else self.ahead.find(measured)
@@ -406,7 +409,7 @@ class RequestPreparer:
         return ready if ready is None or was_ready else ready.with_readiness("waited")
 
     async def _await_other(self, measured: MeasuredRequest, ends: float) -> None:
-        """Until another gateway has folded what it prepares, or until the time is over."""
+        """Wait until another gateway has applied the fold that it prepares, or the time is over."""
         while time.perf_counter() < ends:
             await asyncio.sleep(min(PAUSE, max(ends - time.perf_counter(), 0.0)))
             if not self.must_fold(await self.in_thread(self._again, measured)):
@@ -420,23 +423,22 @@ class RequestPreparer:
         if folded.checkpoint is None:
             newest = self.checkpoints.find_in_store(measured.conversation, measured.name)
             if newest is not None and newest != measured.checkpoint:
-                # Somebody else has folded it in the meantime.
+                # Another process folded it in the meantime.
                 return folded._replace(checkpoint=newest)
         if order.at_least.tokens and folded.was_not_worth_it:
-            # The provider has refused the request: a small gain is better than none.
+            # The provider refused the request: a small gain is better than none.
             return self.folder.fold(measured, order._replace(force=True), local=local)
         return folded
 
     def _rest(self, measured: MeasuredRequest, folded: FoldResult) -> None:
-        """Saves the store a question whose answer is known: a pause after a failure is in the session's memory, and
-        what was not worth folding may be when it has grown."""
+        """Pause folding of a conversation after a failure, or until it has grown enough to be worth folding."""
         failed = folded.receipt.summary
         pause = failed.cooldown if failed.failure else REST
         enough = measured.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
         self._resting.put(measured.identity, FoldPause(self._clock() + pause, enough))
 
     def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage | None) -> None:
-        """Note what the provider counted for a request that it has answered; None if it did not say."""
+        """Record the usage a provider reported for an answered request; None if it reported none."""
         self.measurer.reports.note_answer(exchange, has_usage=usage is not None)
         if usage is None:
             return
@@ -449,7 +451,7 @@ class RequestPreparer:
         if prepared.measured is None and self._reason_to_pass(exchange) is None:
             limits = self.policy.limits_of(exchange)
             if usage.prompt_tokens >= AHEAD_FROM * limits.trigger:
-                # The next request is this report plus what is new, so the messages it is about must be known.
+                # The next request's size is this report plus its new messages, so the reported messages must be known.
                 late = self._threads.submit(self.measurer.observe_unread, exchange, limits, usage)
                 self._late_reports.put(whose(exchange).name, late)
 
@@ -458,7 +460,7 @@ class RequestPreparer:
             self._threads.submit(self.policy.learned.save)
 
     def tell(self, exchange: Exchange, measured: MeasuredRequest) -> None:
-        """The account of a request that was looked at."""
+        """Record in the account how the request was measured and which checkpoint was applied."""
         account = exchange.account
         exchange.conversation = measured.conversation
         exchange.own_tools = names_of(measured.tools)
@@ -475,7 +477,7 @@ class RequestPreparer:
                 account.action = "checkpoint"
 
     async def recover(self, exchange: Exchange, prepared: PreparedRequest, found: Overflow) -> PreparedRequest | None:
-        """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
+        """Return a smaller version of a request that was refused as too large, or None. Done once per request."""
         if self._reason_to_pass(exchange) is not None or exchange.peek is None:
             return None
         before = msgspec.structs.replace(exchange.account)
@@ -491,7 +493,7 @@ class RequestPreparer:
         return smaller
 
     async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> PreparedRequest | None:
-        """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
+        """Return the request folded or shrunk; None if it is not smaller than the refused body."""
         measured = await self.in_thread(self.measurer.measure, exchange, self.policy.limits_of(exchange))
         if measured is None:
             return None
@@ -515,7 +517,7 @@ class RequestPreparer:
         return smaller if len(smaller.body) < refused else None
 
     async def _learn(self, exchange: Exchange, found: Overflow, measured: MeasuredRequest) -> None:
-        """What a refusal tells about the window: the limit that it names, else that this size is beyond it."""
+        """Learn from a refusal: the limit it names, or that this size exceeds the window."""
         learned, key = self.policy.learned, whose(exchange)
         if found.limit:
             named = await self.in_thread(named_limit, found.error, exchange.body)
@@ -527,7 +529,7 @@ class RequestPreparer:
         self._save_limits()
 
     async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
-        """Work on so many bytes: here where it takes a moment, else in a thread."""
+        """Run work on a body of this size: directly if it is small, else in a thread."""
         return work(*arguments) if size < LARGE else await self.in_thread(work, *arguments)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:

@@ -1,19 +1,18 @@
-"""Tools with which a model looks into what was folded, run by the gateway and hidden from the client.
+"""Recall tools for the model, run by the gateway in turns hidden from the client.
 
-Rules of this file:
-1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), behind the
-   client's own. What it was offered once it keeps, byte for byte: the definitions stand in the store, found by the
-   messages that were folded first, so that an undo, a restart or another version changes nothing. A client that has a
-   tool of such a name keeps it, and one without tools is offered none.
-2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
-   the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
-   apart. What a stream says before a call is relayed as it comes (see `joined`).
-3. A turn that calls our tools and the client's at once is the client's turn. Our calls are removed from it and run;
-   the client's next request gets them back, with their results, in the place they had.
-4. Rounds, what they may bring and the time they take are bounded, and so are calls that were cut off. Then the model
-   must answer without tools; a call of ours that it makes all the same is taken out of its answer.
-5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
-   another conversation that began with the same messages.
+1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), after the
+   client's own. An offer never changes: the definitions are stored under the messages that were folded first, so an
+   undo, a restart or another version keeps them byte for byte. A client's tool of the same name takes precedence, and a
+   client without tools is offered none.
+2. A turn that calls only recall tools is answered here and continued. The client gets the final turn byte for byte as
+   the provider sent it, including its usage, which clients use to decide when to compact. Hidden rounds are accounted
+   separately. Stream output before a tool call is relayed at once (see `stream_merge`).
+3. A turn that calls both recall tools and the client's tools is the client's turn. Recall calls are removed from it and
+   run; the client's next request gets them back with their results at the same position.
+4. Rounds, their tokens, their time and truncated calls are limited. At the limit the model must answer without tools;
+   further recall calls are removed from its answer.
+5. The tools see only what the checkpoint of this request replaces: the stored session may contain another conversation
+   with the same beginning.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from midfold.gateway.hidden_turns import (
     OfferMemory,
     raw_messages,
 )
-from midfold.gateway.overflows import MOST_OF_ERRORS
+from midfold.gateway.overflows import MAX_ERROR_BYTES
 from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.prepare import LARGE
 from midfold.gateway.request_size import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.routes import encoding_of, to_client
-from midfold.gateway.stream_merge import JOINED, MergedStream
-from midfold.gateway.upstream import MOST_READ
+from midfold.gateway.stream_merge import MERGED_STREAMS, MergedStream
+from midfold.gateway.upstream import MAX_BODY_BYTES
 from midfold.plugins import engine_for
 from midfold.recall import NAMES, NOTHING_FOLDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
@@ -81,36 +80,36 @@ if TYPE_CHECKING:
     from midfold.gateway.request_size import PreparedRequest
     from midfold.gateway.upstream import UpstreamAnswer
 
-MOST_ROUNDS, MOST_CUT_OFF = 8, 2
-"""Rounds, and those one after the other whose calls were cut off: the same request would cut off the next, too."""
-MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
-"""What the tools may bring in one request of a client: no more than this, nor than most of what is left of the window,
-and at least so much."""
-SHARE = 0.8
-MOST_SECONDS = 120.0
-"""After so long no other round is begun."""
+MAX_ROUNDS, MAX_TRUNCATED_ROUNDS = 8, 2
+"""Maximum hidden rounds, and consecutive rounds with truncated calls: the next would be truncated, too."""
+MAX_RESULT_TOKENS, MIN_RESULT_TOKENS = 24_000, 1_000
+"""Maximum and minimum tokens of tool results in one client request; also limited by the remaining window."""
+MAX_WINDOW_SHARE = 0.8
+MAX_ROUND_SECONDS = 120.0
+"""Seconds after which no further round starts."""
 MAX_CALLS_PER_TURN = 20
 MAX_SECONDS_PER_TURN = 5.0
-"""Calls of our tools that are run in one turn of the model, and seconds after which no other one is run."""
+"""Maximum recall calls per turn of the model, and seconds after which no further call starts."""
 THREADS, THREADS_PER_OWNER = 8, 2
-"""Searches that run at the same time, in threads of their own: they delay no fold, and one owner's delay no other's."""
+"""Concurrent searches, in total and per owner, in separate threads so that they delay neither folds nor other owners.
+"""
 CHARACTERS_PER_TOKEN = 2
-AT_ONCE = 4_096
-"""Bytes of a stream that are read before others have their turn."""
-TOO_MANY = (
+PIECE_BYTES = 4_096
+"""Bytes of a stream processed before yielding to the event loop."""
+CALL_NOT_RUN = (
     f"Not run: a turn may take {MAX_CALLS_PER_TURN} calls and {MAX_SECONDS_PER_TURN:g} s. Call it again if needed."
 )
 UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
-NO_ROOM = "[no more fits into this turn]"
-TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
+RESULT_CUT = "[no more fits into this turn]"
+NAMES_TAKEN = "recall is off: a client tool has the same name, or its tools cannot be parsed"
 
 
 _SearchedPast = tuple[Recall, Checkpoint | None]
-"""What the tools search, and the checkpoint of the request."""
+"""Searcher over the folded messages, and the checkpoint of the request."""
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
-    """Tools as a dialect writes them, without the brackets."""
+    """Return tool definitions in a dialect's format, without brackets."""
     return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
 
 
@@ -119,35 +118,35 @@ def _is_among(name: str, tools: bytes) -> bool:
 
 
 class Allowance:
-    """What is left of rounds, tokens and time for the hidden rounds of one request."""
+    """Remaining rounds, tokens and time for the hidden rounds of one request."""
 
     def __init__(self, measured: MeasuredRequest | None) -> None:
-        self._ends = time.monotonic() + MOST_SECONDS
-        self._rounds, self._cut_off = MOST_ROUNDS, 0
-        self._tokens = MOST_TOKENS
+        self._ends = time.monotonic() + MAX_ROUND_SECONDS
+        self._rounds, self._cut_off = MAX_ROUNDS, 0
+        self._tokens = MAX_RESULT_TOKENS
         if measured is not None:
             limits = measured.limits
-            room = int((limits.window - limits.reservation - measured.size.tokens) * SHARE)
-            self._tokens = max(min(room, MOST_TOKENS), LEAST_TOKENS)
+            available = int((limits.window - limits.reservation - measured.size.tokens) * MAX_WINDOW_SHARE)
+            self._tokens = max(min(available, MAX_RESULT_TOKENS), MIN_RESULT_TOKENS)
 
     @property
     def is_over(self) -> bool:
         return self._rounds <= 0 or self._tokens <= 0 or time.monotonic() >= self._ends
 
     def take(self, text: str) -> str:
-        """As much of an answer as fits."""
-        room = max(self._tokens, 0) * CHARACTERS_PER_TOKEN
-        fitting = text if len(text) <= room else f"{text[:room]}\n{NO_ROOM}"
+        """Return as much of a tool result as fits, and deduct it."""
+        max_chars = max(self._tokens, 0) * CHARACTERS_PER_TOKEN
+        fitting = text if len(text) <= max_chars else f"{text[:max_chars]}\n{RESULT_CUT}"
         self._tokens -= max(estimate_text(fitting), 1)
         return fitting
 
     def end_round(self, *, is_cut_off: bool) -> None:
         self._cut_off = self._cut_off + 1 if is_cut_off else 0
-        self._rounds = self._rounds - 1 if self._cut_off < MOST_CUT_OFF else 0
+        self._rounds = self._rounds - 1 if self._cut_off < MAX_TRUNCATED_ROUNDS else 0
 
 
 class RecallLoop:
-    """Conversations with hidden turns."""
+    """Runner of the hidden recall rounds of conversations."""
 
     def __init__(self, gateway: Gateway) -> None:
         assert gateway.sessions is not None
@@ -160,7 +159,7 @@ class RecallLoop:
         self.preparer.measurer.put_back = self._put_back
         self.preparer.measurer.reads_everything = self.is_always
         self.decode = jsonio.decode
-        """Reads an event of a stream, once for all who look at it."""
+        """Decoder for stream events; each event is decoded once for all readers."""
         self.summaries = ClientSummaries(gateway.sessions.store)
         self.preparer.measurer.may_continue = may_continue
         self.continuations = ContinuationMemory(gateway.sessions.store, self.preparer.policy.redactor)
@@ -169,7 +168,7 @@ class RecallLoop:
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
     def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
-        """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
+        """Add hidden turns and the tool offer, which the client does not know; runs in a thread."""
         whole = self.hidden.put_back(owner, conversation)
         source = conversation.document.source
         if isinstance(source, bytes) and may_continue(source):
@@ -181,89 +180,91 @@ class RecallLoop:
         known = b"" if self.is_always else self.offers.find(owner, conversation) or linked
         theirs = conversation.raw_tools
         if theirs is None:
-            return ToolOffer(problem=TAKEN)
+            return ToolOffer(problem=NAMES_TAKEN)
         if known:
             clash = any(_is_among(name, theirs) for name in names_of(known))
-            return ToolOffer(problem=TAKEN) if clash else ToolOffer(kept=known)
+            return ToolOffer(problem=NAMES_TAKEN) if clash else ToolOffer(kept=known)
         if not theirs and not self.is_always:
             return ToolOffer()
         if any(_is_among(name, theirs) for name in NAMES):
-            return ToolOffer(problem=TAKEN)
+            return ToolOffer(problem=NAMES_TAKEN)
         specs = self.engine_tools.specs.values()
         left_out = ", ".join(spec.name for spec in specs if _is_among(spec.name, theirs))
-        problem = f"tools of the context engine left out, the client has such: {left_out}" if left_out else ""
+        problem = f"context engine tools omitted, client tools have the same names: {left_out}" if left_out else ""
         free = [spec for spec in specs if not _is_among(spec.name, theirs)]
         ours = definitions(conversation.dialect.name, [*Recall.tools, *free])
         return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
 
     async def go_on_from_last(self, exchange: Exchange) -> None:
-        """A conversation that the provider keeps goes on from what came last there, with all that it waits for.
+        """Redirect a provider-stored conversation to the last hidden response, and add pending tool results.
 
-        A stream has one id from its beginning on; the provider has what came last under another one.
+        A merged stream has the id of its first response; the provider stored the last one under another id.
         """
-        asked = exchange.peek.previous_response_id if exchange.peek is not None else None
-        if not isinstance(asked, str):
+        response_id = exchange.peek.previous_response_id if exchange.peek is not None else None
+        if not isinstance(response_id, str):
             return
-        found = self.continuations.find_in_memory(exchange.owner, asked)
+        found = self.continuations.find_in_memory(exchange.owner, response_id)
         if found is None:
-            found = await self.preparer.in_thread(self.continuations.find_in_store, exchange.owner, asked)
+            found = await self.preparer.in_thread(self.continuations.find_in_store, exchange.owner, response_id)
         if found is not None:
             exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, found)
 
     def applies(self, exchange: Exchange) -> bool:
-        """Whether the model may call tools of ours."""
+        """Return whether the model may call recall tools in this request."""
         return bool(exchange.own_tools) and exchange.route.kind == "generate"
 
     async def relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer | None = None) -> None:
-        """The turn that does not call our tools, after as many hidden ones as the model wants; `answer` is the first
-        one's, where it has been asked for."""
+        """Relay the first turn without recall calls, after any number of hidden turns.
+
+        `answer` is the answer to the first request, if it was already sent.
+        """
         if answer is None:
             if Allowance(prepared.measured).is_over:
                 body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, (), True)
                 prepared = prepared._replace(body=body)
             prepared, answer = await self.gateway.fetch(exchange, prepared)
         await self._note_offer(exchange, prepared)
-        joined = JOINED[exchange.route.dialect or ""](exchange.own_tools)
+        merged = MERGED_STREAMS[exchange.route.dialect or ""](exchange.own_tools)
         allowance = Allowance(prepared.measured)
         hidden: Transcript = ()
         while True:
             is_last = allowance.is_over
-            data, told, turn = await self._read(exchange, answer, joined)
+            data, decoded, turn = await self._read(exchange, answer, merged)
             if not hidden:
                 self._observe(exchange, prepared, turn, answer)
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
-            is_for_client = joined.is_for_client or joined.calls_client(turn)
+            is_for_client = merged.is_for_client or merged.calls_client(turn)
             if answer.status != 200 or not ours or is_last or is_for_client:
                 break
             answers = await self._run_calls(exchange, ours, prepared, allowance)
-            values = [*turn.messages, *result_messages(joined.dialect, answers)]
-            hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
+            values = [*turn.messages, *result_messages(merged.dialect, answers)]
+            hidden = (*hidden, *raw_messages(values, DIALECTS[merged.dialect]))
             allowance.end_round(is_cut_off=turn.finish == "length" or all(_arguments(call) is None for call in ours))
             self._count_round(exchange, turn)
-            joined.hide()
+            merged.hide()
             if _is_stream(answer):
-                # The end of a stream reaches the client before we know it: its next request must find the turns.
-                await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
+                # The client may see the end of a stream first: its next request must find the hidden turns.
+                await self._keep(exchange, prepared, HiddenRun(hidden, tuple(merged.seen), exchange.account.hidden))
             last = allowance.is_over
             body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
             answer = await self.gateway.send(exchange, body)
         beside = None
         if ours and answer.status == 200:
-            joined.end(turn)
-            data = await self.preparer.work_on(len(told), _without_hidden, joined, told)
-            answers = [(call.id, NO_ROOM) for call in ours]
+            merged.end(turn)
+            data = await self.preparer.work_on(len(decoded), _without_hidden, merged, decoded)
+            answers = [(call.id, RESULT_CUT) for call in ours]
             if not is_last:
                 answers = await self._run_calls(exchange, ours, prepared, allowance)
-                beside = BesideCalls.of(joined.dialect, turn, answers)
-            await self._owe(exchange, prepared, joined, answers)
+                beside = BesideCalls.of(merged.dialect, turn, answers)
+            await self._keep_pending_results(exchange, prepared, merged, answers)
         if beside is not None or (hidden and not _is_stream(answer) and answer.status == 200):
-            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
+            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(merged.seen), exchange.account.hidden, beside))
         if answer.status == 200 and prepared.measured is not None:
             await self._note_summary(exchange, prepared.measured, turn)
-        await self._relay_rest(exchange, prepared, answer, data, joined, told)
+        await self._relay_rest(exchange, prepared, answer, data, merged, decoded)
 
     async def _note_summary(self, exchange: Exchange, measured: MeasuredRequest, turn: ModelAnswer) -> None:
-        """Note an answer that may become the client's own summary, and store the conversation that it is about."""
+        """Record an answer that may be the client's own summary, and store the conversation it summarizes."""
         conversation, checkpoint, folder = measured.conversation, measured.checkpoint, self.preparer.folder
         if folder is None or (checkpoint is None and conversation.link is None):
             return
@@ -285,10 +286,10 @@ class RecallLoop:
             try:
                 await self.preparer.in_thread(keep)
             except MidfoldError as error:
-                exchange.account.reason = f"recall: a client's summary was not noted ({type(error).__name__})"
+                exchange.account.reason = f"recall: the client's summary was not stored ({type(error).__name__})"
 
     async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
-        """Writes down what a conversation is offered from now on."""
+        """Store the tool offer of a conversation."""
         measured = prepared.measured
         if measured is None or measured.checkpoint is None or measured.conversation.offer.kept:
             return
@@ -297,12 +298,12 @@ class RecallLoop:
                 self.offers.keep, exchange.owner, measured.conversation.as_sent, measured.tools, measured.checkpoint
             )
         except MidfoldError as error:
-            exchange.account.reason = f"recall: the tools were not written down ({type(error).__name__})"
+            exchange.account.reason = f"recall: the tool offer was not stored ({type(error).__name__})"
 
     def _observe(
         self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
     ) -> None:
-        """What the provider counted for the request itself, before anything hidden was added to it."""
+        """Record the reported usage of the request itself, without hidden turns."""
         if answer.status == 200:
             self.preparer.observe(exchange, prepared, read_usage(turn.usage))
 
@@ -317,36 +318,38 @@ class RecallLoop:
         account.reason = f"recall: {account.hidden.rounds} hidden rounds"
 
     async def _read(
-        self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream
+        self, exchange: Exchange, answer: UpstreamAnswer, merged: MergedStream
     ) -> tuple[bytes, bytes, ModelAnswer]:
-        """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
+        """Return the raw answer, its decoded body (empty if too large to inspect) and the parsed turn.
 
-        What a stream says before it calls a tool is relayed meanwhile; no event of it is decoded twice.
+        Stream output before a tool call is relayed meanwhile; each event is decoded once.
         """
         if _is_stream(answer):
-            size = await self._read_stream(exchange, answer, joined)
-            return b"", b"", await self.preparer.work_on(size, joined.turn.finish)
+            size = await self._read_stream(exchange, answer, merged)
+            return b"", b"", await self.preparer.work_on(size, merged.turn.finish)
         data = await answer.read()
         encoding = encoding_of(answer.headers)
-        told = await self.preparer.in_thread(decode_answer, data, encoding) if encoding or len(data) > LARGE else data
-        turn = await self.preparer.work_on(len(told), read_answer, joined.dialect, told)
-        joined.usage = turn.usage if answer.status == 200 else {}
-        return data, told, turn
+        decoded = (
+            await self.preparer.in_thread(decode_answer, data, encoding) if encoding or len(data) > LARGE else data
+        )
+        turn = await self.preparer.work_on(len(decoded), read_answer, merged.dialect, decoded)
+        merged.usage = turn.usage if answer.status == 200 else {}
+        return data, decoded, turn
 
-    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: MergedStream) -> int:
-        """Passes on what may be, and says how many bytes came."""
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, merged: MergedStream) -> int:
+        """Relay stream events that may be shown, and return the number of bytes received."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
         async def pass_on(event: StreamEvent) -> None:
             if issued is not None:
                 issued.look(event)
-            await self._send(exchange, answer, joined.feed(event))
+            await self._send(exchange, answer, merged.feed(event))
 
         try:
-            async for chunk in answer.chunks(MOST_READ, is_read=True):
+            async for chunk in answer.chunks(MAX_BODY_BYTES, is_read=True):
                 size += len(chunk)
-                for start in range(0, len(chunk), AT_ONCE):
-                    for event in events.feed(chunk[start : start + AT_ONCE]):
+                for start in range(0, len(chunk), PIECE_BYTES):
+                    for event in events.feed(chunk[start : start + PIECE_BYTES]):
                         await pass_on(event)
                     if start:
                         await asyncio.sleep(0)
@@ -383,27 +386,27 @@ class RecallLoop:
             sent = measured.conversation.as_sent
             await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, run, session)
         except MidfoldError as error:
-            exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
+            exchange.account.reason = f"recall: the hidden turn was not stored ({type(error).__name__})"
 
-    async def _owe(
-        self, exchange: Exchange, prepared: PreparedRequest, joined: MergedStream, answers: list[tuple[str, str]]
+    async def _keep_pending_results(
+        self, exchange: Exchange, prepared: PreparedRequest, merged: MergedStream, answers: list[tuple[str, str]]
     ) -> None:
-        """Keep results for a response that the provider keeps with calls that its client does not know of."""
-        if joined.response_id:
-            owed = tuple(Raw(jsonio.encode(one)) for one in result_messages(joined.dialect, answers))
-            await self._keep_continuation(exchange, prepared, joined.response_id, Continuation(owed=owed))
+        """Store tool results for a response that the provider keeps with calls unknown to the client."""
+        if merged.response_id:
+            pending = tuple(Raw(jsonio.encode(one)) for one in result_messages(merged.dialect, answers))
+            await self._keep_continuation(exchange, prepared, merged.response_id, Continuation(owed=pending))
 
     async def _keep_continuation(
-        self, exchange: Exchange, prepared: PreparedRequest, asked: str, found: Continuation
+        self, exchange: Exchange, prepared: PreparedRequest, response_id: str, found: Continuation
     ) -> None:
-        """Write down what a request needs that continues from a response; memory has it in any case."""
+        """Store the continuation of a response; it is kept in memory even if the store fails."""
         measured = prepared.measured
         session = "" if measured is None else _session_of(measured)
-        known = self.continuations.add(exchange.owner, asked, found)
+        known = self.continuations.add(exchange.owner, response_id, found)
         try:
-            await self.preparer.in_thread(self.continuations.keep, exchange.owner, asked, known, session)
+            await self.preparer.in_thread(self.continuations.keep, exchange.owner, response_id, known, session)
         except MidfoldError as error:
-            exchange.account.reason = f"recall: a continuation was not written down ({type(error).__name__})"
+            exchange.account.reason = f"recall: the continuation was not stored ({type(error).__name__})"
 
     async def _relay_rest(
         self,
@@ -411,21 +414,21 @@ class RecallLoop:
         prepared: PreparedRequest,
         answer: UpstreamAnswer,
         data: bytes,
-        joined: MergedStream,
-        told: bytes,
+        merged: MergedStream,
+        decoded: bytes,
     ) -> None:
-        """What is still to be sent of the last turn, and its account."""
-        exchange.account.usage = read_usage(joined.usage)
+        """Send the rest of the last turn, and record its usage."""
+        exchange.account.usage = read_usage(merged.usage)
         if _is_stream(answer):
-            rest = data + joined.rest()
-            for asked, last in joined.renamed.items():
-                await self._keep_continuation(exchange, prepared, asked, Continuation(last=last))
+            rest = data + merged.rest()
+            for response_id, last in merged.renamed.items():
+                await self._keep_continuation(exchange, prepared, response_id, Continuation(last=last))
             await self._send(exchange, answer, rest)
             await self._end(exchange, answer)
         elif exchange.begun:
-            await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
+            await exchange.write(merged.error(_error_in(decoded[:MAX_ERROR_BYTES])), more=False)
         else:
-            await exchange.begin(answer.status, to_client(answer.headers, without_length=joined.has_ended))
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=merged.has_ended))
             await exchange.write(data, more=False)
 
     async def _end(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
@@ -434,7 +437,7 @@ class RecallLoop:
         await exchange.write(b"", more=False)
 
     def _past(self, prepared: PreparedRequest) -> _SearchedPast | None:
-        """Return what the tools search: what is folded here, and the sessions before a client's own compaction."""
+        """Return the searcher over this request's folded messages and the sessions before a client's own compaction."""
         measured, store = prepared.measured, self.sessions.store
         if measured is None:
             return None
@@ -460,7 +463,7 @@ class RecallLoop:
     async def _run_calls(
         self, exchange: Exchange, calls: list[ToolCall], prepared: PreparedRequest, allowance: Allowance
     ) -> list[tuple[str, str]]:
-        """Run our calls of a turn in a thread, which stops when the client goes away."""
+        """Run recall calls of a turn in a thread; cancel them if the client disconnects."""
         searching = self._searching.setdefault(exchange.owner.id, asyncio.Semaphore(THREADS_PER_OWNER))
         is_over = threading.Event()
         async with searching:
@@ -478,13 +481,13 @@ class RecallLoop:
         allowance: Allowance,
         is_cancelled: Callable[[], bool],
     ) -> list[tuple[str, str]]:
-        """Return an answer for each call, by id."""
+        """Return the result of each call with its id."""
         past = self._past(prepared)
         deadline, left = time.monotonic() + MAX_SECONDS_PER_TURN, MAX_CALLS_PER_TURN
         answers = []
         for call in calls:
             if left <= 0 or is_cancelled() or time.monotonic() >= deadline:
-                answers.append((call.id, allowance.take(TOO_MANY)))
+                answers.append((call.id, allowance.take(CALL_NOT_RUN)))
             else:
                 left -= 1
                 answers.append((call.id, allowance.take(self._answer(call, past, is_cancelled))))
@@ -493,7 +496,7 @@ class RecallLoop:
     def _answer(
         self, call: ToolCall, past: tuple[Recall, Checkpoint | None] | None, is_cancelled: Callable[[], bool]
     ) -> str:
-        """Return what a tool says, which may be an error."""
+        """Return the text of a tool result or error."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
         given = _arguments(call)
@@ -518,12 +521,12 @@ class RecallLoop:
 
 
 def _session_of(measured: MeasuredRequest) -> str:
-    """Return the session with which hidden turns of a request are deleted."""
+    """Return the session that owns a request's hidden turns; they are deleted with it."""
     return measured.name if measured.checkpoint is None else measured.checkpoint.session
 
 
 def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
-    """Digests of stored messages that the model still sees."""
+    """Return digests of stored messages that are still visible to the model."""
     measured = prepared.measured
     if measured is None or measured.checkpoint is None:
         return set()
@@ -532,7 +535,7 @@ def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
-    """What a call gives its tool; None where the model wrote no object."""
+    """Return a call's arguments; None if the model wrote no JSON object."""
     try:
         given = jsonio.decode(call.arguments)
     except jsonio.NotJSON:
@@ -540,30 +543,30 @@ def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def _without_hidden(joined: MergedStream, told: bytes) -> bytes:
-    """The answer that ends a turn, without hidden calls: what is left of a stream, or what came in one piece."""
-    if not told:
-        return joined.rest()
-    if told.lstrip(BLANK)[:1] not in FIRST_OF_STREAM:
-        return jsonio.encode(joined.strip(jsonio.decode(told)))
+def _without_hidden(merged: MergedStream, decoded: bytes) -> bytes:
+    """Return the answer that ends a turn without hidden calls: the rest of a stream, or a complete body."""
+    if not decoded:
+        return merged.rest()
+    if decoded.lstrip(BLANK)[:1] not in FIRST_OF_STREAM:
+        return jsonio.encode(merged.strip(jsonio.decode(decoded)))
     events = EventReader()
-    return b"".join([*map(joined.feed, (*events.feed(told), *events.end())), joined.rest()])
+    return b"".join([*map(merged.feed, (*events.feed(decoded), *events.end())), merged.rest()])
 
 
 def _is_stream(answer: UpstreamAnswer) -> bool:
-    """Whether an answer can be relayed while it is read."""
+    """Return whether an answer can be relayed while it is read."""
     return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
 
 
 def decode_answer(data: bytes, encoding: str) -> bytes:
-    """An answer without its encoding; nothing of one with more in it than anybody looks at."""
-    told = decode_body(data, encoding, LONGEST_EVENT + 1)
-    is_crowded = len(told) > LONGEST_EVENT or structural_values(told, MOST_VALUES) >= MOST_VALUES
-    return b"" if is_crowded else told
+    """Decode an answer's body; return b"" if it is too large to inspect."""
+    decoded = decode_body(data, encoding, LONGEST_EVENT + 1)
+    is_crowded = len(decoded) > LONGEST_EVENT or structural_values(decoded, MOST_VALUES) >= MOST_VALUES
+    return b"" if is_crowded else decoded
 
 
 def _continue_from(body: bytes, found: Continuation) -> bytes:
-    """Return a request that continues from the last hidden response, with results that its client does not know of."""
+    """Return a request that continues from the last hidden response, with the pending tool results."""
     changes: dict[str, bytes | list[Piece] | None] = {}
     if found.last:
         changes["previous_response_id"] = jsonio.encode(found.last)
@@ -576,10 +579,12 @@ def _continue_from(body: bytes, found: Continuation) -> bytes:
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
-    """The error in a provider's answer; one of our own if there is none."""
+    """Return the error in a provider's answer, or a generic one."""
     try:
         value = jsonio.decode(body)
     except jsonio.NotJSON:
         value = None
     error = value.get("error") if isinstance(value, dict) else None
-    return error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream refused to go on"}
+    return (
+        error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream failed in a recall round"}
+    )

@@ -1,10 +1,9 @@
-"""How far a client reaches into a provider's account with the gateway's own key.
+"""Limit what clients can reach in a provider's account with the gateway's own key.
 
-Rules of this file:
-1. A client that brings its own credential is relayed everything: the account is its own.
-2. With the gateway's key the routes of `table` are open, and of files, batches, stored responses and conversations
-   those that the same owner made. `gateway.routes: all` opens the rest.
-3. Another's id and one that does not exist are the same: neither is told apart by the answer.
+1. A client with its own credential may use every route: the account is its own.
+2. With the gateway's key the routes of the table below are open, and files, batches, stored responses and conversations
+   only to the owner that created them. `gateway.routes: all` opens the rest.
+3. The error is the same for another owner's id and for an unknown id.
 """
 
 from __future__ import annotations
@@ -38,23 +37,22 @@ if TYPE_CHECKING:
     from midfold.session.sessions import Sessions
 
 
-# Which ids of a provider are whose: a row for each, under a name that only its owner arrives at.
+# Owners of provider ids: one row per id, under a hashed name.
 #
-# Rules:
-# 1. The store holds neither ids nor owners, only the names that `Owner.bind` makes of both.
-# 2. An id is somebody's when the provider gave it to them in an answer, and nobody's otherwise.
-# 3. Without a store the newest are remembered until the gateway ends.
+# 1. The store contains neither ids nor owners, only the hash of both from `Owner.bind`.
+# 2. An id belongs to an owner only if the provider returned it to them.
+# 3. Without a store the newest ids are kept in memory until the gateway exits.
 
 
 _log = logging.getLogger("midfold.gateway")
 
-MOST_REMEMBERED = 50_000
-TIDY_EVERY = 1_000
-"""Rows that are added before those that have ended are removed."""
+MAX_CACHED_IDS = 50_000
+ROWS_PER_CLEANUP = 1_000
+"""Rows added between deletions of expired rows."""
 
 
 class IdPlace(NamedTuple):
-    """Whose things, at which provider."""
+    """Owner and provider of an id."""
 
     owner: Owner
     base: str
@@ -64,16 +62,16 @@ class IdPlace(NamedTuple):
 
 
 class OwnedIds:
-    """All of them; used on one event loop."""
+    """Registry of ids by owner; used on one event loop."""
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
         self._database = None if store is None else store.database
-        self._known: LRU[str, bool] = LRU(MOST_REMEMBERED)
+        self._known: LRU[str, bool] = LRU(MAX_CACHED_IDS)
         self._clock = clock
         self._added = 0
 
     async def has(self, place: IdPlace, given: str) -> bool:
-        """Whether an id was given to an owner. Raises StoreError where that cannot be known now."""
+        """Return whether an id belongs to an owner. Raises StoreError if the store fails."""
         name = place.name(given)
         if self._known.get(name):
             return True
@@ -83,7 +81,7 @@ class OwnedIds:
         return True
 
     async def add(self, place: IdPlace, ids: list[str], days: int | None = None) -> None:
-        """These are an owner's from now on; for some days, if their provider forgets them after that."""
+        """Record ids of an owner; with `days` they expire, as they do at the provider."""
         names = [place.name(given) for given in ids]
         for name in names:
             self._known.put(name, True)
@@ -93,7 +91,7 @@ class OwnedIds:
         try:
             await asyncio.to_thread(self._store, names, ends)
         except MidfoldError as error:
-            _log.warning("ids of a provider were not stored: %s", type(error).__name__)
+            _log.warning("Provider ids were not stored: %s. They are forgotten at a restart.", type(error).__name__)
 
     def _is_in_store(self, name: str) -> bool:
         assert self._database is not None
@@ -101,7 +99,7 @@ class OwnedIds:
 
     def _store(self, names: list[str], ends: int | None) -> None:
         assert self._database is not None
-        tidying = self._added % TIDY_EVERY == 0
+        tidying = self._added % ROWS_PER_CLEANUP == 0
         self._added += len(names)
 
         def write(tx: Tx) -> None:
@@ -113,27 +111,26 @@ class OwnedIds:
         self._database.write(write)
 
 
-# The routes of a provider that are open to clients of the gateway's own provider key.
+# Routes of a provider that are open to clients of the gateway's provider key.
 #
-# Rules:
-# 1. What is not in the table is closed, whatever a provider makes of it.
-# 2. A path is compared as it was written. A spelling that two programs could read differently (percent signs, dots,
-#    empty segments, parameters) is in no table. Only a model's name may have its slashes, colons and @ encoded, as the
-#    official clients do: whichever way it is read, it is below `models/`.
-# 3. Lists are closed: they show what others have made.
+# 1. A route that is not in the table is closed.
+# 2. Paths are compared literally. Spellings that two programs could read differently (percent signs, dots, empty
+#    segments, parameters) never match. Only slashes, colons and @ in a model's name may be encoded, as official clients
+#    do: either way it is below `models/`.
+# 3. Lists are closed: they show resources of other owners.
 
 
 Made = Literal["", "thing", "batch", "upload", "response", "completion"]
-"""What an answer names that belongs to whoever asked, if anything."""
+"""Kind of resource whose ids an answer contains, if any."""
 
 
 class Grant(NamedTuple):
-    """What is open: `id` must be the owner's, `made` tells which ids of the answer are from then on."""
+    """Permission for a route: `id` must belong to the owner, `made` selects the ids in the answer to record."""
 
     id: str | None = None
     made: Made = ""
     is_form: bool = False
-    """Whether files are sent as forms here, which pass by without being read."""
+    """Whether the route accepts multipart forms, which are relayed unread."""
 
 
 _SAFE = re.compile(r"(?:/(?!\.+(?:/|$))[A-Za-z0-9_.:@+=,~-]+)+")
@@ -178,21 +175,21 @@ _OWNED: dict[str, dict[str, Grant]] = {
     },
 }
 _DEEPEST_MODEL = 4
-"""Segments of `models/maker/name:variant`, and one more."""
+"""Maximum segments of `models/maker/name:variant`, plus one."""
 
 
 def grant_for(method: str, raw_path: str) -> Grant | None:
-    """What is open of a path; None if it is closed."""
+    """Return the grant for a path; None if it is closed."""
     if method in ("GET", "HEAD") and "%" in raw_path and _MODEL.match(raw_path):
         raw_path = _ENCODED.sub(lambda found: unquote(found[0]), raw_path)
     if not _SAFE.fullmatch(raw_path):
         return None
     path = raw_path[4:] if raw_path.startswith("/v1/") else raw_path[1:]
     found = _OPEN.get(method, {}).get(path)
-    return found or _deeper(method, path.split("/"))
+    return found or _nested_grant(method, path.split("/"))
 
 
-def _deeper(method: str, parts: list[str]) -> Grant | None:
+def _nested_grant(method: str, parts: list[str]) -> Grant | None:
     if parts[0] == "models":
         return Grant() if method in ("GET", "HEAD") and len(parts) <= _DEEPEST_MODEL else None
     owned = _OWNED.get(method, {})
@@ -205,17 +202,16 @@ def _deeper(method: str, parts: list[str]) -> Grant | None:
     return None
 
 
-# The ids that a provider gives out in an answer, read as it passes.
+# Ids that a provider returns in an answer, read while it is relayed.
 #
-# Rules:
-# 1. Bytes are passed on as they came. An answer in one piece is held until it is complete and its ids are kept; a
-#    stream is never held, and its ids are kept before it ends.
-# 2. What is too large to be read (an answer with pictures) is passed on, and only an id that it begins with is kept.
-#    What cannot be read is passed on, and its ids are nobody's.
+# 1. Bytes are relayed unchanged. A complete answer is held until its ids are stored; a stream is never held, and its
+#    ids are stored before it ends.
+# 2. Of an answer too large to read (with images) only an id at its beginning is recorded. Ids in an unreadable answer
+#    are not recorded.
 
 
-MOST_HELD = 8_000_000
-MOST_EVENTS = 8
+MAX_HELD_BYTES = 8_000_000
+MAX_EVENTS = 8
 _BEGINNING = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+"([A-Za-z0-9_.:-]{1,200})"')
 Keep = Callable[[list[str]], Awaitable[None]]
 
@@ -232,7 +228,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 def ids_in(found: Mapping[str, Any], made: Made) -> list[str]:
-    """The ids that an answer, or an event of one, names."""
+    """Return the ids in an answer or stream event."""
     named = [found.get("id")]
     if made == "batch":
         named += [found.get("output_file_id"), found.get("error_file_id")]
@@ -250,20 +246,20 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 class IssuedIds:
-    """One answer on its way; `keep` is told the ids."""
+    """Reader of the ids in one relayed answer; `keep` stores them."""
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
         self._made, self._is_stream, self._keep = made, is_stream, keep
-        self._inflate = inflating(encoding, MOST_HELD + 1)
+        self._inflate = inflating(encoding, MAX_HELD_BYTES + 1)
         self._plain = bytearray()
         self._events = EventReader()
         self._size = self._seen = 0
         self._is_known = False
-        """Whether nothing more is looked for."""
+        """Whether the search for ids is finished."""
         self._keeping: asyncio.Future[None] | None = None
 
     async def through(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same bytes. Their ids are kept when the last of them has passed."""
+        """Yield the same bytes; the ids are stored before the last bytes are yielded."""
         held: list[bytes] = []
         async for chunk in chunks:
             if not self._is_known:
@@ -280,16 +276,16 @@ class IssuedIds:
             yield one
 
     def look(self, event: StreamEvent) -> None:
-        """An event of a stream that somebody reads."""
+        """Inspect an event of a stream that is parsed elsewhere."""
         if self._is_known or not event.data:
             return
         self._seen += 1
         ids = ids_in(event.value or {}, self._made)
-        if ids or self._seen >= MOST_EVENTS:
+        if ids or self._seen >= MAX_EVENTS:
             self._note_ids(ids)
 
     async def settle(self) -> None:
-        """Waits until the ids are kept."""
+        """Wait until the ids are stored."""
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
@@ -308,7 +304,7 @@ class IssuedIds:
         self._size += len(plain)
         if not self._is_stream:
             self._plain += plain
-        if self._size > MOST_HELD:
+        if self._size > MAX_HELD_BYTES:
             found = _BEGINNING.match(self._plain)
             self._note_ids([found[1].decode()] if found else [])
         elif self._is_stream:
@@ -316,85 +312,82 @@ class IssuedIds:
                 self.look(event)
 
 
-# Ids of a provider's things inside a request: files, stored responses, conversations, vector stores.
+# References to provider resources in a request: files, stored responses, conversations, vector stores.
 #
-# Rules:
-# 1. Most requests name none and are only searched for a few words.
-# 2. Keys are found however they are escaped, in whichever case, and however often they stand there: which of them
-#    count is the provider's.
-# 3. What a model or a tool says (a tool's input, a schema, metadata) is data to the provider, and no reference.
-# 4. Nothing here keeps the interpreter for itself: a body is searched in pieces, and read if its values are few
-#    enough.
+# 1. Most requests contain none and are only searched for a few words.
+# 2. Keys are found in any escaping and case, and every duplicate counts: which one applies is up to the provider.
+# 3. Tool inputs, schemas and metadata are data for the provider, not references.
+# 4. Nothing here holds the GIL for long: a body is searched in pieces, and parsed only if it has few enough values.
 
 
-WORDS = (b'"file_id"', b'"file_ids"', b'"input_file_id"')
-WORDS_OF_RESPONSES = (*WORDS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
-"""With their quotes: inside a text the second one is escaped, and the word no key."""
+REFERENCE_KEYS = (b'"file_id"', b'"file_ids"', b'"input_file_id"')
+RESPONSES_REFERENCE_KEYS = (*REFERENCE_KEYS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
+"""Keys in quotes: inside a string the closing quote would be escaped."""
 _ESCAPED_LETTER = re.compile(rb"\\u(?:00[4-7]|017f)")
 LONG_S = "\u017f".encode()
-"""The one letter besides a capital that some parsers (Go's) take for one of ours."""
+"""The only non-ASCII letter that some parsers (Go's) match case-insensitively with an ASCII one."""
 PIECE, OVERLAP = 1 << 20, 64
-"""Bytes that are searched at once, and more than any word has."""
-MOST_VALUES = 400_000
-"""In a body that is read."""
-AT_THE_TOP = frozenset(("previous_response_id", "conversation", "input_file_id"))
-ANYWHERE = frozenset(("file_id", "file_ids", "vector_store_ids"))
-OPAQUE = frozenset(("input_schema", "parameters", "schema", "arguments", "metadata"))
+"""Bytes searched at once, and an overlap longer than any word."""
+MAX_VALUES = 400_000
+"""Maximum values in a body that is parsed."""
+TOP_LEVEL_KEYS = frozenset(("previous_response_id", "conversation", "input_file_id"))
+NESTED_KEYS = frozenset(("file_id", "file_ids", "vector_store_ids"))
+OPAQUE_KEYS = frozenset(("input_schema", "parameters", "schema", "arguments", "metadata"))
 
 
 class Reference(NamedTuple):
-    """The key of an id, and the id."""
+    """Key and id of a reference."""
 
     key: str
     id: str
 
 
 class _Object(list[tuple[str, Any]]):
-    """An object of JSON with all its pairs."""
+    """JSON object with all its pairs, including duplicates."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    """A function of Python's, not the class: others have their turn between two objects."""
+    """Build an object from its pairs; a Python function, so that other threads can run between two objects."""
     return _Object((key.casefold(), held) for key, held in pairs)
 
 
 def references_in(body: bytes, path: str) -> list[Reference]:
-    """The ids that a provider would look up. Raises TranscriptError or TooMuch for a body that cannot be read."""
+    """Return the ids a provider would look up. Raises TranscriptError or TooManyValues if the body cannot be read."""
     if not is_object(body):
-        raise TranscriptError("the request is not a JSON object in UTF-8, and what it refers to cannot be known")
+        raise TranscriptError("the request is not a JSON object in UTF-8, so the ids in it cannot be checked")
     return references(body) if may_have_references(body, path) else []
 
 
 def is_object(body: bytes) -> bool:
-    """Whether a body may be a JSON object: forms, and other encodings, hide every word."""
+    """Return whether a body may be a JSON object; forms and other encodings would hide the keys."""
     head = body[:PIECE]
     return head.removeprefix(BOM_UTF8).lstrip()[:1] == b"{" and b"\0" not in head
 
 
 def may_have_references(body: bytes, path: str) -> bool:
-    """Whether a body is worth reading."""
-    words = (*(WORDS_OF_RESPONSES if "/responses" in path else WORDS), LONG_S)
+    """Return whether a body may contain references."""
+    keys = (*(RESPONSES_REFERENCE_KEYS if "/responses" in path else REFERENCE_KEYS), LONG_S)
     return any(
-        any(word in piece for word in words) or (b"\\u" in piece and _ESCAPED_LETTER.search(piece) is not None)
+        any(key in piece for key in keys) or (b"\\u" in piece and _ESCAPED_LETTER.search(piece) is not None)
         for piece in (body[start : start + PIECE + OVERLAP].lower() for start in range(0, len(body), PIECE))
     )
 
 
 def references(body: bytes) -> list[Reference]:
-    """All of them in a JSON object."""
-    if structural_values(body, MOST_VALUES) >= MOST_VALUES:
+    """Return all references in a JSON object."""
+    if structural_values(body, MAX_VALUES) >= MAX_VALUES:
         raise TooManyValues
     try:
         value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        raise TranscriptError("the request is not JSON in UTF-8, and what it refers to cannot be known") from None
+        raise TranscriptError("the request is not JSON in UTF-8, so the ids in it cannot be checked") from None
     if not isinstance(value, _Object):
         return []
-    top = [Reference(key, one) for key, held in value if key in AT_THE_TOP for one in _ids(held)]
-    return [*top, *_inside(value)]
+    top = [Reference(key, one) for key, held in value if key in TOP_LEVEL_KEYS for one in _ids(held)]
+    return [*top, *_nested_references(value)]
 
 
-def _inside(whole: Any) -> Iterator[Reference]:
+def _nested_references(whole: Any) -> Iterator[Reference]:
     waiting = [whole]
     while waiting:
         value = waiting.pop()
@@ -403,22 +396,22 @@ def _inside(whole: Any) -> Iterator[Reference]:
             continue
         is_call = value is not whole and _is_call(value)
         for key, held in value:
-            if key in ANYWHERE:
+            if key in NESTED_KEYS:
                 yield from (Reference(key, one) for one in _ids(held))
             elif key == "variables" and isinstance(held, _Object):
-                waiting += [one for _, one in held if isinstance(one, list)]  # their names are the client's
-            elif isinstance(held, list) and key not in OPAQUE and not (is_call and key == "input"):
+                waiting += [one for _, one in held if isinstance(one, list)]  # variable names are chosen by the client
+            elif isinstance(held, list) and key not in OPAQUE_KEYS and not (is_call and key == "input"):
                 waiting.append(held)
 
 
 def _is_call(value: _Object) -> bool:
-    """Whether this is a call of a tool, whose input is the model's."""
+    """Return whether this is a tool call; its input was written by the model."""
     kinds = [held for key, held in value if key == "type"]
     return bool(kinds) and all(isinstance(kind, str) and kind.endswith("tool_use") for kind in kinds)
 
 
 def _ids(value: Any) -> list[str]:
-    """A name, names in a list, or an object with an id."""
+    """Return the id, the ids in a list, or the id of an object."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, _Object):
@@ -428,59 +421,61 @@ def _ids(value: Any) -> list[str]:
 
 OPENS = "`gateway.routes: all` opens the whole account"
 STORED_DAYS = 35
-"""Responses and completions are kept by their providers for 30."""
-LARGEST_AT_ONCE = 65_536
-"""Bytes of a request that are read for references where it is; a larger one is read in a thread."""
-PARTS_OF_ACCOUNT = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
-"""Headers that choose whose money is spent, and whose things are meant, among all that a key opens."""
+"""Days that ids of responses and completions are kept; providers keep them for 30."""
+MAX_INLINE_BYTES = 65_536
+"""Maximum bytes of a request parsed on the event loop; larger ones are parsed in a thread."""
+ACCOUNT_HEADERS = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
+"""Headers that select an organization or project of the key's account."""
 
 
 class RouteAccess:
-    """What is open to whom."""
+    """Access control for routes and ids under the gateway's provider key."""
 
     def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
         self._is_everything_open = is_everything_open
         store = None if sessions is None else sessions.store
-        self._belongings = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
+        self._owned_ids = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
 
     def is_bounded(self, upstream: Upstream) -> bool:
         return upstream.key is not None and not self._is_everything_open
 
     def passes_by(self, exchange: Exchange, upstream: Upstream) -> bool:
-        """Whether a large body may be sent on unread: with the gateway's key, a form on a route that takes files."""
+        """Return whether a large body may be relayed unread: with the gateway's key, only a form with files."""
         if not self.is_bounded(upstream):
             return True
         grant = grant_for(exchange.method, exchange.raw_path)
         return grant is not None and grant.is_form and _is_form(exchange.headers)
 
     async def check(self, exchange: Exchange) -> None:
-        """Raises Closed or NotTheirs; a request whose body has been read, or passes by."""
+        """Check a request whose body was read or is relayed unread. Raises RouteClosed or NotOwner."""
         assert exchange.upstream is not None
         if not self.is_bounded(exchange.upstream):
             return
         grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None:
-            told = "generation, counting, models, embeddings, and what the same key has made are open"
-            raise RouteClosed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
-        exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
+            open_routes = "only generation, counting, models, embeddings and resources made with the same key are open"
+            raise RouteClosed(
+                f"this route is closed to clients that use the gateway's provider key: {open_routes}; {OPENS}"
+            )
+        exchange.headers = [pair for pair in exchange.headers if pair[0] not in ACCOUNT_HEADERS]
         place = IdPlace(exchange.owner, exchange.upstream.base)
-        if grant.id is not None and not await self._belongings.has(place, grant.id):
-            raise NotOwner(f"no {grant.id} was made under this key of the gateway; {OPENS}")
+        if grant.id is not None and not await self._owned_ids.has(place, grant.id):
+            raise NotOwner(f"{grant.id} was not made with this gateway key; {OPENS}")
         if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
             await self._check_body(exchange, place)
 
     async def _check_body(self, exchange: Exchange, place: IdPlace) -> None:
         if any(name == b"content-encoding" for name, _ in exchange.headers):
-            raise TranscriptError(f"a compressed request cannot be checked for ids of others: send it plain; {OPENS}")
+            raise TranscriptError(f"a compressed request cannot be checked for ids: send it uncompressed; {OPENS}")
         body, path = exchange.body, exchange.raw_path
-        at_once = len(body) <= LARGEST_AT_ONCE
+        at_once = len(body) <= MAX_INLINE_BYTES
         found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
         for key, given in dict.fromkeys(found):
-            if not await self._belongings.has(place, given):
-                raise NotOwner(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
+            if not await self._owned_ids.has(place, given):
+                raise NotOwner(f"{key}: the id was not made with this gateway key; {OPENS}")
 
     def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
-        """The answer; ids that it gives out are the owner's when it is over."""
+        """Record the ids in an answer as the owner's while it is relayed."""
         upstream = exchange.upstream
         assert upstream is not None
         if not self.is_bounded(upstream) or not 200 <= answer.status < 300:
@@ -489,7 +484,7 @@ class RouteAccess:
         if grant is None or not grant.made or not _is_stored(grant, exchange.body):
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
-        keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
+        keep = partial(self._owned_ids.add, IdPlace(exchange.owner, upstream.base), days=days)
         encoding = encoding_of(answer.headers)
         answer.issued = IssuedIds(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer
@@ -503,16 +498,16 @@ _storing = msgspec.json.Decoder(_StoreField)
 
 
 def _is_stored(grant: Grant, body: bytes) -> bool:
-    """Whether the provider keeps what it answers: responses unless told not to, completions only if asked to."""
+    """Return whether the provider stores the answer: responses by default, completions only on request."""
     if grant.made not in ("response", "completion"):
         return True
-    asked = None
+    store = None
     if b'"store"' in body:
         try:
-            asked = _storing.decode(body).store
+            store = _storing.decode(body).store
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            asked = None
-    return asked is True or (grant.made == "response" and asked is not False)
+            store = None
+    return store is True or (grant.made == "response" and store is not False)
 
 
 def _is_form(headers: list[Raw]) -> bool:

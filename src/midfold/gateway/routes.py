@@ -1,4 +1,4 @@
-"""Which paths the gateway understands; everything else is passed through."""
+"""Paths that the gateway understands, and rules for headers; all other paths are passed through."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import msgspec
 from midfold.compaction.redact import redact
 
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
-"""Headers with which clients of providers say who they are."""
+"""Headers with which clients authenticate to providers."""
 Raw = tuple[bytes, bytes]
 Kind = Literal["generate", "count", "compact", "other"]
 OPENAI, ANTHROPIC = "openai", "anthropic"
 
 
 class Route(NamedTuple):
-    """What a path asks for. `dialect` is the shape of its body, where midfold reads it."""
+    """Kind of a path. `dialect` is the format of its body if midfold reads it."""
 
     kind: Kind
     dialect: str | None = None
     vendor: str | None = None
-    """Who alone has the path, where midfold does not read its body."""
+    """Only vendor with this path, if midfold does not read its body."""
 
     @property
     def name(self) -> str:
-        """For figures and logs."""
+        """Return the name for metrics and logs."""
         return self.kind if self.dialect is None else f"{self.dialect} {self.kind}"
 
     @property
     def wire(self) -> str | None:
-        """Whose protocol it is; None where both have the path."""
+        """Return the vendor whose protocol is used; None if both have the path."""
         if self.dialect is None:
             return self.vendor
         return ANTHROPIC if self.dialect == "anthropic" else OPENAI
@@ -48,27 +48,27 @@ _PATHS = {
     "/messages/count_tokens": Route("count", "anthropic"),
 }
 ROUTES = {prefix + path: route for prefix in ("", "/v1") for path, route in _PATHS.items()}
-"""Clients are given a base address with or without /v1."""
+"""Known paths; base URLs of clients may or may not include /v1."""
 UNVERSIONED = frozenset(_PATHS)
 _ANTHROPIC_ONLY = ("/v1/messages", "/messages", "/v1/complete", "/complete")
 
 
 UNSERVED = frozenset(("CONNECT", "TRACE"))
-"""One asks for a tunnel, the other for an echo of the headers, the provider's key among them."""
+"""Methods that are refused: CONNECT opens a tunnel, TRACE echoes the headers including the provider's key."""
 NOT_A_PATH = "the request target must be a path that begins with / and has no spaces, backslashes or fragment"
 _TARGET = re.compile(rb"/[!-\"$->@-\[\]-~]*(\?[!-\"$-~]*)?")
 
 
 def is_origin_form(target: bytes) -> bool:
-    """Whether a request target is a path and perhaps a query (RFC 9112, 3.2.1), and no address."""
+    """Return whether a request target is a path with an optional query (RFC 9112, 3.2.1), not a URL."""
     return _TARGET.fullmatch(target) is not None
 
 
-NO_WEBSOCKETS = "there are no WebSockets here: send the same request over HTTP"
+NO_WEBSOCKETS = "WebSockets are not supported: send the same request over HTTP"
 
 
 def is_websocket(method: str, headers: Iterable[Raw]) -> bool:
-    """Whether a request opens a WebSocket (RFC 6455, 4.1): its answer must not wait for an upstream."""
+    """Return whether a request opens a WebSocket (RFC 6455, 4.1), which is refused without asking an upstream."""
     offers = [value.lower() for name, value in headers if name == b"upgrade"]
     return method == "GET" and any(one.strip() == b"websocket" for offer in offers for one in offer.split(b","))
 
@@ -80,12 +80,13 @@ def route_of(method: str, path: str) -> Route:
     return OTHER_ANTHROPIC if path.startswith(_ANTHROPIC_ONLY) else OTHER
 
 
-# Which headers pass through, in either direction.
+# Headers that pass through, in either direction.
 #
 # Rules (RFC 9110, 7.6.1):
-# 1. What concerns one connection (`connection` and what it lists, `transfer-encoding`, ...) ends here.
-# 2. `host` and `content-length` are made anew. `x-midfold-*` is between the client and us, in both directions.
-# 3. Of `accept-encoding` only what the tap can read is passed on; the answer's own encoding is never changed.
+# 1. Hop-by-hop headers (`connection` and those it lists, `transfer-encoding`, ...) are dropped.
+# 2. `host` and `content-length` are recomputed. `x-midfold-*` is never forwarded in either direction.
+# 3. Of `accept-encoding` only encodings that the gateway can read are forwarded; the response's encoding is never
+#    changed.
 
 
 HOP_BY_HOP = frozenset(
@@ -111,15 +112,15 @@ _NOT_WITH_OUR_KEY = CREDENTIALS | {
     b"x-original-url",
     b"x-rewrite-url",
 }
-"""What would speak for a client beside the gateway's key, or make another request of the one that was looked at."""
+"""Headers dropped when the gateway's key is used: other credentials, and overrides of method or path."""
 OURS = b"x-midfold-"
-LONGEST_SESSION = 200
-"""Bytes; a longer label is none."""
+MAX_SESSION_BYTES = 200
+"""Maximum bytes of a session label; a longer one is ignored."""
 READABLE = ("gzip", "deflate", "identity")
 
 
 class RequestOptions(NamedTuple):
-    """What a client asks of the gateway itself; `label` is what it calls its session towards its provider."""
+    """Options of a client for the gateway; `label` is the session name that it sends to its provider."""
 
     session: str | None
     bypass: bool
@@ -135,17 +136,17 @@ SESSION_HEADERS = {
     b"x-opencode-session": "opencode",
     b"x-session-affinity": "opencode",
 }
-"""By which clients name their sessions, and whose they are."""
+"""Headers by which clients name their sessions, with the client."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _USER_ID = re.compile(r"_session_([A-Za-z0-9_-]{4,64})\Z|\"session_id\"\s*:\s*\"([A-Za-z0-9_-]{4,64})\"")
-LONGEST_USER_ID = 1_000
+MAX_USER_ID_CHARS = 1_000
 
 
 def request_options(headers: Iterable[Raw]) -> RequestOptions:
     session, bypass, label = None, False, ""
     for name, value in headers:
         if name == b"x-midfold-session":
-            session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
+            session = value.decode("latin-1").strip() or None if len(value) <= MAX_SESSION_BYTES else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
         elif name in SESSION_HEADERS and not label:
@@ -154,9 +155,9 @@ def request_options(headers: Iterable[Raw]) -> RequestOptions:
 
 
 def label_in(metadata: Any) -> str:
-    """The name of a session in the metadata of a request, as Claude Code puts it there; nothing without one."""
+    """Return the session label in a request's metadata, as Claude Code sends it; "" without one."""
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    found = _USER_ID.search(user[:LONGEST_USER_ID]) if isinstance(user, str) else None
+    found = _USER_ID.search(user[:MAX_USER_ID_CHARS]) if isinstance(user, str) else None
     return _label("claude-code", found[1] or found[2]) if found else ""
 
 
@@ -165,41 +166,41 @@ def _label(client: str, given: str) -> str:
 
 
 _COMPACTING = re.compile(rb"claude-cli/|codex[_-][a-z_-]+/|opencode/")
-"""How the `user-agent` of Claude Code, Codex and opencode begins: they compact their conversations themselves."""
+"""Prefixes of the `user-agent` of Claude Code, Codex and opencode, which compact their conversations themselves."""
 
 
 def compacts_itself(headers: Iterable[Raw]) -> bool:
-    """Whether a request is of a client with a compaction of its own."""
+    """Return whether a request comes from a client with its own compaction."""
     return any(name == b"user-agent" and _COMPACTING.match(value) for name, value in headers)
 
 
 _PRODUCT = re.compile(rb"([A-Za-z][A-Za-z0-9._+-]{0,39})(?:/([A-Za-z0-9._+-]{1,40}))?(?![^ (;,])")
 _NUMBERS = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?")
-MOST_DIGITS, LONGEST_WORD = 3, 12
-"""In the name of a program; what has more may be a key that somebody put there."""
+MAX_NAME_DIGITS, MAX_VERSION_LETTERS = 3, 12
+"""Maximum digits in a program's name and letters in its version; anything longer may be a misplaced key."""
 
 
 def client_product(headers: Iterable[Raw]) -> str:
-    """How a client calls itself: the first name of its `user-agent`, and a version of at most two numbers."""
+    """Return the client's name from the first product of its `user-agent`, with a version of at most two numbers."""
     found = _PRODUCT.match(next((value for name, value in headers if name == b"user-agent"), b""))
     if found is None:
         return ""
     name, version = found[1].decode(), (found[2] or b"").decode()
-    if sum(map(str.isdigit, name)) > MOST_DIGITS or redact(name) != name:
+    if sum(map(str.isdigit, name)) > MAX_NAME_DIGITS or redact(name) != name:
         return ""
     numbers = _NUMBERS.match(version)
-    kept = numbers[0] if numbers else version if version.isalpha() and len(version) <= LONGEST_WORD else ""
+    kept = numbers[0] if numbers else version if version.isalpha() and len(version) <= MAX_VERSION_LETTERS else ""
     return f"{name}/{kept}" if kept else name
 
 
 def betas(headers: Iterable[Raw]) -> list[str]:
-    """The features of a provider that a client asks for by name, in one order."""
+    """Return the provider beta features that a client requests, sorted."""
     lines = [value.decode("latin-1") for name, value in headers if name in (b"anthropic-beta", b"openai-beta")]
     return sorted({one.strip() for line in lines for one in line.split(",") if one.strip()})
 
 
 def to_upstream(headers: Iterable[Raw], credential: tuple[str, str] | None = None) -> list[tuple[str, str]]:
-    """The client's headers as they are sent on; with a `credential`, that instead of the client's own."""
+    """Return the client's headers to send upstream; a `credential` replaces the client's own."""
     given = list(headers)
     dropped = _NOT_SENT | _connection_headers(given)
     if credential is not None:
@@ -226,7 +227,7 @@ def _connection_headers(headers: Iterable[Raw]) -> frozenset[bytes]:
 
 
 def to_client(headers: Iterable[Raw], *, without_length: bool = False) -> list[Raw]:
-    """The upstream's headers as the client gets them."""
+    """Return the upstream's headers to send to the client."""
     given = [(name.lower(), value) for name, value in headers]
     dropped = HOP_BY_HOP | _connection_headers(given)
     if without_length:
@@ -238,7 +239,7 @@ def encoding_of(headers: Iterable[Raw]) -> str:
     return next((value.decode("latin-1").strip().lower() for name, value in headers if name == b"content-encoding"), "")
 
 
-# Answers the gateway makes itself, in the shape the client's own provider would use.
+# Errors made by the gateway, in the format of the client's provider.
 
 
 _ANTHROPIC_TYPES = {
@@ -255,7 +256,7 @@ _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not
 
 
 def error_body(wire: str | None, status: int, message: str, code: str | None = None) -> bytes:
-    """An error as JSON: Anthropic's shape for its clients, OpenAI's for all others."""
+    """Return an error as JSON: Anthropic's format for its clients, OpenAI's for all others."""
     value: dict[str, Any]
     if wire == ANTHROPIC:
         kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

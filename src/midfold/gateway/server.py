@@ -1,9 +1,8 @@
-"""Which requests the gateway answers itself: `/healthz`, and the pages that are put beside it.
+"""The ASGI application around the gateway: `/healthz`, additional pages, the HTTP protocol and the request log.
 
-Rules of this file:
-1. Nothing that a relayed request does not need is imported before the gateway listens: pages are made when one of them
-   is first asked for, and the client of the upstreams is loaded once the first answer can be given.
-2. Everything that is not the gateway's own goes straight to the gateway.
+1. Nothing that a relayed request does not need is imported before the gateway listens: pages are built at their first
+   request, and the upstream HTTP client is loaded shortly after startup.
+2. Every path that is not the gateway's own goes straight to the gateway.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ if TYPE_CHECKING:
 
 HEALTH = "/healthz"
 WARM_UP_AFTER = 0.2
-"""Seconds; who asks earlier does not wait for it, but loads what is needed then and there."""
+"""Seconds after startup when the upstream client is loaded; an earlier request loads it itself."""
 
 
 class LateRoutes(NamedTuple):
-    """Starlette routes that are made when somebody asks for them; `own` is what their paths begin with."""
+    """Starlette routes built at their first request; `own` lists the prefixes of their paths."""
 
     own: tuple[str, ...]
     make: Callable[[], Sequence[BaseRoute]]
 
 
 class GatewayApplication:
-    """The ASGI application: the gateway's own paths, and the gateway."""
+    """ASGI application: the gateway's own paths, and the gateway for all others."""
 
     def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
@@ -64,11 +63,11 @@ class GatewayApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "http" and (refusal := _refusal_for(scope)) is not None:
             await _answer(scope, send, *refusal)
         elif scope["type"] == "http" and scope["path"] == HEALTH:
-            await self._healthy(scope, send)
+            await self._health(scope, send)
         elif scope["type"] != "http" or self._is_own(scope["path"]):
             await (await self._pages())(scope, receive, send)
         else:
@@ -89,15 +88,17 @@ class GatewayApplication:
 
         return Starlette(routes=[*self._routes, *(self._later.make() if self._later else ())])
 
-    async def _healthy(self, scope: Scope, send: Send) -> None:
+    async def _health(self, scope: Scope, send: Send) -> None:
         reading = scope["method"] in ("GET", "HEAD")
-        told = (
-            {"status": "ok", "mode": self.gateway.settings.mode} if reading else {"error": "only GET is answered here"}
+        value = (
+            {"status": "ok", "mode": self.gateway.settings.mode}
+            if reading
+            else {"error": "only GET and HEAD are supported"}
         )
-        await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(told))
+        await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(value))
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end."""
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Handle the ASGI lifespan."""
         await receive()
         loop = asyncio.get_running_loop()
         loading = loop.call_later(WARM_UP_AFTER, loop.run_in_executor, None, aiohttp_module)
@@ -109,9 +110,9 @@ class GatewayApplication:
 
 
 def _refusal_for(scope: Scope) -> tuple[int, bytes] | None:
-    """What is wrong with a request that goes nowhere, whoever sends it."""
+    """Return status and body for a request that is refused for every client, or None."""
     if scope["method"] in UNSERVED:
-        return 405, error_body(None, 405, f"{scope['method']} is not served here")
+        return 405, error_body(None, 405, f"{scope['method']} is not supported")
     if not is_origin_form(scope.get("raw_path") or scope["path"].encode()):
         return 400, error_body(None, 400, NOT_A_PATH)
     if is_websocket(scope["method"], scope["headers"]):
@@ -130,19 +131,19 @@ def path_of(route: BaseRoute) -> str:
 
 
 def first_of(path: str) -> str:
-    """The first segment of a path: all below it is the gateway's own."""
+    """Return the first segment of a path; everything below it is the gateway's own."""
     return "/" + path.strip("/").partition("/")[0]
 
 
-# What a request's head must be before the application sees it: in time, of a size, with a path, and plain HTTP.
+# Checks of a request's head before the application sees it.
 #
-# uvicorn waits for a request's head as long as the client likes and keeps as much of it as comes. Here:
-# 1. A head must be complete `HEAD_SECONDS` after its first byte, and hold at most `HEAD_BYTES`.
-# 2. A connection that says nothing at all is closed after the same time.
-# 3. A request target is a path. uvicorn would cut the host off an address, and hand on whatever follows a `*`.
-# 4. A WebSocket is refused at once: clients that try one first go on over HTTP. Any other upgrade is an offer that a
-#    server may ignore (RFC 9110, 7.8). The parser stops behind such a head, drops the body and would read it as another
-#    request: the head is parsed once more without the offer, and the body after it.
+# uvicorn waits indefinitely for a request's head and buffers all of it. Here:
+# 1. A head must be complete `HEAD_SECONDS` after its first byte, and have at most `HEAD_BYTES`.
+# 2. A connection that sends nothing is closed after the same time.
+# 3. A request target must be a path. uvicorn would cut the host off a URL, and forward anything that follows a `*`.
+# 4. A WebSocket is refused at once: clients that try one first fall back to HTTP. Any other upgrade is an offer that a
+#    server may ignore (RFC 9110, 7.8). The parser stops after such a head, drops the body and would read it as another
+#    request: the head is parsed again without the offer, followed by the body.
 
 
 HEAD_SECONDS = 20.0
@@ -150,7 +151,7 @@ HEAD_BYTES = 64 * 1024
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a clock, a measure and a check of each request's head."""
+    """uvicorn's HTTP protocol with a timeout, a size limit and validation of each request's head."""
 
     head_seconds = HEAD_SECONDS
     head_bytes = HEAD_BYTES
@@ -160,7 +161,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._plain = b""
-        """The head of a request that offers an upgrade, without the offer."""
+        """Head of a request that offers an upgrade, without the offer."""
         self._clock: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -182,7 +183,7 @@ class PatientProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         if self._in_head and self._head > self.head_bytes:
-            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+            self._refuse(431, b"the request's headers are too large")
 
     def _parse(self, data: memoryview) -> None:
         while data:
@@ -192,7 +193,7 @@ class PatientProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as stopped:
                 data = data[stopped.args[0] :]
             if not self.transport.is_closing():
-                # A parser that has stopped on a connection that ends after its request drops all that follows.
+                # A parser that stopped on a connection to be closed after its request drops all further data.
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 self.parser.feed_data(self._plain)
@@ -202,13 +203,13 @@ class PatientProtocol(HttpToolsProtocol):
             return
         method = self.parser.get_method()
         if method.decode("latin-1") in UNSERVED:
-            self._let_go(405, method + b" is not served here")
+            self._refuse(405, method + b" is not supported")
             return
         if not is_origin_form(self.url):
-            self._let_go(400, NOT_A_PATH.encode())
+            self._refuse(400, NOT_A_PATH.encode())
             return
         if is_websocket(method.decode("latin-1"), self.headers):
-            self._let_go(426, NO_WEBSOCKETS.encode())
+            self._refuse(426, NO_WEBSOCKETS.encode())
             return
         if self.parser.should_upgrade():
             self._plain = self._without_upgrade(method)
@@ -216,7 +217,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._in_head = False
         if sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url) > self.head_bytes:
-            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+            self._refuse(431, b"the request's headers are too large")
             return
         super().on_headers_complete()
 
@@ -238,44 +239,44 @@ class PatientProtocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
 
     def _start_clock(self) -> None:
-        self._clock = self.loop.call_later(self.head_seconds, self._too_slow)
+        self._clock = self.loop.call_later(self.head_seconds, self._time_out)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
 
-    def _too_slow(self) -> None:
+    def _time_out(self) -> None:
         self._clock = None
         if self.transport.is_closing():
             return
         if self._head:
-            self._let_go(408, b"the request's head took too long")
+            self._refuse(408, b"the request's headers were not received in time")
         else:
             self.transport.close()
 
-    def _let_go(self, status: int, told: bytes) -> None:
-        """An answer and the end of the connection, unless an answer is already on its way."""
+    def _refuse(self, status: int, message: bytes) -> None:
+        """Send a response unless one has started, and close the connection."""
         self._stop_clock()
         if self.transport.is_closing():
             return
         cycle: object = self.cycle
         if cycle is None or self.cycle.response_complete:
-            length = str(len(told)).encode()
+            length = str(len(message)).encode()
             head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: " + length
             if status == 426:
                 head += b"\r\nupgrade: HTTP/1.1"
-            self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + told)
+            self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + message)
         self.transport.close()
 
 
-# One line of JSON per request on standard error: what was done and how long it took, never what was said.
+# Request log: one line of JSON per request on standard error, with what was done and how long it took.
 #
-# The fields are fixed here. Nothing of a body, no header, no key and no query string has a place in them.
+# The fields are fixed: bodies, headers, keys and query strings are never logged.
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request, when it is over."""
+    """One finished request."""
 
     at: str
     owner: str = ""
@@ -291,7 +292,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_in: int = 0
     bytes_out: int = 0
     reason: str = ""
-    """Why nothing was done, in the gateway's own words."""
+    """Reason why nothing was done, in the gateway's own words."""
 
 
 Log = Callable[[LogEntry], None]
@@ -302,7 +303,7 @@ def now() -> str:
 
 
 def to(stream: TextIO | None = None) -> Log:
-    """Writes entries as lines."""
+    """Return a log that writes entries as lines."""
     encoder = msgspec.json.Encoder()
 
     def write(entry: LogEntry) -> None:
@@ -314,7 +315,7 @@ def to(stream: TextIO | None = None) -> Log:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of ours that an error passed. Its text is not logged: it may hold what was said."""
+    """Return the last midfold frame of an error as file and line; its message may contain client text."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     ours = [f"{name.rpartition('midfold')[2]}:{line}" for name, line in frames if "midfold" in name]
     return ours[-1] if ours else "elsewhere"

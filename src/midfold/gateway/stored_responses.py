@@ -1,17 +1,14 @@
-"""Conversations that a provider keeps: their turns as they pass, so that they can be folded before they are too long.
+"""Conversations stored by a provider: record their turns so that they can be folded before they get too long.
 
-Rules of this file:
-1. A request that goes on from a response (`previous_response_id`), or in a conversation, has only what is new in it.
-   What was new and what was answered is remembered by the id of the response, for its owner and its upstream alone.
-   From id to id that is the whole history.
-2. Below the trigger such a request passes as it came: nothing is cached better. From the trigger on the whole history
-   is sent instead of the id, folded. The answer has an id of the provider's own, and the client goes on from that.
-3. A conversation cannot be folded at its provider. Once its history was sent folded, it goes on from its last response,
-   whatever the client calls it.
-4. Turns are remembered in memory. They are written down once their chain was folded, whose beginning is in the store
-   anyway, and before that only where `gateway.keep_turns` says so; redacted where originals are. Nobody's use for that
-   many days is their end.
-5. Where a turn is missing (a restart, another gateway, too much to remember) a request passes as it came.
+1. A request with `previous_response_id` or a conversation contains only the new items. Its items and its answer are
+   recorded under the response id, for its owner and upstream only. The chain of ids is the whole history.
+2. Below the trigger such a request is relayed unchanged, which caches best. From the trigger on the whole history is
+   sent folded instead of the id. The answer has a provider id, and the client continues from that.
+3. A conversation cannot be folded at its provider. Once its history was sent folded, it continues from its last
+   response, although the client still names the conversation.
+4. Turns are kept in memory. They are stored once their chain was folded (its beginning is in the store anyway), or
+   earlier if `gateway.keep_turns` is set; redacted if originals are. Unused turns are deleted after that many days.
+5. If a turn is missing (restart, another gateway, evicted from memory) the request is relayed unchanged.
 """
 
 from __future__ import annotations
@@ -48,37 +45,37 @@ if TYPE_CHECKING:
     from midfold.gateway.prepare import RequestPreparer
     from midfold.gateway.upstream import UpstreamAnswer
 
-MOST_TURNS, MOST_BYTES = 50_000, 64_000_000
-"""That are remembered."""
-LONGEST_CHAIN = 5_000
-MOST_HELD = 8_000_000
-"""Bytes of an answer that are read."""
+MAX_TURNS, MAX_TURN_BYTES = 50_000, 64_000_000
+"""Maximum turns and bytes kept in memory."""
+MAX_CHAIN_TURNS = 5_000
+MAX_ANSWER_BYTES = 8_000_000
+"""Maximum bytes of an answer that are read."""
 FOLDED_DAYS = 35
-"""Providers keep responses for 30."""
-DAY = 86_400_000
-TIDY_EVERY = 1_000
+"""Days that turns of folded chains are stored; providers keep responses for 30."""
+DAY_MS = 86_400_000
+TURNS_PER_CLEANUP = 1_000
 ENDS = frozenset(("response.completed", "response.incomplete"))
 FINISHED = (None, "completed", "incomplete")
-"""What is asked for in the background is answered later, and elsewhere."""
+"""Statuses of complete answers; background responses are answered later on another route."""
 _CONVERSATION = re.compile(r"(?:/v1)?/conversations(?:/([\w-]{1,200})/items)?")
 _CHANGED = re.compile(r"(?:/v1)?/conversations/([\w-]{1,200})/items/[\w-]{1,200}")
 LOST = "-"
-"""No response has this id: what goes on from it is not known."""
+"""Id that no response has; marks an unknown history."""
 _log = logging.getLogger("midfold.gateway")
 
 
 class StoredResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn: what was new, and what was answered; of a conversation, what was added since its last response."""
+    """New items and answer of one turn; for a conversation, the items added since its last response."""
 
     previous: str = ""
-    """The response before it."""
+    """Id of the previous response."""
     items: tuple[Raw, ...] = ()
     tokens: int = 0
-    """What the provider counted for everything up to here; 0 if it did not say."""
+    """Reported tokens of everything up to this turn; 0 if unknown."""
     session: str = ""
-    """Where the chain is stored, once it was folded."""
+    """Session in which the chain is stored, once it was folded."""
     is_apart: bool = False
-    """Of a conversation: whether it goes on from its last response, and no longer at the provider."""
+    """For a conversation: whether it continues from its last response instead of the provider's conversation."""
 
     @property
     def size(self) -> int:
@@ -86,59 +83,59 @@ class StoredResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ContinuedTurn(NamedTuple):
-    """A request as a turn of something that its provider keeps."""
+    """Request as a turn of a history stored by its provider."""
 
     place: IdPlace
-    asked: str
-    """The response, or the conversation, it goes on from; empty if it begins."""
+    continues: str
+    """Response or conversation it continues from; empty for a first turn."""
     is_conversation: bool
     new: tuple[Raw, ...]
     is_stored: bool
     last: StoredResponse | None
-    """What it goes on from, where that is known."""
+    """Turn it continues from, if known."""
     given: str = ""
-    """The id of its answer."""
+    """Id of its answer."""
 
     @property
     def previous(self) -> str:
-        """The response before it."""
+        """Return the id of the previous response."""
         if not self.is_conversation:
-            return self.asked
+            return self.continues
         return "" if self.last is None else self.last.previous
 
     @property
     def pending(self) -> tuple[Raw, ...]:
-        """What was added to a conversation since its last response."""
+        """Return the items added to a conversation since its last response."""
         return self.last.items if self.is_conversation and self.last is not None else ()
 
     @property
     def has_answers(self) -> bool:
-        """Whether a request that begins has answers of a model in it: then its client sends all of it each time."""
-        return not self.asked and any(b'"assistant"' in bytes(one) or b"_call" in bytes(one) for one in self.new)
+        """Return whether a first turn contains model answers, so its client sends the whole history each time."""
+        return not self.continues and any(b'"assistant"' in bytes(one) or b"_call" in bytes(one) for one in self.new)
 
 
 class StoredResponses:
-    """The turns of all owners; used on one event loop."""
+    """Turns of all owners; used on one event loop."""
 
     def __init__(self, preparer: RequestPreparer, days: int) -> None:
         self._preparer, self._days = preparer, days
         self._turns = None if preparer.sessions is None else preparer.sessions.store.hidden_turns
-        self._known: LRU[str, StoredResponse] = LRU(MOST_TURNS, most_bytes=MOST_BYTES, size=lambda turn: turn.size)
-        self._stored: LRU[str, bool] = LRU(MOST_TURNS)
+        self._known: LRU[str, StoredResponse] = LRU(MAX_TURNS, most_bytes=MAX_TURN_BYTES, size=lambda turn: turn.size)
+        self._stored: LRU[str, bool] = LRU(MAX_TURNS)
         self._written = 0
 
     def __len__(self) -> int:
-        """How many turns are remembered."""
+        """Return the number of turns in memory."""
         return len(self._known)
 
-    # A request on its way.
+    # Requests.
 
     async def read(self, exchange: Exchange) -> None:
-        """Notes in the exchange which turn it is; nothing where its provider keeps nothing."""
-        asked = _continuation(exchange)
-        if asked is None and exchange.method == "DELETE":
+        """Set the exchange's turn if its provider stores the conversation."""
+        continuation = _continuation(exchange)
+        if continuation is None and exchange.method == "DELETE":
             self._forget(exchange)
-        if asked is None or exchange.upstream is None or exchange.options.bypass or exchange.is_crowded:
+        if continuation is None or exchange.upstream is None or exchange.options.bypass or exchange.is_crowded:
             return
         if not self._preparer.policy.enabled or self._preparer.folder is None:
             return
@@ -147,18 +144,18 @@ class StoredResponses:
             new, is_stored = await self._preparer.work_on(len(exchange.body), _read_request, exchange.body)
         except NotJSON:
             return
-        if not asked.id and not is_stored:
+        if not continuation.id and not is_stored:
             return
-        last = await self._find(place, asked.id) if asked.id else None
-        exchange.turn = ContinuedTurn(place, asked.id, asked.is_conversation, new, is_stored, last)
+        last = await self._find(place, continuation.id) if continuation.id else None
+        exchange.turn = ContinuedTurn(place, continuation.id, continuation.is_conversation, new, is_stored, last)
         if exchange.route.dialect is None:
             return
         if last is not None and last.is_apart:
-            exchange.body = _go_on_apart(exchange.body, last, new)
+            exchange.body = _continue_from_last(exchange.body, last, new)
             exchange.peek = peek_slowly(exchange.body)
 
     def _forget(self, exchange: Exchange) -> None:
-        """A conversation that something is taken out of is no longer known, unless it has left its provider."""
+        """Mark a conversation as unknown after an item was deleted, unless it no longer continues at its provider."""
         found = _CHANGED.fullmatch(exchange.path)
         if found is None or exchange.upstream is None:
             return
@@ -168,7 +165,7 @@ class StoredResponses:
             self._known.put(name, StoredResponse(previous=LOST))
 
     async def fold(self, exchange: Exchange) -> PreparedRequest | None:
-        """The request with its whole history, folded; None if it passes as it is."""
+        """Return the request with its whole history, folded; None if it should be sent unchanged."""
         turn = exchange.turn
         if turn is None or turn.last is None or not turn.last.tokens or exchange.peek is None:
             return None
@@ -181,7 +178,7 @@ class StoredResponses:
         return await self._with_history(exchange, lambda: self._fold_history(exchange, tokens))
 
     async def _fold_history(self, exchange: Exchange, tokens: int) -> PreparedRequest | None:
-        """A request that has its whole history in it, of so many tokens, folded; None if no fold is made."""
+        """Fold a request that contains its whole history of this many tokens; None if no fold was made."""
         preparer = self._preparer
         measured = await preparer.in_thread(preparer.measurer.measure, exchange, preparer.policy.limits_of(exchange))
         if measured is None:
@@ -193,20 +190,20 @@ class StoredResponses:
         return await preparer.in_thread(again.prepare)
 
     async def recover(self, exchange: Exchange, found: Overflow) -> PreparedRequest | None:
-        """A request that its provider refused as too large with all that it keeps; None if it cannot be smaller."""
+        """Return a smaller version of a request refused as too large, with its whole history; None if impossible."""
         return await self._with_history(
             exchange, lambda: self._preparer.recover(exchange, PreparedRequest(exchange.body), found)
         )
 
     def is_known(self, exchange: Exchange) -> bool:
-        """Whether the history of a request that goes on from something is known here."""
+        """Return whether a request continues a history that is known here."""
         peek, turn = exchange.peek, exchange.turn
         return turn is not None and turn.last is not None and peek is not None and peek.is_continued
 
     async def _with_history(
         self, exchange: Exchange, work: Callable[[], Awaitable[PreparedRequest | None]]
     ) -> PreparedRequest | None:
-        """What is made of a request that has its whole history in it; as it was where that is nothing."""
+        """Run `work` on the request with its whole history; restore the request if it returns None."""
         turn, before = exchange.turn, (exchange.body, exchange.peek)
         assert turn is not None
         chain = await self._chain(turn)
@@ -227,23 +224,23 @@ class StoredResponses:
         return prepared
 
     async def _chain(self, turn: ContinuedTurn) -> dict[str, StoredResponse] | None:
-        """The turns before a request, the first one first; None if one of them is not known."""
+        """Return the turns before a request, oldest first; None if one is unknown."""
         found: dict[str, StoredResponse] = {}
-        asked = turn.previous
-        while asked:
-            link, name = await self._find(turn.place, asked), turn_name(turn.place, asked)
-            if link is None or name in found or len(found) >= LONGEST_CHAIN:
+        response_id = turn.previous
+        while response_id:
+            link, name = await self._find(turn.place, response_id), turn_name(turn.place, response_id)
+            if link is None or name in found or len(found) >= MAX_CHAIN_TURNS:
                 return None
             found[name] = link
-            asked = link.previous
+            response_id = link.previous
         return dict(reversed(found.items()))
 
-    # An answer on its way back.
+    # Answers.
 
     async def through(
         self, exchange: Exchange, answer: UpstreamAnswer, chunks: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        """The same bytes; a client that has read the last of them finds its turn here."""
+        """Yield the same bytes; the turn is recorded before the client has read the last of them."""
         reader, held = _AnswerEnd(answer), list[bytes]()
         async for chunk in chunks:
             reader.feed(chunk)
@@ -262,14 +259,14 @@ class StoredResponses:
 
     def _note(self, exchange: Exchange, answer: Mapping[str, Any]) -> None:
         turn, given = exchange.turn, answer.get("id")
-        if turn is None or (turn.asked and turn.last is None):
+        if turn is None or (turn.continues and turn.last is None):
             return
-        if exchange.route.dialect is None and turn.asked:
-            given = turn.asked
+        if exchange.route.dialect is None and turn.continues:
+            given = turn.continues
         if not isinstance(given, str):
             return
         place, last = turn.place, turn.last or StoredResponse()
-        session = exchange.account.session or last.session if turn.asked else ""
+        session = exchange.account.session or last.session if turn.continues else ""
         if exchange.route.dialect is None:
             exchange.turn = turn._replace(given=given)
             whole = msgspec.structs.replace(last, items=(*last.items, *turn.new))
@@ -284,31 +281,33 @@ class StoredResponses:
         if turn.is_conversation:
             is_apart = last.is_apart or (exchange.peek is not None and not exchange.peek.is_continued)
             end = StoredResponse(given, (), tokens, session, is_apart)
-            self._known.put(turn_name(place, turn.asked), end)
+            self._known.put(turn_name(place, turn.continues), end)
         exchange.turn = turn._replace(given=given)
 
     async def _write_noted(self, exchange: Exchange) -> None:
-        """Writes the turn down, where turns are."""
+        """Store the recorded turn if turns of this chain are stored."""
         turn = exchange.turn
         if turn is None or not (turn.given or turn.is_conversation):
             return
-        names = [turn_name(turn.place, one) for one in (turn.given, turn.asked if turn.is_conversation else "") if one]
+        names = [
+            turn_name(turn.place, one) for one in (turn.given, turn.continues if turn.is_conversation else "") if one
+        ]
         turns = {name: found for name in names if (found := self._known.peek(name)) is not None}
         session = next((one.session for one in turns.values() if one.session), "")
         if session or (self._days and not turn.has_answers):
             await self._write(turn.place, turns, session)
 
-    # What is remembered.
+    # Memory and store.
 
-    async def _find(self, place: IdPlace, asked: str) -> StoredResponse | None:
-        name = turn_name(place, asked)
+    async def _find(self, place: IdPlace, response_id: str) -> StoredResponse | None:
+        name = turn_name(place, response_id)
         known = self._known.get(name)
         if known is not None or self._turns is None:
             return known
         try:
             found = await asyncio.to_thread(self._read, _store_place(place), name)
         except MidfoldError as error:
-            _log.warning("a kept turn was not read: %s", type(error).__name__)
+            _log.warning("A stored turn was not read: %s. The request is sent unfolded.", type(error).__name__)
             return None
         if found is not None:
             self._known.put(name, found)
@@ -328,7 +327,7 @@ class StoredResponses:
         try:
             await asyncio.to_thread(self._store, _store_place(place), turns, session)
         except MidfoldError as error:
-            _log.warning("a kept turn was not stored: %s", type(error).__name__)
+            _log.warning("A turn was not stored: %s. It is kept in memory only.", type(error).__name__)
 
     def _store(self, place: str, turns: Mapping[str, StoredResponse], session: str) -> None:
         assert self._turns is not None
@@ -337,21 +336,21 @@ class StoredResponses:
             data = jsonio.encode(turn)
             self._turns.keep(place, name, data if redactor is None else redact_json(data, redactor), session=session)
             self._stored.put(name, True)
-        if self._written % TIDY_EVERY == 0:
-            self._turns.delete_ended(STORE_PLACE, (self._days or FOLDED_DAYS) * DAY)
+        if self._written % TURNS_PER_CLEANUP == 0:
+            self._turns.delete_ended(STORE_PLACE, (self._days or FOLDED_DAYS) * DAY_MS)
         self._written += len(turns)
 
 
 class _AnswerEnd:
-    """The response at the end of a stream, or the one value that an answer is."""
+    """Reader of the final response of a stream, or of a complete answer."""
 
     def __init__(self, answer: UpstreamAnswer) -> None:
-        self._inflate = inflating(encoding_of(answer.headers), MOST_HELD + 1)
+        self._inflate = inflating(encoding_of(answer.headers), MAX_ANSWER_BYTES + 1)
         self._is_stream = answer.is_stream
         self._events, self._plain, self._size = EventReader(), bytearray(), 0
         self.found: Mapping[str, Any] | None = None
         self.is_over = False
-        """Whether nothing more is looked for."""
+        """Whether the search is finished."""
 
     def feed(self, chunk: bytes) -> None:
         self.found = None
@@ -368,7 +367,7 @@ class _AnswerEnd:
                 self._plain += plain
         except (ValueError, zlib.error):
             self.is_over = True
-        self.is_over = self.is_over or (not self._is_stream and self._size > MOST_HELD)
+        self.is_over = self.is_over or (not self._is_stream and self._size > MAX_ANSWER_BYTES)
 
     def _look(self, value: Mapping[str, Any]) -> None:
         response = value.get("response")
@@ -391,19 +390,19 @@ def _store_place(place: IdPlace) -> str:
 
 
 def turn_name(place: IdPlace, given: str) -> str:
-    """By which a turn is known: nobody else arrives at it."""
+    """Return the name of a turn, a hash that only its owner can compute."""
     return place.owner.bind(b"turn", place.base.encode(), given.encode("utf-8", "surrogatepass"))
 
 
 class _Continuation(NamedTuple):
-    """What a request goes on from; without an id it begins."""
+    """Response or conversation that a request continues from; without an id it starts one."""
 
     id: str
     is_conversation: bool
 
 
 def _continuation(exchange: Exchange) -> _Continuation | None:
-    """None for what is no turn of anything: the one exception are items that are put into a conversation."""
+    """Return what a request continues from; None if it is neither a turn nor items added to a conversation."""
     if exchange.route.dialect is None:
         found = _CONVERSATION.fullmatch(exchange.path) if exchange.method == "POST" else None
         return None if found is None else _Continuation(found[1] or "", True)
@@ -416,14 +415,14 @@ def _continuation(exchange: Exchange) -> _Continuation | None:
 
 
 def _read_request(body: bytes) -> tuple[tuple[Raw, ...], bool]:
-    """What is new in a request, and whether its answer is kept. Raises NotJSON."""
+    """Return the new items of a request, and whether its answer is stored. Raises NotJSON."""
     found = entries(body)
     new = found.get("input", found.get("items"))
     return _items(new), bytes(found.get("store", b"")).strip() != b"false"
 
 
 def _items(source: Raw | None) -> tuple[Raw, ...]:
-    """A text is a message of the user's. Each is a copy: nothing else of the request is kept alive by it."""
+    """Return copies of the items, which do not keep the request alive; a plain text becomes a user message."""
     if source is None:
         return ()
     if first_byte(source) == b"[":
@@ -432,13 +431,13 @@ def _items(source: Raw | None) -> tuple[Raw, ...]:
 
 
 def _with_input(body: bytes, items: Sequence[Raw]) -> bytes:
-    """The request with all items in it, and nothing that it goes on from."""
+    """Return the request with all items and without a reference to continue from."""
     whole = b"[" + b",".join(bytes(one) for one in items) + b"]"
     return replace_values(body, {"previous_response_id": None, "conversation": None, "input": whole})
 
 
-def _go_on_apart(body: bytes, last: StoredResponse, new: Sequence[Raw]) -> bytes:
-    """A request in a conversation that goes on from its last response instead."""
+def _continue_from_last(body: bytes, last: StoredResponse, new: Sequence[Raw]) -> bytes:
+    """Return a conversation's request that continues from its last response instead."""
     items = b"[" + b",".join(bytes(one) for one in (*last.items, *new)) + b"]"
     changes = {"conversation": None, "previous_response_id": jsonio.encode(last.previous), "input": items}
     return replace_values(body, changes)

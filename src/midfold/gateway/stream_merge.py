@@ -1,16 +1,15 @@
-"""Several turns of a model as one stream to a client that sees only some of what is in them.
+"""Merge several turns of a model into one stream, without the hidden tool calls.
 
-Rules of this file:
-1. What a model says is relayed as it comes, up to the first call of a hidden tool in its turn. From there on events
-   wait for the end of the turn.
-2. If the turn calls nothing else, it is hidden: what has waited is dropped, and what the next turn says goes on in the
-   same message: its places, numbers and ids follow on, and its end is the end.
-3. If it also calls a tool of the client's, it is the client's turn: what has waited follows without the hidden calls.
-4. As long as nothing was said, nothing was sent: the next turn is then relayed as if it were the first.
-5. The usage at the end is the last turn's.
-6. Where no other turn may follow, this one is the client's whatever it calls: hidden calls are taken out, and if no
-   other is left, it ends as one that calls nothing.
-7. An event of another shape than its dialect has is not read: it passes, in its place, as it came.
+1. Output is relayed as it arrives, up to the first hidden tool call of the turn. From there on events are held until
+   the end of the turn.
+2. If the turn calls nothing else, it is hidden: held events are dropped, and the next turn continues the same message
+   with consecutive indexes, numbers and ids.
+3. If it also calls a client tool, it is the client's turn: held events follow without the hidden calls.
+4. If no output was relayed yet, the next turn is relayed like a first one.
+5. The usage at the end is that of the last turn.
+6. If no further turn is allowed, the turn is the client's: hidden calls are removed, and if no other call is left, its
+   finish reason is that of a turn without calls.
+7. Events that do not match the dialect are relayed unread at their position.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from midfold.transcript.replies import AnswerReader, ModelAnswer
 from midfold.transcript.sse import StreamEvent, event_bytes
 
 SEPARATOR = "\n\n"
-"""Between what two turns said, where they share one text."""
+"""Separator between the texts of two turns that share one message."""
 CLIENT_CALLS = frozenset(
     ("function_call", "custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call")
 )
-"""Items of the Responses shape that ask the client to run something; other calls the provider runs itself."""
+"""Item types of the Responses API that the client must run; the provider runs all others."""
 BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
 
 
 class ShownPart(NamedTuple):
-    """Something a client was shown of a hidden turn: a text, a thought, or the id of an item."""
+    """Part of a hidden turn that the client received: text, reasoning, or the id of an item."""
 
     kind: str
     text: str
@@ -57,13 +56,13 @@ class _ChatChoice(msgspec.Struct):
 
 
 class ChatShape(msgspec.Struct):
-    """The parts of a chat completion, or of one of its events, that are read here."""
+    """Fields of a chat completion or chunk that are read here."""
 
     choices: list[_ChatChoice] | None = None
 
 
 class AnthropicShape(msgspec.Struct):
-    """The parts of an Anthropic message, or of one of its events, that are read here."""
+    """Fields of an Anthropic message or stream event that are read here."""
 
     content_block: Object = None
     delta: Object = None
@@ -79,43 +78,46 @@ class _Response(msgspec.Struct):
 
 
 class ResponsesShape(msgspec.Struct):
-    """The parts of an event of a response that are read here."""
+    """Fields of a Responses event that are read here."""
 
     item: _ResponsesItem | None = None
     response: _Response | None = None
 
 
 class MergedStream(ABC):
-    """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
+    """Merged stream of several turns.
+
+    `feed` the events of a turn; then send its `rest`, or `hide` it and feed the next turn.
+    """
 
     dialect: ClassVar[str]
     shape: ClassVar[type[msgspec.Struct]]
-    """What an event must be like to be read."""
+    """Schema that an event must match to be read."""
     response_id = ""
-    """What the client knows the answer by, where a provider keeps it."""
+    """Response id that the client received, if the provider stores the response."""
 
     def __init__(self, hidden_tools: frozenset[str]) -> None:
         self._tools = hidden_tools
         self.seen: list[ShownPart] = []
         self.has_shown = False
-        """Whether the client has something of a hidden turn."""
+        """Whether the client received a part of a hidden turn."""
         self.renamed: dict[str, str] = {}
-        """The id a client was told, and the one by which the provider knows the answer."""
+        """Response id that the client received, mapped to the provider's id."""
         self._begin()
 
     def _begin(self) -> None:
         self.turn = AnswerReader(self.dialect)
-        """The turn as the model means it."""
+        """Turn as sent by the model, including hidden calls."""
         self.usage: dict[str, Any] = {}
         self.is_for_client = False
-        """Whether the first call of the turn is the client's, in a stream."""
+        """Whether the first call of the turn, in a stream, is for the client."""
         self.has_ended = self._calls_nothing = False
         self._waiting: list[StreamEvent] = []
         self._flows = self._is_held = False
         self._left_out: set[int] = set()
 
     def feed(self, event: StreamEvent) -> bytes:
-        """What is to be sent now."""
+        """Feed an event and return the bytes to send now."""
         event = event if self._has_shape(event.value) else StreamEvent(event.raw)
         self.turn.take(event)
         self.usage = self.turn.usage
@@ -125,7 +127,7 @@ class MergedStream(ABC):
             is_unnamed = not name
             self.is_for_client = self.is_for_client or bool(name and name not in self._tools and not self._is_held)
             self._is_held = self._is_held or name in self._tools
-        shows = self.is_for_client or self._flows or self._is_said(value)
+        shows = self.is_for_client or self._flows or self._has_output(value)
         if self._is_held or is_unnamed or not shows:
             self._waiting.append(event)
             return b""
@@ -143,28 +145,28 @@ class MergedStream(ABC):
         return True
 
     def rest(self) -> bytes:
-        """What has waited: the turn is one for the client."""
+        """Return the held events; the turn is the client's."""
         before, self._waiting = self._waiting, []
         return b"".join(self._rewrite(one) for one in before)
 
     def calls_client(self, turn: ModelAnswer) -> bool:
-        """Return whether a turn has calls for the client to run."""
+        """Return whether a turn has calls that the client must run."""
         return any(call.name not in self._tools for call in turn.calls)
 
     def end(self, turn: ModelAnswer) -> None:
-        """No other turn follows: this one is the client's, without hidden calls."""
+        """End with this turn: it is the client's, without hidden calls."""
         self.is_for_client = self.has_ended = True
         self._calls_nothing = all(call.name in self._tools for call in turn.calls)
 
     def strip(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer in one piece that ends so."""
+        """Return a complete answer without hidden calls, and with a matching finish reason."""
         if not self._has_shape(answer):
             return answer
         kept = self._strip(answer)
         return self._end(kept) if self._calls_nothing else kept
 
     def hide(self) -> None:
-        """The turn was not for the client; another one follows."""
+        """Hide the turn; another one follows."""
         if self._flows:
             self.has_shown = True
             self.seen += self._shown_parts()
@@ -184,7 +186,7 @@ class MergedStream(ABC):
         return event_bytes(event.name, changed) if changed else b""
 
     def _renumber(self, value: dict[str, Any], key: str) -> dict[str, Any]:
-        """The event of a part, in the place it has without hidden calls; empty if it is of one."""
+        """Return a part's event with its index after removal of hidden calls; empty if the part is hidden."""
         index = value.get(key)
         if not isinstance(index, int) or not self._left_out:
             return value
@@ -192,35 +194,35 @@ class MergedStream(ABC):
 
     @abstractmethod
     def _calls(self, value: Mapping[str, Any]) -> Iterable[str]:
-        """Names of the calls that begin here and that somebody has to answer; empty ones are not known yet."""
+        """Yield names of calls that start here and need a result from gateway or client; "" if not known yet."""
 
     @abstractmethod
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
-        """Whether a client is shown something by this."""
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
+        """Return whether the event carries output for the client."""
 
     @abstractmethod
     def _without_hidden(self, value: dict[str, Any]) -> dict[str, Any]:
-        """The event without hidden calls; empty if nothing is left, the very same if it has none."""
+        """Return the event without hidden calls; empty if nothing is left, the same object if it has none."""
 
     @abstractmethod
     def _strip(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer in one piece without hidden calls."""
+        """Return a complete answer without hidden calls."""
 
     def _end(self, value: dict[str, Any]) -> dict[str, Any]:
-        """An event, or an answer in one piece, that does not say that a call was why the model ended."""
+        """Replace a finish reason of tool calls in an event or complete answer."""
         return value
 
     @abstractmethod
     def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """The event as it must be sent; empty if it must not be, None if it is sent as it came. Notes what is shown."""
+        """Return the event to send: empty to drop it, None to send it unchanged. Records the output shown."""
 
     @abstractmethod
     def _shown_parts(self) -> list[ShownPart]:
-        """What the client has of the turn that is hidden now."""
+        """Return the parts of the turn that the client received."""
 
     @abstractmethod
     def error(self, error: Mapping[str, Any]) -> bytes:
-        """The end of a stream that cannot go on."""
+        """Return an error event that ends the stream."""
 
 
 class MergedAnthropicStream(MergedStream):
@@ -253,7 +255,7 @@ class MergedAnthropicStream(MergedStream):
             return {**value, "delta": {**holder, "stop_reason": "end_turn"}}
         return {**value, "stop_reason": "end_turn"} if value.get("stop_reason") == "tool_use" else value
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         return value.get("type") in ("content_block_delta", "message_delta", "error")
 
     def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
@@ -263,7 +265,7 @@ class MergedAnthropicStream(MergedStream):
             return {**value, "index": index + self._offset} if self.has_shown else None
         if kind == "message_start" and self.has_shown:
             return {}
-        # The size of the prompt stands in an event that the client has of an earlier turn.
+        # The prompt size is in an event of an earlier turn that the client already has.
         return {**value, "usage": self.usage} if kind == "message_delta" and self.has_shown else None
 
     def _note(self, index: int, value: Mapping[str, Any]) -> None:
@@ -297,7 +299,7 @@ class MergedChatStream(MergedStream):
         return [delta for delta in found if isinstance(delta, Mapping)]
 
     def _calls(self, value: Mapping[str, Any]) -> Iterable[str]:
-        """Some servers send a name in pieces: it is known when arguments follow, or when it can be no hidden one."""
+        """Yield call names; some servers send a name in pieces, final once arguments follow or no hidden tool fits."""
         for delta in self._deltas(value):
             for place, call in enumerate(delta.get("tool_calls") or ()):
                 function = call.get("function") if isinstance(call, Mapping) else None
@@ -346,7 +348,7 @@ class MergedChatStream(MergedStream):
         ]
         return {**value, "choices": choices}
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         ended = any(one.get("finish_reason") for one in value.get("choices") or () if isinstance(one, Mapping))
         shown = any(text for delta in self._deltas(value) for key, text in delta.items() if key != "role")
         return ended or shown or "error" in value
@@ -363,7 +365,7 @@ class MergedChatStream(MergedStream):
         return changed
 
     def _choice(self, choice: Any) -> Any:
-        """The role was told already, and the text goes on after a gap."""
+        """Drop the role, which was already sent, and separate the text from the previous turn's."""
         delta = choice.get("delta") if isinstance(choice, Mapping) else None
         if not isinstance(delta, Mapping):
             return choice
@@ -381,7 +383,10 @@ class MergedChatStream(MergedStream):
 
 
 class MergedResponsesStream(MergedStream):
-    """A reasoning item must be followed by the item it belongs to, so it waits until it is known what that is."""
+    """Merged stream of the Responses API.
+
+    A reasoning item must be followed by the item it belongs to, so it is held until that item's type is known.
+    """
 
     dialect, shape = "openai-responses", ResponsesShape
 
@@ -418,7 +423,7 @@ class MergedResponsesStream(MergedStream):
         stripped: dict[str, Any] = self._without_hidden({"response": answer})["response"]
         return stripped
 
-    def _is_said(self, value: Mapping[str, Any]) -> bool:
+    def _has_output(self, value: Mapping[str, Any]) -> bool:
         kind = str(value.get("type"))
         item = value.get("item")
         opens = kind in BEGINNINGS or kind in ("response.output_item.added", "response.content_part.added")
@@ -431,7 +436,7 @@ class MergedResponsesStream(MergedStream):
         response = value.get("response")
         if not self.has_shown:
             self.response_id = str(response.get("id")) if isinstance(response, dict) else self.response_id
-            self._number = max(self._number, _whole(value.get("sequence_number")) + 1)
+            self._number = max(self._number, _int_or_minus_one(value.get("sequence_number")) + 1)
             return None
         if value.get("type") in BEGINNINGS:
             return {}
@@ -451,12 +456,12 @@ class MergedResponsesStream(MergedStream):
         return [seen_item(item) for item in self._items[self._offset :]]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        told = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
-        return event_bytes("error", {"type": "error", "error": error, **told, "sequence_number": self._number})
+        details = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
+        return event_bytes("error", {"type": "error", "error": error, **details, "sequence_number": self._number})
 
 
 def seen_item(item: Mapping[str, Any]) -> ShownPart:
-    """An item of the Responses shape: a message is its text, anything else its id."""
+    """Return the shown part for a Responses item: the text of a message, the id of anything else."""
     content = item.get("content")
     if item.get("type", "message") == "message" and isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
@@ -464,10 +469,10 @@ def seen_item(item: Mapping[str, Any]) -> ShownPart:
     return ShownPart("item", str(item.get("id")))
 
 
-def _whole(value: Any) -> int:
+def _int_or_minus_one(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-JOINED: dict[str, type[MergedStream]] = {
+MERGED_STREAMS: dict[str, type[MergedStream]] = {
     one.dialect: one for one in (MergedAnthropicStream, MergedChatStream, MergedResponsesStream)
 }

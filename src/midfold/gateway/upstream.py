@@ -1,13 +1,12 @@
-"""The one HTTP client of the gateway.
+"""HTTP client of the gateway.
 
-Rules of this file:
-1. Bytes go out and come in as they are: no decompression, no redirects, no cookies, no headers of its own.
-2. A connection that fails before the first byte of an answer is tried again, a bounded number of times. An answer of
-   any status is an answer; what has begun is never begun anew.
-3. No text of an error has a header, a body or a key in it.
-4. Nothing is sent but to the scheme, host and port of the upstream's configuration, and without user information.
-5. A reset is no end: an answer whose length is not known ends where the upstream closes the connection in order. No
-   upgrade is ever asked for, so status 101 is no answer.
+1. Bytes are sent and received unchanged: no decompression, redirects, cookies or additional headers.
+2. A connection that fails before the first byte of an answer is retried a limited number of times. An answer of any
+   status is an answer; a request is never resent after its answer has begun.
+3. Error messages never contain a header, a body or a key.
+4. Requests go only to the configured scheme, host and port, without user information.
+5. A reset does not end an answer: one without a known length ends when the upstream closes the connection cleanly. The
+   gateway never offers an upgrade, so status 101 is an error.
 """
 
 from __future__ import annotations
@@ -37,29 +36,28 @@ if TYPE_CHECKING:
     from midfold.gateway.resource_ids import IssuedIds
 
 
-# Where a request goes: by the model it names, to the address that was configured, and nowhere else.
+# Routing by model to a configured address.
 #
-# Rules:
-# 1. Scheme, host and port are the configuration's. A request adds a path and a query to them and nothing more.
-# 2. Which header carries the provider's key is the configuration's to say, else the path's, and no client's.
+# 1. Scheme, host and port are configured. A request adds only a path and a query.
+# 2. The header of the provider's key is set by the configuration, else by the path, never by the client.
 
 
-MOST_REMEMBERED = 1_000
+MAX_CACHED_MODELS = 1_000
 X_API_KEY = "x-api-key"
 ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
-"""They want their own header on the routes that both vendors have."""
-NO_UPSTREAM = "no upstream is configured: give --upstream URL, or set gateway.upstream or upstreams in config.yaml"
+"""Hosts that require `x-api-key` on routes that both vendors have."""
+NO_UPSTREAM = "no upstream is configured: use --upstream URL, or set gateway.upstream or upstreams in config.yaml"
 
 
 class UpstreamTarget(NamedTuple):
-    """What is asked for at an upstream: a path that begins with a slash, and a query, both as they are sent."""
+    """Path with a leading slash, and query, both as sent."""
 
     path: str
     query: str = ""
 
 
 class Upstream(NamedTuple):
-    """One provider. The key is never shown."""
+    """One provider. The key is never shown in `repr`."""
 
     base: str
     path: str
@@ -69,12 +67,12 @@ class Upstream(NamedTuple):
     key_header: str = "auto"
 
     def target(self, path: str, query: bytes = b"") -> UpstreamTarget:
-        """What a path of ours is here: /v1 is not doubled where the base has it already."""
+        """Return the target for a gateway path; /v1 is not doubled if the base includes it."""
         rest = path.removeprefix("/v1") if self.path.endswith("/v1") and path.startswith("/v1/") else path
         return UpstreamTarget(self.path + rest, query.decode("latin-1"))
 
     def credential(self, wire: str | None) -> tuple[str, str] | None:
-        """The header with the key of this upstream, on a route of a wire; None sends the client's own."""
+        """Return the header with this upstream's key for a wire; None to send the client's own."""
         if self.key is None:
             return None
         if self._key_header(wire) == X_API_KEY:
@@ -91,7 +89,7 @@ class Upstream(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The host alone: what may appear in errors and records."""
+        """Return the host, which may appear in errors and records."""
         return urlsplit(self.base).netloc
 
     def __repr__(self) -> str:
@@ -99,7 +97,7 @@ class Upstream(NamedTuple):
 
 
 class Upstreams:
-    """All of them, by model pattern; the most specific pattern wins."""
+    """All upstreams by model pattern; the most specific pattern wins."""
 
     def __init__(self, config: Config, environment: Mapping[str, str]) -> None:
         gateway = config.gateway
@@ -122,15 +120,15 @@ class Upstreams:
         self._patterns.sort(key=lambda pair: len(pair[0].replace("*", "")), reverse=True)
         if self.default is None and not self._patterns:
             raise ConfigError(NO_UPSTREAM)
-        self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MOST_REMEMBERED)
+        self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MAX_CACHED_MODELS)
 
     def all(self) -> list[Upstream]:
-        """Each of them once, the default first."""
+        """Return each upstream once, the default first."""
         found = [self.default] if self.default else []
         return list(dict.fromkeys([*found, *(upstream for _, upstream in self._patterns)]))
 
     def find(self, model: str | None, wire: str | None) -> Upstream | None:
-        """Who serves a model on a wire; without a model, whoever speaks the wire."""
+        """Return the upstream for a model and wire; without a model, one that matches the wire."""
         if not self._patterns:
             return self.default
         found = self._known.peek((model, wire))
@@ -147,7 +145,7 @@ class Upstreams:
 def _upstream(where: str, url: str, variable: str | None, environment: Mapping[str, str]) -> Upstream:
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        raise ConfigError(f"{where}: the address has a user name or a password; api_key_env names where a key is")
+        raise ConfigError(f"{where}: the URL contains a user name or password; set api_key_env instead")
     key = None
     if variable is not None:
         key = environment.get(variable, "").strip()
@@ -156,15 +154,15 @@ def _upstream(where: str, url: str, variable: str | None, environment: Mapping[s
     return Upstream(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"), key)
 
 
-FIRST_PAUSE = 0.1
+FIRST_RETRY_SECONDS = 0.1
 SWITCHING_PROTOCOLS = 101
-SHORT = 200
-"""Characters of a path and a query that are worth remembering."""
-LARGE, PIECE = 500_000, 1 << 17
-MOST_READ = 64_000_000
-"""Bytes of an answer that must be known as a whole: a hidden turn, a list of models."""
-AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
-"""Headers the library would add where the client sent none."""
+MAX_CACHED_URL_CHARS = 200
+"""Maximum characters of a path and query whose URL is cached."""
+LARGE_BODY_BYTES, PIECE_BYTES = 500_000, 1 << 17
+MAX_BODY_BYTES = 64_000_000
+"""Maximum bytes of an answer that is read as a whole, such as a hidden turn or a list of models."""
+AUTOMATIC_HEADERS = ("accept", "accept-encoding", "user-agent", "content-type")
+"""Headers that aiohttp would add if the client sent none."""
 
 
 def aiohttp_module() -> Any:
@@ -180,7 +178,7 @@ _watched: WeakSet[asyncio.Future[None]] = WeakSet()
 
 @cache
 def _response_class() -> type[aiohttp.ClientResponse]:
-    """Return a response that knows how its connection ends: aiohttp reports a reset as the end of the body."""
+    """Return a response class that records how its connection ended; aiohttp reports a reset as the end of the body."""
 
     class WatchedResponse(aiohttp_module().ClientResponse):  # type: ignore[misc]
         lost: asyncio.Future[None] | None = None
@@ -196,7 +194,7 @@ def _response_class() -> type[aiohttp.ClientResponse]:
 
 
 def _is_reset(response: aiohttp.ClientResponse) -> bool:
-    """Return whether a body that only the end of its connection ends was broken off."""
+    """Return whether a body that is delimited by the end of its connection was cut off by a reset."""
     headers = response.headers
     if "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower():
         return False
@@ -205,7 +203,7 @@ def _is_reset(response: aiohttp.ClientResponse) -> bool:
 
 
 class UpstreamAnswer:
-    """An upstream's answer, from its first byte on."""
+    """Answer of an upstream, available from its first byte on."""
 
     __slots__ = ("_head", "_response", "headers", "issued", "status")
 
@@ -214,12 +212,12 @@ class UpstreamAnswer:
         self._head: list[bytes] = []
         self.status = response.status
         self.issued: IssuedIds | None = None
-        """Sees the body as it passes."""
+        """Reader of ids in the body while it is relayed."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
     @property
     def is_stream(self) -> bool:
-        """Whether it says that it is a stream of events."""
+        """Return whether the answer is a stream of server-sent events."""
         kind = next((value for name, value in self.headers if name == b"content-type"), b"")
         return kind.lower().startswith(b"text/event-stream")
 
@@ -228,9 +226,9 @@ class UpstreamAnswer:
         return self._response.content_length
 
     def chunks(self, most: int | None = None, *, is_read: bool = False) -> AsyncIterator[bytes]:
-        """The body from its beginning, as it arrives. Who reads its events (`is_read`) shows them to `issued`.
+        """Yield the body from its beginning as it arrives; with `is_read` the caller passes its events to `issued`.
 
-        Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
+        Raises UpstreamError if it breaks off, or has more than `most` bytes.
         """
         chunks = _read_chunks(self._response, most, self._head)
         return chunks if self.issued is None or is_read else self.issued.through(chunks)
@@ -238,7 +236,7 @@ class UpstreamAnswer:
     async def head(
         self, most: int, is_enough: Callable[[bytes], bool] | None = None, seconds: float | None = None
     ) -> bytes:
-        """What it begins with: about `most` bytes, what is enough, or what comes in so many seconds."""
+        """Read the beginning until about `most` bytes, `is_enough` or the timeout; it is replayed by `chunks`."""
         size = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(_read_chunks(self._response)) as chunks:
@@ -249,15 +247,15 @@ class UpstreamAnswer:
                         break
         return b"".join(self._head)
 
-    async def read(self, most: int = MOST_READ) -> bytes:
-        """All of it; the connection is given back. Raises UpstreamError for what has more than `most` bytes."""
+    async def read(self, most: int = MAX_BODY_BYTES) -> bytes:
+        """Read the whole body and release the connection. Raises UpstreamError if it has more than `most` bytes."""
         try:
             return b"".join([chunk async for chunk in self.chunks(most)])
         finally:
             self.close()
 
     def close(self) -> None:
-        """A finished answer gives its connection back; one that is not finished is cut off."""
+        """Release the connection if the answer is complete, else close it."""
         if self._response.content.at_eof():
             self._response.release()
         else:
@@ -275,13 +273,13 @@ async def _read_chunks(
         async for chunk in response.content.iter_any():
             size += len(chunk)
             if most is not None and size > most:
-                raise UpstreamError(f"{response.url.host} answered more than the {most:,} bytes that are read of it")
+                raise UpstreamError(f"{response.url.host} sent more than {most:,} bytes")
             yield chunk
         if _is_reset(response):
-            raise UpstreamError(f"{response.url.host} broke off its answer")
+            raise UpstreamError(f"{response.url.host} did not complete its response")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
-        raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
+        raise UpstreamError(f"{response.url.host} did not complete its response", timed_out=timed_out) from None
 
 
 @lru_cache(maxsize=256)
@@ -292,8 +290,8 @@ def _origin(base: str) -> URL:
 
 
 def _address(upstream: Upstream, target: UpstreamTarget) -> URL:
-    """The target at its upstream, and at nobody else's."""
-    is_short = len(target.path) + len(target.query) <= SHORT
+    """Return the URL of a target; raises Misdirected if it would leave the upstream."""
+    is_short = len(target.path) + len(target.query) <= MAX_CACHED_URL_CHARS
     return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
 
@@ -312,7 +310,7 @@ def _build_url(base: str, target: UpstreamTarget) -> URL:
         address = URL(str(built), encoded=True)
     except ValueError:
         raise Misdirected from None
-    if _place(address) != _place(origin) or (address.raw_path, address.raw_query_string) != target:
+    if _origin_parts(address) != _origin_parts(origin) or (address.raw_path, address.raw_query_string) != target:
         raise Misdirected
     return address
 
@@ -320,26 +318,26 @@ def _build_url(base: str, target: UpstreamTarget) -> URL:
 _known_address = lru_cache(maxsize=1024)(_build_url)
 
 
-def _place(address: URL) -> tuple[object, ...]:
+def _origin_parts(address: URL) -> tuple[object, ...]:
     return address.scheme, address.raw_host, address.port, address.raw_user, address.raw_password
 
 
-def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
-    """A large body goes out in pieces, with room for others between them."""
+def _request_data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
+    """Split a large body into pieces, so that other tasks can run in between."""
     return _pieces(body) if _is_large(body) else body or None
 
 
 def _is_large(body: bytes | AsyncIterator[bytes]) -> TypeGuard[bytes]:
-    return isinstance(body, bytes) and len(body) > LARGE
+    return isinstance(body, bytes) and len(body) > LARGE_BODY_BYTES
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), PIECE):
-        yield body[start : start + PIECE]
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 class Client:
-    """Connections to all upstreams, kept open between requests."""
+    """Connection pool for all upstreams."""
 
     def __init__(self, *, connect_timeout: float, retries: int) -> None:
         self._connect_timeout = connect_timeout
@@ -348,7 +346,7 @@ class Client:
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
     def _open(self) -> aiohttp.ClientSession:
-        """Made inside the event loop that uses it."""
+        """Create the session inside the event loop that uses it."""
         if self._session is None:
             aiohttp = aiohttp_module()
             self._session = aiohttp.ClientSession(
@@ -369,39 +367,39 @@ class Client:
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
     ) -> UpstreamAnswer:
-        """The answer, once it has begun. A body that is only passing by cannot be sent twice."""
+        """Send a request and return its answer once it has begun. A streamed body is not retried."""
         aiohttp = aiohttp_module()
         address = _address(upstream, target)
         session = self._session or self._open()
         sent = [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers
         timeout = self._timeout(upstream.timeout)
-        pause = FIRST_PAUSE
+        pause = FIRST_RETRY_SECONDS
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
                 response = await session.request(
                     method,
                     address,
-                    data=_data(body),
+                    data=_request_data(body),
                     headers=sent,
                     allow_redirects=False,
-                    skip_auto_headers=AUTOMATIC,
+                    skip_auto_headers=AUTOMATIC_HEADERS,
                     timeout=timeout,
                 )
                 if response.status == SWITCHING_PROTOCOLS:
                     response.close()
-                    raise UpstreamError(f"{upstream.place} switched protocols without being asked to")
+                    raise UpstreamError(f"{upstream.place} switched protocols without a request to do so")
                 return UpstreamAnswer(response)
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)
                 )
             except TimeoutError:
-                raise UpstreamError(f"{upstream.place} did not answer in time", timed_out=True) from None
+                raise UpstreamError(f"{upstream.place} did not respond in time", timed_out=True) from None
             except (aiohttp.ClientConnectionError, OSError):
-                failed = UpstreamError(f"{upstream.place} closed the connection before it answered")
+                failed = UpstreamError(f"{upstream.place} closed the connection before responding")
             except (aiohttp.ClientError, ValueError):
-                raise UpstreamError(f"{upstream.place} answered something that is not HTTP") from None
+                raise UpstreamError(f"{upstream.place} sent an invalid HTTP response") from None
             if not left:
                 raise failed
             await asyncio.sleep(pause)
@@ -420,29 +418,27 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            # asyncio closes a transport's socket in the next round of its loop, which may be the last one.
+            # asyncio closes a transport's socket in the next iteration of its loop, which may be the last one.
             for _ in range(3):
                 await asyncio.sleep(0)
 
 
-# Reads an answer on the side: what the provider says it cost. It never delays and never alters a byte.
+# Read the reported usage of an answer without delaying or changing it.
 #
-# Rules:
-# 1. Pieces are kept, not read, while the answer runs: the first few kilobytes and the last. They are read after the
-#    end.
-# 2. An encoded answer is kept whole up to a limit, and read only if its encoding is known.
+# 1. While the answer is relayed, only its first and last kilobytes are kept. They are parsed after its end.
+# 2. An encoded answer is kept whole up to a limit, and decoded only if its encoding is known.
 
 
-HEAD = 8_192
-TAIL = 65_536
-MOST_ENCODED = 4_000_000
-MOST_DECODED, MOST_DECODED_LIGHT = 64_000_000, 4_000_000
-LIGHT = 50_000
-"""Bytes of an encoded answer that are decoded in a moment."""
+HEAD_BYTES = 8_192
+TAIL_BYTES = 65_536
+MAX_ENCODED_BYTES = 4_000_000
+MAX_DECODED_BYTES, MAX_LIGHT_DECODED_BYTES = 64_000_000, 4_000_000
+LIGHT_BYTES = 50_000
+"""Maximum bytes of an encoded answer that are decoded on the event loop."""
 
 
 class UsageTap:
-    """One answer as it passes by."""
+    """Collector of one relayed answer's usage."""
 
     __slots__ = ("_encoding", "_head", "_kept", "_pieces", "_usage", "size")
 
@@ -456,16 +452,16 @@ class UsageTap:
 
     def feed(self, chunk: bytes) -> None:
         self.size += len(chunk)
-        if len(self._head) < HEAD and not self._encoding:
-            self._head += chunk[: HEAD - len(self._head)]
+        if len(self._head) < HEAD_BYTES and not self._encoding:
+            self._head += chunk[: HEAD_BYTES - len(self._head)]
         self._pieces.append(chunk)
         self._kept += len(chunk)
-        most = MOST_ENCODED if self._encoding else TAIL
+        most = MAX_ENCODED_BYTES if self._encoding else TAIL_BYTES
         while self._kept - len(self._pieces[0]) >= most:
             self._kept -= len(self._pieces.popleft())
 
     def usage(self) -> Usage | None:
-        """What the answer has said; None if it said nothing, or cannot be read. It is over when this is asked."""
+        """Return the reported usage; None if missing or unreadable. Call it after the end of the answer."""
         if self._pieces:
             self._usage = self._read()
             self._pieces.clear()
@@ -473,13 +469,13 @@ class UsageTap:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether it takes more than a moment to read: what is encoded may be many times as large."""
-        return bool(self._encoding) and self._kept > LIGHT
+        """Return whether parsing is slow: a decoded body may be many times as large."""
+        return bool(self._encoding) and self._kept > LIGHT_BYTES
 
     def _read(self) -> Usage | None:
         tail = b"".join(self._pieces)
         if not self._encoding:
             return usage_at_edges(bytes(self._head), tail)
-        most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
+        most = MAX_DECODED_BYTES if self._kept > LIGHT_BYTES else MAX_LIGHT_DECODED_BYTES
         whole = decode_body(tail, self._encoding, most) if self._kept == self.size else b""
         return usage_at_edges(whole, whole)

@@ -1,9 +1,8 @@
-"""What pages are told about an answered request: whose it was, how large, what it cost. Not what was said.
+"""Usage events for the dashboard pages: owner, size and cost of an answered request, without its content.
 
-Rules of this file:
-1. A small request is never read on its way. What it belongs to is worked out afterwards, in another thread, from its
-   first messages.
-2. A request that asks to be left alone (`x-midfold-bypass`) is.
+1. Small requests are not read while they are relayed. Their conversation is identified afterwards in another thread,
+   from the first messages.
+2. Requests with `x-midfold-bypass` produce no event.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
 BYTES_PER_TOKEN = 4
-"""Of a request nobody has read, and whose provider does not say."""
+"""Assumed bytes per token of an unread request without reported usage."""
 
 
 class ConversationNames(NamedTuple):
-    """What a conversation is called, then what it was called while it was shorter; and how many messages it has."""
+    """Current and former names of a conversation, newest first, and its number of messages."""
 
     names: tuple[str, ...]
     messages: int
@@ -34,7 +33,7 @@ class AnsweredRequest(NamedTuple):
     """One answered request."""
 
     session: str | None
-    """The stored session whose fold it was sent with."""
+    """Stored session whose checkpoint was applied."""
     receipt: str | None
     dialect: str
     model: str | None
@@ -42,20 +41,20 @@ class AnsweredRequest(NamedTuple):
     estimated: int
     window: int
     threshold: int
-    """The window's size where nothing is ever folded."""
+    """Tokens at which requests are folded; the window if folding is off."""
     held: int
-    """Bytes that are kept until the name is known."""
+    """Bytes held in memory until the name is known."""
     named: Callable[[], ConversationNames | None]
     client: str = ""
-    """The program that asks, as `name/version`."""
+    """Client program as `name/version`."""
 
 
 Watcher = Callable[[AnsweredRequest], None]
-"""Told about every answered request; must return at once."""
+"""Callback for every answered request; must return at once."""
 
 
 def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | None:
-    """None for what is no turn of a conversation that can be told from others."""
+    """Return the event for an exchange; None if it is not an identifiable turn of a conversation."""
     account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
     if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
         return None
@@ -91,7 +90,7 @@ def conversation_of(body: bytes, dialect: str, policy: Policy) -> ClientHistory 
 
 
 def name_of(exchange: Exchange, conversation: ClientHistory | None) -> ConversationNames | None:
-    """None where there is nothing to tell it by."""
+    """Return the conversation's names; None if there are no messages to identify it by."""
     if conversation is None or not conversation.talk:
         return None
     return ConversationNames(session_names(exchange, conversation), len(conversation.talk))

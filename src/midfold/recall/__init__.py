@@ -1,8 +1,8 @@
-"""Searching and unfolding what was folded: one search for every face, its tools for models, and their words.
+"""Search and unfold compacted messages, with the same ranking for people and models.
 
-`words` says what a text can be found by, `units` what a search finds, `ranking` in which order, `hits` and `excerpts`
-what is shown, `patterns` are a model's patterns, `tool_answers` the tools, `memory_past` a past in memory.
-Pure: whoever keeps originals brings them as a `SearchSource`.
+`words` tokenizes texts and queries, `units` defines what a search finds, `ranking` orders it, `hits` and `excerpts`
+render it, `patterns` matches a model's patterns, `recall_tools` defines the tools, `in_memory` searches originals in
+memory. The package does no I/O: originals come from a `SearchSource`.
 """
 
 from midfold.recall.hits import Hit, HitPart
@@ -10,8 +10,8 @@ from midfold.recall.in_memory import InMemorySource
 from midfold.recall.ranking import CONSIDERED, Filters, Positions, SearchSource
 from midfold.recall.recall_tools import (
     FOUND,
-    MOST_CHARACTERS,
-    MOST_HITS,
+    MAX_HITS,
+    MAX_HITS_CHARS,
     NAMES,
     NEAREST,
     NOTHING,
@@ -29,8 +29,8 @@ from midfold.recall.units import Candidate, Unit, original
 __all__ = [
     "CONSIDERED",
     "FOUND",
-    "MOST_CHARACTERS",
-    "MOST_HITS",
+    "MAX_HITS",
+    "MAX_HITS_CHARS",
     "NAMES",
     "NEAREST",
     "NOTHING",

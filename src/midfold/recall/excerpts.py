@@ -1,11 +1,10 @@
-"""Where the words of a query stand in a text, and what is shown of it.
+"""Find a query's words in a text, and cut the excerpt to show.
 
-Rules of this file:
-1. A word is there in the query as it was typed, alone, in another form, as the beginning of a longer word, or inside
-   one: each counts less.
-2. What is shown are whole lines around the passage with most of the words, cut only where a line is too long. Blank
-   lines and bare fences are left out. The place of what is shown is a place in the original.
-3. What is shown is redacted before it is cut: half a credential is not recognised as one.
+1. A word matches as typed in the query, alone, in another form, as the beginning of a longer word, or inside one, with
+   decreasing weight.
+2. An excerpt consists of whole lines around the passage with most of the words; only too long lines are cut. Blank
+   lines and bare fences are omitted. Its position refers to the original.
+3. Excerpts are redacted before they are cut: half a credential would not be recognized.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from midfold.recall.words import Query, Term, fold, stem
+from midfold.recall.words import Query, Term, normalize_text, stem
 
 Redact = Callable[[str], str]
 TYPED, SAME, FORM, BEGINS, INSIDE = 1.1, 1.0, 0.9, 0.55, 0.25
-MOST_OCCURRENCES = 1_000
-"""Of one word in one text."""
-SHORTEST_NAME = 6
-PASSAGE = 300
-"""Characters; words in two neighbouring passages stand together."""
-LONGEST_LINE = 320
-REDACTED_AROUND = 4_000
-"""Characters redacted on each side of what is shown: a secret that begins outside of it is still one."""
+MAX_OCCURRENCES = 1_000
+"""Maximum occurrences of one word in one text."""
+MIN_NAME_CHARS = 6
+PASSAGE_CHARS = 300
+"""Characters of a passage; words in two adjacent passages count as close together."""
+MAX_LINE_CHARS = 320
+REDACTION_MARGIN_CHARS = 4_000
+"""Characters redacted on each side of an excerpt, for secrets that begin outside of it."""
 ELLIPSIS = "…"
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+-]{0,20}\s*")
 
 
 class Occurrence(NamedTuple):
-    """A word of the query at a place of a text, and how well it fits."""
+    """Match of a query word at a position of a text, and its quality."""
 
     place: int
     term: int
@@ -42,7 +41,7 @@ class Occurrence(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """What is shown of a text, and from which character on; whether that is all of it."""
+    """Excerpt of a text, the character it starts at, and whether it is the whole text."""
 
     text: str
     start: int
@@ -50,7 +49,7 @@ class Excerpt(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The part of a text with most of the words: what they weigh together, and where they stand."""
+    """Part of a text with most of the words: their total weight, positions and numbers."""
 
     weight: float
     first: int
@@ -58,63 +57,63 @@ class Passage(NamedTuple):
     terms: frozenset[int]
 
 
-NOWHERE = Passage(0.0, 0, 0, frozenset())
+NO_PASSAGE = Passage(0.0, 0, 0, frozenset())
 
 
 class Matcher:
-    """A query, ready to be compared with many texts."""
+    """Query prepared for matching against many texts."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.terms: tuple[Term, ...] = query.terms
 
-    def occurrences(self, text: str, small: str = "") -> list[Occurrence]:
-        """Every word of the query in a text, by place; `small`: the text in small letters, if in hand."""
-        small = small or small_letters(text)
+    def occurrences(self, text: str, lowered: str = "") -> list[Occurrence]:
+        """Return all query words in a text by position; `lowered` is the lowercase text, if available."""
+        lowered = lowered or lowercase(text)
         found = [
             Occurrence(place, number, fit)
             for number, term in enumerate(self.terms)
-            for place, fit in _places(term, text, small)
+            for place, fit in _places(term, text, lowered)
         ]
         found.sort()
         return self._raise_typed(found, text)
 
     def _raise_typed(self, found: list[Occurrence], text: str) -> list[Occurrence]:
-        """Words that stand there as in the query count a little more: that is the passage that is looked for."""
+        """Raise the weight of words that occur exactly as typed in the query."""
         size = len(self.query.typed)
-        starts = islice(_places_alone(self.query.typed, text), MOST_OCCURRENCES) if size > 1 else ()
+        starts = islice(_places_alone(self.query.typed, text), MAX_OCCURRENCES) if size > 1 else ()
         typed = {one for place in starts for one in range(place, place + size)}
         if not typed:
             return found
         return [one._replace(fit=TYPED) if one.place in typed and one.fit >= FORM else one for one in found]
 
-    def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:
-        """2 for a text that has the query as it was typed, 1 with other letters or spaces, 0 without it."""
+    def literal_share(self, texts: Sequence[str], lowered: Sequence[str]) -> float:
+        """Return 2 if a text contains the query as typed, 1 if with other case or spacing, else 0."""
         if len(self.query.typed) < 2:
             return 0.0
         if any(any(True for _ in _places_alone(self.query.typed, text)) for text in texts):
             return 2.0
-        return 1.0 if any(map(self._has_literal, small)) else 0.0
+        return 1.0 if any(map(self._has_literal, lowered)) else 0.0
 
-    def _has_literal(self, small: str) -> bool:
+    def _has_literal(self, lowered: str) -> bool:
         words = self.query.literal.split()
-        return all(word in small for word in words) and self.query.literal in " ".join(small.split())
+        return all(word in lowered for word in words) and self.query.literal in " ".join(lowered.split())
 
     def has_phrases(self, texts: Iterable[str]) -> bool:
         if not self.query.phrases:
             return True
-        whole = fold("\n".join(texts))
+        whole = normalize_text("\n".join(texts))
         return all(phrase in whole for phrase in self.query.phrases)
 
 
-def small_letters(text: str) -> str:
-    """A text as it is compared, letter by letter in the same places."""
+def lowercase(text: str) -> str:
+    """Return the normalized lowercase text with unchanged character positions."""
     if not text.isascii():
         others = text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass")
         for letter in set(others):
-            small = _small_letter(letter)
-            if small != letter.lower():
-                text = text.replace(letter, small)
+            lowered = _lowercased_letter(letter)
+            if lowered != letter.lower():
+                text = text.replace(letter, lowered)
     return text.lower()
 
 
@@ -122,34 +121,34 @@ _ASCII = bytes(range(128))
 
 
 @lru_cache(maxsize=1 << 14)
-def _small_letter(letter: str) -> str:
-    """One that would become several letters is compared by the first of them, or not at all."""
-    small = unicodedata.normalize("NFKC", letter).lower()
-    return small if len(small) == 1 else letter if len(letter.lower()) == 1 else small[0]
+def _lowercased_letter(letter: str) -> str:
+    """Normalize a letter; of one that would become several letters keep the first, or the letter itself."""
+    lowered = unicodedata.normalize("NFKC", letter).lower()
+    return lowered if len(lowered) == 1 else letter if len(letter.lower()) == 1 else lowered[0]
 
 
-def _places(term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
+def _places(term: Term, text: str, lowered: str) -> Iterable[tuple[int, float]]:
     word = term.typed if "_" in term.typed else term.text
-    found = list(_places_of(word, term, text, small))
+    found = list(_places_of(word, term, text, lowered))
     for other in term.also:
-        found += [(place, min(fit, FORM)) for place, fit in _places_of(other, Term(other, typed=other), text, small)]
-    return found or _place_in_name(word, small)
+        found += [(place, min(fit, FORM)) for place, fit in _places_of(other, Term(other, typed=other), text, lowered)]
+    return found or _place_in_name(word, lowered)
 
 
-def _place_in_name(word: str, small: str) -> Iterable[tuple[int, float]]:
-    """A name that is written with underscores in the text, and without them in the query."""
-    if len(word) < SHORTEST_NAME or "_" not in small:
+def _place_in_name(word: str, lowered: str) -> Iterable[tuple[int, float]]:
+    """Yield the position of a name that is written with underscores in the text only."""
+    if len(word) < MIN_NAME_CHARS or "_" not in lowered:
         return
-    place = small.replace("_", "").find(word)
+    place = lowered.replace("_", "").find(word)
     if place >= 0:
-        letters = (at for at, letter in enumerate(small) if letter != "_")
+        letters = (at for at, letter in enumerate(lowered) if letter != "_")
         yield next(islice(letters, place, None)), FORM
 
 
-def _places_of(word: str, term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
+def _places_of(word: str, term: Term, text: str, lowered: str) -> Iterable[tuple[int, float]]:
     size = len(word)
-    place, count = small.find(word), 0
-    while place >= 0 and count < MOST_OCCURRENCES:
+    place, count = lowered.find(word), 0
+    while place >= 0 and count < MAX_OCCURRENCES:
         count += 1
         if not word.isascii():
             yield place, SAME
@@ -159,22 +158,22 @@ def _places_of(word: str, term: Term, text: str, small: str) -> Iterable[tuple[i
             else:
                 yield place, BEGINS
         else:
-            yield place, _fit(term, text, small, place, size)
-        place = small.find(word, place + size)
+            yield place, _fit(term, text, lowered, place, size)
+        place = lowered.find(word, place + size)
 
 
-def _fit(term: Term, text: str, small: str, place: int, size: int) -> float:
+def _fit(term: Term, text: str, lowered: str, place: int, size: int) -> float:
     end = place + size
-    while end < len(small) and small[end].isalnum() and not (text[end].isupper() and text[end - 1].islower()):
+    while end < len(lowered) and lowered[end].isalnum() and not (text[end].isupper() and text[end - 1].islower()):
         end += 1
-    word = small[place:end]
+    word = lowered[place:end]
     if word == term.typed:
         return SAME
     return FORM if stem(word) == term.text else BEGINS
 
 
 def _places_alone(words: str, text: str) -> Iterator[int]:
-    """Where these words stand and are no part of longer ones."""
+    """Yield positions of these words that are not part of longer ones."""
     place = text.find(words) if words else -1
     while place >= 0:
         before, after = text[place - 1 : place], text[place + len(words) : place + len(words) + 1]
@@ -188,17 +187,17 @@ def _is_of_name(letter: str) -> bool:
 
 
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
-    """The passage with the most weight of words that are not known yet."""
+    """Return the passage with the highest weight of words that are not in `known`."""
     if not found:
-        return NOWHERE
+        return NO_PASSAGE
     passages: dict[int, dict[int, Occurrence]] = {}
     for one in found:
         if one.term not in known and one.fit:
-            here = passages.setdefault(one.place // PASSAGE, {})
+            here = passages.setdefault(one.place // PASSAGE_CHARS, {})
             if one.term not in here or here[one.term].fit < one.fit:
                 here[one.term] = one
     worth = {number: sum(weights[one.term] * one.fit for one in here.values()) for number, here in passages.items()}
-    best = NOWHERE
+    best = NO_PASSAGE
     for number, here in passages.items():
         if worth[number] + worth.get(number + 1, 0.0) <= best.weight:
             continue
@@ -213,15 +212,17 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
     return best
 
 
-def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, room: int) -> Excerpt:
-    """What fits into the room: all of a short text, else the best passage, and lines with words it has not."""
-    if len(text) <= room:
-        return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}, room), 0, True)
+def excerpt(
+    text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, max_chars: int
+) -> Excerpt:
+    """Return an excerpt within `max_chars` characters: all of a short text, else the best passages."""
+    if len(text) <= max_chars:
+        return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}, max_chars), 0, True)
     best = best_passage(found, weights)
-    start, end = _whole_lines(text, best.first, best.last, room)
+    start, end = _whole_lines(text, best.first, best.last, max_chars)
     pieces, known = [(start, end)], best.terms
-    left = room - (end - start)
-    while left > LONGEST_LINE // 2 and len(pieces) < 4:
+    left = max_chars - (end - start)
+    while left > MAX_LINE_CHARS // 2 and len(pieces) < 4:
         more = best_passage(found, weights, known)
         if not more.terms:
             break
@@ -229,10 +230,10 @@ def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], re
         known |= more.terms
         if not any(first < other_end and other_start < last for other_start, other_end in pieces):
             pieces.append((first, last))
-            left -= min(last - first, LONGEST_LINE)
+            left -= min(last - first, MAX_LINE_CHARS)
     pieces.sort()
     where = {one.place: None for one in found if one.fit >= BEGINS} or {one.place: None for one in found}
-    longest = _longest_line(text, pieces, room)
+    longest = _longest_line(text, pieces, max_chars)
     shown = []
     for first, last in pieces:
         marks = _marks(text, first, last, where, best.first)
@@ -243,16 +244,16 @@ def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], re
     return Excerpt(f"{before}{body}{after}", start, False)
 
 
-def _longest_line(text: str, pieces: Sequence[tuple[int, int]], room: int) -> int:
-    """How much of a long line is shown: what whole lines leave of the room."""
+def _longest_line(text: str, pieces: Sequence[tuple[int, int]], max_chars: int) -> int:
+    """Return the characters shown of a long line: a share of what short lines leave."""
     sizes = [len(line) for first, last in pieces for line in text[first:last].split("\n")]
-    long = sum(size > LONGEST_LINE for size in sizes)
-    left = room - sum(size for size in sizes if size <= LONGEST_LINE)
-    return max(left // long, LONGEST_LINE) if long else LONGEST_LINE
+    long = sum(size > MAX_LINE_CHARS for size in sizes)
+    left = max_chars - sum(size for size in sizes if size <= MAX_LINE_CHARS)
+    return max(left // long, MAX_LINE_CHARS) if long else MAX_LINE_CHARS
 
 
 def _marks(text: str, first: int, last: int, where: Mapping[int, None], best: int) -> dict[int, int]:
-    """The column of the first word in each line that has one, by the number of the line; of the best one in its own."""
+    """Return the column of the first word in each line by line number; in the best match's line, its column."""
     marks: dict[int, int] = {}
     for place in (*where, best):
         if first <= place < last:
@@ -267,19 +268,19 @@ def _line(text: str, place: int) -> tuple[int, int]:
     return text.rfind("\n", 0, place) + 1, len(text) if end < 0 else end
 
 
-def _whole_lines(text: str, first: int, last: int, room: int) -> tuple[int, int]:
-    """Lines from one place to another, and as many around them as there is room for: more after than before."""
+def _whole_lines(text: str, first: int, last: int, max_chars: int) -> tuple[int, int]:
+    """Return the span of the lines between two positions, extended to `max_chars`, more after than before."""
     start, end = _line(text, first)[0], _line(text, last)[1]
     size = _shown_size(text, start, end)
-    while size < room:
+    while size < max_chars:
         after = _line(text, end + 1)[1] if end < len(text) else end
-        grown = min(after - end, LONGEST_LINE)
-        can_follow = after > end and size + grown <= room
+        grown = min(after - end, MAX_LINE_CHARS)
+        can_follow = after > end and size + grown <= max_chars
         if can_follow:
             end, size = after, size + grown
         before = _line(text, start - 1)[0] if start else 0
-        grown = min(start - before, LONGEST_LINE)
-        can_lead = before < start and size + grown <= room and start > _line(text, first)[0] - room // 4
+        grown = min(start - before, MAX_LINE_CHARS)
+        can_lead = before < start and size + grown <= max_chars and start > _line(text, first)[0] - max_chars // 4
         if can_lead:
             start, size = before, size + grown
         if not can_follow and not can_lead:
@@ -288,15 +289,15 @@ def _whole_lines(text: str, first: int, last: int, room: int) -> tuple[int, int]
 
 
 def _shown_size(text: str, start: int, end: int) -> int:
-    if end - start <= LONGEST_LINE:
+    if end - start <= MAX_LINE_CHARS:
         return end - start
-    return sum(min(len(line) + 1, LONGEST_LINE) for line in text[start:end].split("\n"))
+    return sum(min(len(line) + 1, MAX_LINE_CHARS) for line in text[start:end].split("\n"))
 
 
 def _clean_lines(text: str, start: int, end: int, redact: Redact) -> list[str]:
-    """Lines of a text, redacted with what stands around them."""
-    low, high = max(start - REDACTED_AROUND, 0), end + REDACTED_AROUND
-    while low > 0 and not text[low - 1].isspace() and start - low < 2 * REDACTED_AROUND:
+    """Return lines of a text, redacted together with their surroundings."""
+    low, high = max(start - REDACTION_MARGIN_CHARS, 0), end + REDACTION_MARGIN_CHARS
+    while low > 0 and not text[low - 1].isspace() and start - low < 2 * REDACTION_MARGIN_CHARS:
         low -= 1
     region = text[low:high]
     clean = redact(region)
@@ -319,7 +320,7 @@ def _tidy(lines: list[str], marks: Mapping[int, int], longest: int) -> str:
 
 
 def _cut(line: str, column: int, longest: int) -> str:
-    """A line, or as much of it around a column as may be shown."""
+    """Cut a line around a column to the maximum length."""
     line = line.expandtabs(4)
     if len(line) <= longest:
         return line

@@ -1,10 +1,9 @@
-"""What a search brings: hits with what is shown of them.
+"""Hits of a search with their excerpts.
 
-Rules of this file:
-1. What is the same text several times is one hit, at its newest place.
-2. For a model the first hit has most of the room. What its own messages leave of it goes to what came right after it
-   and right before it, first of all to what the agent said there: it says what it made of a result.
-3. Handles are short, and those of the neighbours are told.
+1. Equal texts are one hit, at the newest position.
+2. For a model the first hit gets most of the budget. Characters left over go to the messages right after and before it,
+   first to the agent's own text, which says what it concluded from a result.
+3. Handles are shortened, and those of the neighbours are included.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from midfold.recall.excerpts import Excerpt, Redact
 from midfold.recall.ranking import RankedSearch, Scored, SearchSource
 from midfold.recall.units import UnitPiece, original
 
-FIRST_ROOM, ROOM = 3_000, 550
-"""Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
-PEOPLES_ROOM = 1_000
-"""Characters of the first hit where a person reads: the next ones stand on the same screen."""
-AFTER, BEFORE = 6, 3
-"""Messages after the first hit and before it that are shown if there is room."""
-BESIDE, LEAST_BESIDE = 500, 160
-"""Characters shown of each, at most; with less room than the second it is left out."""
+MAX_FIRST_HIT_CHARS, MAX_HIT_CHARS = 3_000, 550
+"""Maximum characters of the first hit and of others; at most half and a quarter of the whole budget."""
+MAX_FIRST_HIT_CHARS_FOR_PEOPLE = 1_000
+"""Characters of the first hit for people: the next hits are on the same screen."""
+NEIGHBOURS_AFTER, NEIGHBOURS_BEFORE = 6, 3
+"""Messages after and before the first hit that are shown if they fit."""
+MAX_NEIGHBOUR_CHARS, MIN_NEIGHBOUR_CHARS = 500, 160
+"""Maximum characters of each neighbour, and the remaining budget below which it is omitted."""
 
 
 class HitPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
+    """Excerpt of one message of a hit, and its position there. `text` is redacted."""
 
     handle: str
     position: int
@@ -43,7 +42,7 @@ class HitPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
+    """Tool call with its result, or user message with its answer. `handle` unfolds to the best matching message."""
 
     session: str
     position: int
@@ -55,82 +54,84 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     has_every_word: bool = True
     parts: tuple[HitPart, ...] = ()
     copies: int = 0
-    """How often the same was there before."""
+    """Number of earlier copies."""
     before: str = ""
-    """The handle of the message before it."""
+    """Handle of the message before it."""
     after: str = ""
     beside: tuple[HitPart, ...] = ()
-    """What came right after it and right before it, where there is room to show it."""
+    """Excerpts of the messages right after and before it, if they fit."""
 
 
 def hits_for_reader(
-    past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int
+    past: SearchSource, ranked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int
 ) -> list[Hit]:
-    """Hits of scored units for somebody who reads them on a page."""
-    return _with_handles(past, asked, _hits(asked, scored, redact, limit, PEOPLES_ROOM, ROOM))
+    """Return hits of scored units for a person."""
+    return _with_handles(
+        past, ranked, _hits(ranked, scored, redact, limit, MAX_FIRST_HIT_CHARS_FOR_PEOPLE, MAX_HIT_CHARS)
+    )
 
 
 def hits_for_model(
-    past: SearchSource, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
+    past: SearchSource, ranked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
 ) -> list[Hit]:
-    """Hits of scored units within so many characters, the first one with what stands beside it."""
-    room = min(FIRST_ROOM, whole // 2)
-    made = _hits(asked, scored, redact, limit, room, min(ROOM, whole // 4))
+    """Return hits of scored units within `whole` characters, the first one with its neighbours."""
+    max_chars = min(MAX_FIRST_HIT_CHARS, whole // 2)
+    made = _hits(ranked, scored, redact, limit, max_chars, min(MAX_HIT_CHARS, whole // 4))
     wanted: dict[str, set[int]] = {}
     for number, hit in enumerate(made):
         low, high = _span(hit)
-        before, after = (1, 1) if number else (BEFORE, AFTER)
+        before, after = (1, 1) if number else (NEIGHBOURS_BEFORE, NEIGHBOURS_AFTER)
         wanted.setdefault(hit.session, set()).update(range(max(low - before, 0), high + after + 1))
-    asked.messages(wanted)
-    return _with_handles(past, asked, _with_neighbours(asked, made, redact, room))
+    ranked.messages(wanted)
+    return _with_handles(past, ranked, _with_neighbours(ranked, made, redact, max_chars))
 
 
-class _Alike(NamedTuple):
-    """Units that show the same: the newest of them, the best score, and how many more there are."""
+class _Duplicates(NamedTuple):
+    """Units with equal text: the newest of them, the best score, and the number of copies."""
 
     one: Scored
     score: float
     copies: int
     parts: list[ShownPiece]
 
-    def merge(self, other: Scored, parts: list[ShownPiece]) -> _Alike:
+    def merge(self, other: Scored, parts: list[ShownPiece]) -> _Duplicates:
         if other.main.found.position > self.one.main.found.position:
-            return _Alike(other, self.score, self.copies + 1, parts)
+            return _Duplicates(other, self.score, self.copies + 1, parts)
         return self._replace(copies=self.copies + 1)
 
 
 def _hits(
-    asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int, room: int
+    ranked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_max_chars: int, max_chars: int
 ) -> list[Hit]:
-    """Each text once."""
-    groups: dict[tuple[str, str], _Alike] = {}
+    """Return hits without duplicates."""
+    groups: dict[tuple[str, str], _Duplicates] = {}
     for one in scored:
-        parts = _parts(asked, one, redact, room)
-        key = (one.main.found.session, _likeness(parts))
+        parts = _parts(ranked, one, redact, max_chars)
+        key = (one.main.found.session, _comparison_text(parts))
         if key in groups:
             groups[key] = groups[key].merge(one, parts)
         elif len(groups) < limit:
-            groups[key] = _Alike(one, one.score, 0, parts)
+            groups[key] = _Duplicates(one, one.score, 0, parts)
         else:
             break
     made = list(groups.values())
     if made:
-        made[0] = made[0]._replace(parts=_parts(asked, made[0].one, redact, first_room))
+        made[0] = made[0]._replace(parts=_parts(ranked, made[0].one, redact, first_max_chars))
     return [*map(_hit, made)]
 
 
-def _with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room: int) -> list[Hit]:
-    """The first hit with what came right after it and right before it, as far as it leaves room."""
+def _with_neighbours(ranked: RankedSearch, hits: list[Hit], redact: Redact, max_chars: int) -> list[Hit]:
+    """Add excerpts of the neighbouring messages to the first hit, as far as they fit."""
     if not hits:
         return []
     first, *others = hits
     low, high = _span(first)
-    around = (*range(high + 1, high + 1 + AFTER), *range(low - 1, low - 1 - BEFORE, -1))
+    around = (*range(high + 1, high + 1 + NEIGHBOURS_AFTER), *range(low - 1, low - 1 - NEIGHBOURS_BEFORE, -1))
     more: list[HitPart] = []
-    left = room - len(first.text)
-    for piece in sorted(asked.neighbours(first.session, around), key=_is_no_finding):
-        if left > LEAST_BESIDE:
-            shown = asked.excerpt(piece.text, redact, min(left, BESIDE))
+    left = max_chars - len(first.text)
+    for piece in sorted(ranked.neighbours(first.session, around), key=_is_not_agent_text):
+        if left > MIN_NEIGHBOUR_CHARS:
+            shown = ranked.excerpt(piece.text, redact, min(left, MAX_NEIGHBOUR_CHARS))
             left -= len(shown.text)
             where = "before" if piece.found.position < low else "then"
             more += [_part(piece, shown, f"{where} {piece.name}")] if shown.text else []
@@ -138,46 +139,46 @@ def _with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room:
     return [msgspec.structs.replace(first, beside=tuple(more)), *others]
 
 
-def _is_no_finding(piece: UnitPiece) -> bool:
+def _is_not_agent_text(piece: UnitPiece) -> bool:
     return piece.found.role != "assistant" or piece.what.startswith("call")
 
 
 ShownPiece = tuple[UnitPiece, Excerpt]
 
 
-def _parts(asked: RankedSearch, one: Scored, redact: Redact, room: int) -> list[ShownPiece]:
-    """What is shown of each piece; the one with most of the words has most of the room."""
+def _parts(ranked: RankedSearch, one: Scored, redact: Redact, max_chars: int) -> list[ShownPiece]:
+    """Return an excerpt of each piece; the best matching piece gets most of the budget."""
     others = len(one.unit.pieces) - 1
-    side = max(room // 3 // max(others, 1), 120)
+    side = max(max_chars // 3 // max(others, 1), 120)
     used, shown = 0, {}
     for number, piece in enumerate(one.unit.pieces):
         if number != one.best:
-            shown[number] = asked.excerpt(piece.text, redact, side, one.found[number])
+            shown[number] = ranked.excerpt(piece.text, redact, side, one.found[number])
             used += len(shown[number].text)
-    main = asked.excerpt(one.main.text, redact, max(room - used, room // 2), one.found[one.best])
+    main = ranked.excerpt(one.main.text, redact, max(max_chars - used, max_chars // 2), one.found[one.best])
     shown[one.best] = main
     return [(piece, shown[number]) for number, piece in enumerate(one.unit.pieces) if shown[number].text]
 
 
-def _likeness(parts: list[ShownPiece]) -> str:
-    """What makes two hits the same: the text of the result, or of whatever there is."""
+def _comparison_text(parts: list[ShownPiece]) -> str:
+    """Return the text by which two hits are compared: of the results, if long enough, else of all pieces."""
     results = [shown.text for piece, shown in parts if piece.what == "its result"]
     return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
 
 
-def _hit(alike: _Alike) -> Hit:
-    main = alike.one.main.found
+def _hit(duplicates: _Duplicates) -> Hit:
+    main = duplicates.one.main.found
     return Hit(
         session=main.session,
         position=main.position,
         role=main.role,
         at=main.at,
         handle=full_handle(main.digest),
-        score=round(alike.score, 3),
-        text="\n".join(shown.text for _, shown in alike.parts).replace("…\n…", "…"),
-        has_every_word=alike.one.has_every_word,
-        parts=tuple(_part(piece, shown, piece.name) for piece, shown in alike.parts),
-        copies=alike.copies,
+        score=round(duplicates.score, 3),
+        text="\n".join(shown.text for _, shown in duplicates.parts).replace("…\n…", "…"),
+        has_every_word=duplicates.one.has_every_word,
+        parts=tuple(_part(piece, shown, piece.name) for piece, shown in duplicates.parts),
+        copies=duplicates.copies,
     )
 
 
@@ -196,7 +197,7 @@ def _part(piece: UnitPiece, shown: Excerpt, what: str) -> HitPart:
 
 
 def _span(hit: Hit) -> tuple[int, int]:
-    """The positions of its first message and of its last one."""
+    """Return the positions of the first and last message."""
     places = [part.position for part in hit.parts] or [hit.position]
     return min(places), max(places)
 
@@ -205,14 +206,14 @@ def full_handle(digest: bytes) -> str:
     return PREFIX + digest.hex()[:DIGITS]
 
 
-def _with_handles(past: SearchSource, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
-    """The handles of the messages before and after each hit; all of them short."""
+def _with_handles(past: SearchSource, ranked: RankedSearch, hits: list[Hit]) -> list[Hit]:
+    """Shorten all handles, and add those of the messages before and after each hit."""
     wanted: dict[str, set[int]] = {}
     for hit in hits:
         low, high = _span(hit)
         places = {part.position for part in (*hit.parts, *hit.beside)}
         wanted.setdefault(hit.session, set()).update(places, {max(low - 1, 0), high + 1})
-    found = asked.messages(wanted)
+    found = ranked.messages(wanted)
     short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
 
     def shorten(session: str, parts: Iterable[HitPart]) -> tuple[HitPart, ...]:

@@ -1,4 +1,4 @@
-"""A past in memory: an archive, or a whole conversation. What midfold wrote itself is not searched."""
+"""Search source in memory, over an archive or a whole conversation. Text written by midfold itself is not searched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from midfold.transcript.message import Message, ToolResult, Transcript
 
 
 class InMemorySource:
-    """Originals by handle. A message stands where it was last; a digest of one stands for it."""
+    """Originals by handle. A message counts at its last position; a digest counts as its original."""
 
     def __init__(self, archive: Mapping[str, Transcript]) -> None:
         self._archive = archive
@@ -84,7 +84,7 @@ class InMemorySource:
         return [self._short[one.position] for one in found]
 
     def unfold(self, handle: str) -> Transcript:
-        """The originals behind a handle, or the beginning of one: then of the first that begins so."""
+        """Return the originals of a handle; of a handle prefix, the first match."""
         exact = self._archive.get(handle)
         if exact is not None:
             return exact

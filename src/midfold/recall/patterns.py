@@ -12,32 +12,33 @@ from importlib.util import find_spec
 from typing import Any
 
 from midfold.errors import MidfoldError
-from midfold.recall.excerpts import small_letters
+from midfold.recall.excerpts import lowercase
 
 HAS_RE2 = find_spec("re2") is not None
 MAX_PATTERN_CHARS = 500
 MAX_REGEX_BYTES = 1 << 20
-"""Memory of one compiled expression; RE2 refuses expressions that need more."""
+"""Maximum memory of one compiled expression; RE2 refuses expressions that need more."""
 WINDOW_BYTES = 16_384
 OVERLAP_BYTES = 2_048
-"""Bytes that two windows share: a longer match may be missed where a line crosses the end of a window."""
+"""Bytes that two windows share; a longer match may be missed if its line crosses the end of a window."""
 
 
 class PatternRefused(MidfoldError):
-    """A pattern that is too long, or that RE2 cannot compile."""
+    """Pattern that is too long, or that RE2 cannot compile."""
 
 
 class OutOfTime(Exception):
-    """Raised in the middle of a text when the search has to stop."""
+    """Signal raised in the middle of a text when the search has to stop."""
 
 
 Lines = Iterator[tuple[int, str]]
 FindLines = Callable[[str, Callable[[], bool]], Lines]
-"""Yields number and text of each matching line; raises OutOfTime as soon as the second argument returns True."""
+"""Function that yields number and text of each matching line; raises OutOfTime when its second argument returns True.
+"""
 
 
 def compile_pattern(pattern: str) -> FindLines:
-    """Return a function that finds the lines that a pattern matches."""
+    """Return a function that finds the lines matching a pattern."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise PatternRefused(f"the pattern is longer than {MAX_PATTERN_CHARS} characters")
     ignores_case = pattern.islower() or not any(letter.isalpha() for letter in pattern)
@@ -48,8 +49,8 @@ def _substring(pattern: str, ignores_case: bool) -> FindLines:
     def find_lines(text: str, is_over: Callable[[], bool]) -> Lines:
         if is_over():
             raise OutOfTime
-        searched = small_letters(text) if ignores_case else text
-        wanted = small_letters(pattern) if ignores_case else pattern
+        searched = lowercase(text) if ignores_case else text
+        wanted = lowercase(pattern) if ignores_case else pattern
         return _lines_at(text, "\n", lambda start: searched.find(wanted, start))
 
     return find_lines
@@ -78,7 +79,7 @@ def _regex(pattern: str, ignores_case: bool) -> FindLines:
 
 
 def _search(regex: Any, data: bytes, start: int, is_over: Callable[[], bool]) -> int:
-    """Return where the next match begins, or -1."""
+    """Return the position of the next match, or -1."""
     while True:
         if is_over():
             raise OutOfTime
@@ -91,7 +92,7 @@ def _search(regex: Any, data: bytes, start: int, is_over: Callable[[], bool]) ->
 
 
 def _lines_at(text: Any, newline: Any, find: Callable[[int], int]) -> Iterator[tuple[int, Any]]:
-    """Yield number and content of each line in which `find` reports a place."""
+    """Yield number and content of each line in which `find` returns a position."""
     number, counted, start = 1, 0, 0
     while start <= len(text) and (place := find(start)) >= 0:
         number += text.count(newline, counted, place)

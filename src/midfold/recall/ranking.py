@@ -1,16 +1,15 @@
-"""Which units of a conversation answer a query, and in which order.
+"""Rank the units of a conversation for a query.
 
-Rules of this file:
-1. Whoever keeps originals (`SearchSource`) says where each word is, and gives messages by their places. A store and an
-   archive in memory do; everything else is decided here and in the modules beside, so every face finds the same.
-2. No word is required. Units are ranked by BM25, a little by how near the words are to each other, and by what stands
-   beside them; a unit with the query as it was typed comes before all others. What is "in quotes" is required. Who
-   asks for what the user said finds users' words first; who asks for what is now, what is newer.
-3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
-   grows with the places of rare words, not with the conversation.
-4. Where nothing is found, what was asked for besides words is left out, one thing after the other, and that is told.
-5. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
-   searches and what they brought are never hits.
+1. A `SearchSource` returns the positions of each word and messages by position. A store and an archive in memory
+   implement it; everything else is decided in this package, so that all searches find the same.
+2. No word is required. Units are ranked by BM25, slightly by the proximity of the words, and by their neighbours; a
+   unit with the query as typed comes first. Text "in quotes" is required. A query about the user prefers user messages;
+   a query about the current state prefers newer messages.
+3. Only the most promising messages are read, those with the rarest words in or next to them: the cost of a search grows
+   with the number of positions of rare words, not with the conversation.
+4. If nothing is found, filters are dropped one by one, and the answer says so.
+5. Asides are included only if the query asks for them, or last if they have more of the words than anything else. A
+   model's own searches and their results are never hits.
 """
 
 from __future__ import annotations
@@ -23,36 +22,36 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
+from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, lowercase
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 CONSIDERED = 12
-"""Units of which the best are told to a model; who wants more of them gets the same first."""
-MOST_TERMS = 40
-MOST_PLACES = 1_500
-"""Places of rare words that are weighed; of commoner words only those at the same messages."""
-READ_AT_ONCE, MOST_READ = 24, 400
-"""Messages that are read with their neighbours, and how many at most where too few of them are hits."""
-MOST_AT_ONCE = 8
-"""Calls of one message whose results are looked for."""
-MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
-"""Words that are nowhere for which others are looked for; how many for each, and how long it must be."""
-MOST_LOOKED_THROUGH = 100_000
-"""Messages of a conversation whose words are all looked at where none of a query's is there."""
-MOST_SCANNED = 3_000
-"""Messages that are read where there is no word to go by."""
+"""Units ranked for a model; a larger limit does not change the order of these."""
+MAX_TERMS = 40
+MAX_POSITIONS = 1_500
+"""Maximum positions of rare words that are weighed; of more frequent words only those at the same messages."""
+MESSAGES_PER_BATCH, MAX_MESSAGES_READ = 24, 400
+"""Messages read at once with their neighbours, and the maximum if too few of them are hits."""
+MAX_CALLS_PER_MESSAGE = 8
+"""Maximum calls of one message whose results are looked up."""
+MAX_CORRECTED_WORDS, MAX_SIMILAR_WORDS, MIN_CORRECTED_CHARS = 5, 3, 4
+"""Missing words that are corrected, candidates for each, and the minimum length."""
+MAX_VOCABULARY_MESSAGES = 100_000
+"""Maximum messages of a conversation whose vocabulary is searched if no query word occurs."""
+MAX_MESSAGES_SCANNED = 3_000
+"""Maximum messages read for a query without words."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
 NEAR, NAMED, LITERAL = 0.1, 1.0, 2.0
-"""How much a passage with many of the words, a name in one piece, and the whole query count beside BM25."""
+"""Weights beside BM25 of proximity, of an unbroken name, and of the whole query."""
 NEIGHBOUR = 0.15
-"""How much of the score of what stands before and after counts."""
+"""Share of the neighbours' scores that is added."""
 NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
-"""How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
+"""Bonus of the newest over the oldest message, the same if requested, and of user messages if requested."""
 QUOTES = 'these words "in quotes" as they stand'
-WORTH = 0.05
-"""Of the best score; less is no hit."""
+MIN_SCORE_SHARE = 0.05
+"""Minimum share of the best score for a hit."""
 _ASKED_ASIDES = (
     "todo todos plan task tasks checklist instruction instructions agents claude reminder guideline guidelines "
     "rule rules memory convention conventions environment "
@@ -67,35 +66,35 @@ Positions = Mapping[str, Collection[int]]
 
 
 class SearchSource(Protocol):
-    """A past that can be searched."""
+    """Searchable history."""
 
     def size(self) -> int:
-        """How many messages it has, about."""
+        """Return the approximate number of messages."""
 
     def places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
-        """Where each of these is."""
+        """Return the positions of each term, by session."""
 
     def messages(self, wanted: Positions) -> list[Candidate]:
-        """Messages in their order; those that are not there are left out."""
+        """Return messages in order; missing ones are omitted."""
 
     def newest(self) -> tuple[str, int]:
-        """The one session it is of, and the position after its last message; no name if there are several."""
+        """Return its session and the position after its last message; "" if there are several sessions."""
 
     def words(self, beginning: str) -> Iterable[str]:
-        """Words in it that begin so; none where it is of several sessions."""
+        """Return the words with this prefix; none if there are several sessions."""
 
     def unfold(self, handle: str) -> Transcript:
-        """The originals behind a handle."""
+        """Return the originals of a handle."""
 
     def place_of(self, handle: str) -> tuple[str, int]:
-        """Where the message, or the first one, behind a handle stands."""
+        """Return session and position of the first message of a handle."""
 
     def shorten(self, found: Sequence[Candidate]) -> list[str]:
-        """Handles of messages, short ones that keep their meaning."""
+        """Return shortened handles of messages that stay unambiguous."""
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which units are looked at."""
+    """Filters on the units to search."""
 
     tool: str = ""
     path: str = ""
@@ -120,7 +119,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tool or self.path or self.role or self.kind)
 
     def relax(self) -> Iterator[tuple[Filters, str]]:
-        """With less and less of them, and what was left out: of a path at first its folders, the positions last."""
+        """Yield ever fewer conditions, with the dropped ones: a path's folders first, positions last."""
         kept, left = self, ""
         *folders, name = self.path.replace("\\", "/").rstrip("/").split("/")
         if folders and name:
@@ -137,14 +136,14 @@ ANY = Filters()
 
 
 class Scored(NamedTuple):
-    """A unit, how well it answers, and where the words stand in each of its pieces."""
+    """Unit with its score, and the matches in each of its pieces."""
 
     score: float
     unit: Unit
     found: tuple[list[Occurrence], ...]
     best: int
     share: float
-    """Of the weight of all words, what stands together."""
+    """Share of the weight of all words that occurs close together."""
     has_every_word: bool
 
     @property
@@ -162,27 +161,27 @@ def rank(
     seen: Collection[bytes] = (),
     relaxed: bool = True,
 ) -> tuple[RankedSearch, list[Scored]]:
-    """The best first, of what was asked for; if `relaxed`, else of the most of it with which anything is found."""
-    asked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return asked, []
-    found = asked.best(limit)
+    """Return the best units first; if `relaxed` and nothing is found, drop conditions until something is."""
+    ranked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
+    if not ranked.query.terms and not ranked.query.phrases and not filters.are_narrow:
+        return ranked, []
+    found = ranked.best(limit)
     if found or not relaxed:
-        return asked, found
-    quotes = (QUOTES,) if asked.query.phrases else ()
+        return ranked, found
+    quotes = (QUOTES,) if ranked.query.phrases else ()
     plain = text.replace('"', " ") if quotes else text
     kept = [(filters, "")] if quotes else []
     for looser, left in (*kept, *filters.relax()) if plain.split() else ():
         again = RankedSearch(past, plain, looser, wanted=wanted, seen=seen, left_out=(*quotes, *filter(None, [left])))
-        again.share_reading(asked)
+        again.share_reading(ranked)
         found = again.best(limit)
         if found:
             return again, found
-    return asked, []
+    return ranked, []
 
 
 class RankedSearch:
-    """One query over one past."""
+    """One query over one source."""
 
     def __init__(
         self,
@@ -195,9 +194,9 @@ class RankedSearch:
         left_out: tuple[str, ...] = (),
     ) -> None:
         self.left_out = left_out
-        """What was asked for, and is not, because nothing was found with it."""
+        """Conditions dropped because nothing was found with them."""
         query = parse_query(text)
-        query = query._replace(terms=tuple(nlargest(MOST_TERMS, query.terms, key=_length)))
+        query = query._replace(terms=tuple(nlargest(MAX_TERMS, query.terms, key=_length)))
         self.query, self.filters, self._past = query, filters, past
         self._wanted, self._seen = wanted, seen
         self._matcher = Matcher(query)
@@ -205,14 +204,14 @@ class RankedSearch:
         self._read: dict[tuple[str, int], Candidate] = {}
         self._known: set[tuple[str, int, int]] = set()
         self.missing: tuple[str, ...] = ()
-        """Words that are nowhere."""
+        """Query words that do not occur."""
         self.instead: dict[str, tuple[str, ...]] = {}
-        """Words that were looked for instead of some of them."""
+        """Words searched for instead of missing ones."""
 
     def best(self, limit: int) -> list[Scored]:
-        """The best first; what the model still sees only if there is nothing else.
+        """Return the best units first; messages still visible to the model only if there is nothing else.
 
-        How many are wanted changes nothing about the first of them: what is read for more of them comes behind.
+        The limit does not change the order of the first ones: messages read for more units are ranked after them.
         """
         batches = self._batches()
         found = self._rank(batches, CONSIDERED, 0.0)
@@ -222,14 +221,14 @@ class RankedSearch:
         return hidden or found
 
     def _rank(self, batches: Iterator[Mapping[str, set[int]]], count: int, best: float) -> list[Scored]:
-        """What the next messages bring, so many units or a few more."""
+        """Rank units of the next batches until there are at least `count`."""
         scored: list[Scored] = []
         for batch in batches:
             scored += [one for unit in self._units(batch) if (one := self._score(unit)) is not None]
             if len(scored) >= count:
                 break
-        least = WORTH * max([best, *(one.score for one in scored)])
-        scored = _beside([one for one in scored if one.score >= least])
+        least = MIN_SCORE_SHARE * max([best, *(one.score for one in scored)])
+        scored = _add_neighbour_scores([one for one in scored if one.score >= least])
         scored.sort(key=lambda one: (-one.score, -one.main.found.position))
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
@@ -237,11 +236,11 @@ class RankedSearch:
         return [*others, *asides]
 
     def share_reading(self, other: RankedSearch) -> None:
-        """What either has read, the other need not read."""
+        """Share the messages already read with another search."""
         self._read = other._read
 
     def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
-        """Pieces of messages that the model no longer sees, in the order of these positions."""
+        """Return pieces of messages no longer visible to the model, in the order of these positions."""
         wanted = [position for position in positions if position >= 0 and self.filters.spans(position)]
         found = {one.position: one for one in self.messages({session: wanted})}
         return [
@@ -253,10 +252,10 @@ class RankedSearch:
             for piece in unit.pieces
         ]
 
-    def excerpt(self, text: str, redact: Redact, room: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
-        """What is shown of a text."""
+    def excerpt(self, text: str, redact: Redact, max_chars: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
+        """Return the excerpt of a text."""
         found = self._matcher.occurrences(text) if found is None else found
-        return excerpt(text, found, self._weights, redact, room)
+        return excerpt(text, found, self._weights, redact, max_chars)
 
     @property
     def _asks_for_asides(self) -> bool:
@@ -276,53 +275,53 @@ class RankedSearch:
     def _size(self) -> int:
         return max(self._past.size(), 1)
 
-    # Which messages are read
+    # Selection of messages to read
 
     def _batches(self) -> Iterator[dict[str, set[int]]]:
         guide = parse_query(f"{self.filters.path} {self.filters.tool}").terms if self.filters.are_narrow else ()
         terms = [*self.query.terms, *guide]
         if not terms:
-            yield from self._backwards()
+            yield from self._newest_first()
             return
-        where = self._places(terms)
+        where = self._term_positions(terms)
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MOST_READ]
-        for start in range(0, len(chosen), READ_AT_ONCE):
+        chosen = sorted(_message_weights(where, weights, counts, self.filters), reverse=True)[:MAX_MESSAGES_READ]
+        for start in range(0, len(chosen), MESSAGES_PER_BATCH):
             batch: dict[str, set[int]] = {}
-            for _, position, session in chosen[start : start + READ_AT_ONCE]:
+            for _, position, session in chosen[start : start + MESSAGES_PER_BATCH]:
                 batch.setdefault(session, set()).add(position)
             yield batch
 
-    def _places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
-        """Where each word is, in any of its spellings; instead of one that is nowhere, those that are nearly it."""
-        where, asked = self._in_any_spelling(terms), [*self.query.terms]
-        self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
-        for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
-            near = self._near(asked[number].typed, is_alone=not any(where))
+    def _term_positions(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        """Return the positions of each word in any spelling; for a missing word, those of similar words."""
+        where, query_terms = self._positions_of_spellings(terms), [*self.query.terms]
+        self.missing = tuple(term.typed for term, found in zip(query_terms, where, strict=False) if not found)
+        for number in [number for number in range(len(query_terms)) if not where[number]][:MAX_CORRECTED_WORDS]:
+            near = self._similar_words(query_terms[number].typed, is_alone=not any(where))
             if near:
                 where[number] = _union([*near.values()])
-                asked[number] = asked[number]._replace(also=tuple(near))
+                query_terms[number] = query_terms[number]._replace(also=tuple(near))
         if self.instead:
-            self.query = self.query._replace(terms=tuple(asked))
+            self.query = self.query._replace(terms=tuple(query_terms))
             self._matcher = Matcher(self.query)
         return where
 
-    def _near(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
-        """Where words are that may have been meant; if there is no other word to go by, every one is looked at."""
-        if len(typed) < SHORTEST_MENDED or not typed.isalpha():
+    def _similar_words(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
+        """Return positions of similar words; without any other word, search the whole vocabulary."""
+        if len(typed) < MIN_CORRECTED_CHARS or not typed.isalpha():
             return {}
-        words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
-        if not words and is_alone and self._size <= MOST_LOOKED_THROUGH:
-            words = words_like(typed, self._every_word)[:MOST_NEAR]
+        words = near_words(typed, self._past.words(typed[:2]))[:MAX_SIMILAR_WORDS]
+        if not words and is_alone and self._size <= MAX_VOCABULARY_MESSAGES:
+            words = words_like(typed, self._every_word)[:MAX_SIMILAR_WORDS]
         found = self._past.places([Term(word, True, word) for word in words]) if words else []
         near = {word: places for word, places in zip(words, found, strict=True) if places}
         if near:
             self.instead[typed] = tuple(near)
         return near
 
-    def _in_any_spelling(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+    def _positions_of_spellings(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
         spellings = [(number, sorted(search_tokens(word))) for number, term in enumerate(terms) for word in term.also]
         tokens = [Term(token, typed=token) for _, words in spellings for token in words]
         where = self._past.places([*terms, *tokens])
@@ -331,25 +330,25 @@ class RankedSearch:
             made[number] = _union([made[number], _intersection([next(rest) for _ in words])])
         return made
 
-    def _backwards(self) -> Iterator[dict[str, set[int]]]:
-        """Without words, everything is looked at, the newest first."""
+    def _newest_first(self) -> Iterator[dict[str, set[int]]]:
+        """Yield batches of all messages, newest first, for a query without words."""
         session, end = self._past.newest()
         if not session and not end:
             return
         end = end if self.filters.before is None else min(end, self.filters.before)
-        low = max(end - MOST_SCANNED, 0 if self.filters.after is None else self.filters.after + 1)
+        low = max(end - MAX_MESSAGES_SCANNED, 0 if self.filters.after is None else self.filters.after + 1)
         while end > low:
-            start = max(end - READ_AT_ONCE, low)
+            start = max(end - MESSAGES_PER_BATCH, low)
             yield {session: set(range(start, end))}
             end = start
 
     def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
-        """The units that these messages are in; nearly always their neighbours are all that is needed beside them."""
+        """Return the units that contain these messages; usually only their neighbours must be read, too."""
         around = {session: {one + step for one in places for step in (-1, 0, 1)} for session, places in batch.items()}
         self.messages({session: places - {-1} for session, places in around.items()})
         reach = {session: set(places) for session, places in batch.items()}
         for one in self.messages(batch):
-            reach[one.session].update(self._belonging(one))
+            reach[one.session].update(self._related_positions(one))
         made = units(self.messages(reach))
         chosen = [
             unit
@@ -364,7 +363,7 @@ class RankedSearch:
         return chosen
 
     def messages(self, wanted: Positions) -> list[Candidate]:
-        """Messages in their order; each is read once."""
+        """Return messages in order; each is read from the source once."""
         places = [(session, position) for session in sorted(wanted) for position in sorted(wanted[session])]
         missing: dict[str, set[int]] = {}
         for session, position in places:
@@ -374,18 +373,18 @@ class RankedSearch:
             self._read[one.session, one.position] = one
         return [self._read[place] for place in places if place in self._read]
 
-    def _belonging(self, one: Candidate) -> Iterable[int]:
-        """Where the call of a result, the results of calls, an answer or what was asked may be."""
+    def _related_positions(self, one: Candidate) -> Iterable[int]:
+        """Return positions where the call, the results, the answer or the user message belonging to it may be."""
         calls = sum(isinstance(part, ToolCall) for part in one.message.parts)
         if calls:
-            return range(one.position + 1, one.position + 1 + min(calls, MOST_AT_ONCE))
+            return range(one.position + 1, one.position + 1 + min(calls, MAX_CALLS_PER_MESSAGE))
         before = self._read.get((one.session, one.position - 1))
         if _is_result(one) and before is not None and _is_result(before):
-            return range(max(one.position - MOST_AT_ONCE, 0), one.position)
+            return range(max(one.position - MAX_CALLS_PER_MESSAGE, 0), one.position)
         is_ask = one.role == "user" and not _is_result(one)
         return (one.position + 1,) if is_ask else (max(one.position - 1, 0),)
 
-    # How well a unit answers
+    # Scoring
 
     def _score(self, unit: Unit) -> Scored | None:
         texts = [piece.text for piece in unit.pieces]
@@ -393,8 +392,8 @@ class RankedSearch:
             return None
         if not self.query.terms:
             return Scored(1.0, unit, tuple([] for _ in texts), len(texts) - 1, 1.0, True)
-        small = [*map(small_letters, texts)]
-        found = tuple(map(self._matcher.occurrences, texts, small))
+        lowered = [*map(lowercase, texts)]
+        found = tuple(map(self._matcher.occurrences, texts, lowered))
         fits, counts = [0.0] * len(self._weights), [0] * len(self._weights)
         for one in (one for each in found for one in each):
             fits[one.term] = max(fits[one.term], one.fit)
@@ -409,23 +408,23 @@ class RankedSearch:
         )
         passages = [best_passage(each, self._weights) for each in found]
         best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
-        together = self._together(passages)
-        score += NEAR * together + NAMED * self._names(small)
+        proximity = self._proximity(passages)
+        score += NEAR * proximity + NAMED * self._name_score(lowered)
         if any(len(passage.terms) == len(self._weights) for passage in passages):
-            score += LITERAL * whole * self._matcher.literal_share(texts, small)
+            score += LITERAL * whole * self._matcher.literal_share(texts, lowered)
         first = unit.pieces[0].found
         newer = NEWEST + NEWER if self._asks(ASKED_NEWEST) else NEWER
         score *= 1 + newer * first.position / self._size
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
         has_every_word = all(fits) and not self.instead and QUOTES not in self.left_out
-        return Scored(score, unit, found, best, together / whole, has_every_word)
+        return Scored(score, unit, found, best, proximity / whole, has_every_word)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
 
-    def _together(self, passages: list[Passage]) -> float:
-        """The best passages of all pieces: a call and its result stand together."""
+    def _proximity(self, passages: list[Passage]) -> float:
+        """Return the combined weight of the best passages of all pieces, which count as close together."""
         known: set[int] = set()
         total = 0.0
         for passage in sorted(passages, reverse=True):
@@ -435,19 +434,19 @@ class RankedSearch:
             known |= passage.terms
         return total
 
-    def _names(self, small: list[str]) -> float:
+    def _name_score(self, lowered: list[str]) -> float:
         if not self.query.names:
             return 0.0
         heaviest = max(self._weights, default=0.0)
-        return heaviest * sum(any(name in text for text in small) for name in self.query.names)
+        return heaviest * sum(any(name in text for text in lowered) for name in self.query.names)
 
 
 def _is_result(one: Candidate) -> bool:
     return any(isinstance(part, ToolResult) for part in one.message.parts)
 
 
-def _beside(scored: list[Scored]) -> list[Scored]:
-    """With some of what the messages before and after them are worth."""
+def _add_neighbour_scores(scored: list[Scored]) -> list[Scored]:
+    """Add a share of the neighbours' scores."""
     worth: dict[tuple[str, int], float] = {}
     for one in scored:
         for piece in one.unit.pieces:
@@ -480,10 +479,10 @@ def _length(term: Term) -> int:
     return len(term.typed)
 
 
-def _promising(
+def _message_weights(
     where: Sequence[Mapping[str, Sequence[int]]], weights: Sequence[float], counts: Sequence[int], filters: Filters
 ) -> Iterator[tuple[float, int, str]]:
-    """How much the words in and beside each message weigh."""
+    """Yield the weight of the words in and next to each message, with its position and session."""
     order = sorted((number for number in range(len(where)) if counts[number]), key=counts.__getitem__)
     is_open = filters.before is None and filters.after is None
     worth: dict[tuple[int, int], float] = {}
@@ -495,7 +494,7 @@ def _promising(
         masks: dict[int, int] = {}
         for number in order:
             positions, bit = where[number].get(session, ()), 1 << number
-            if masks and len(masks) + len(positions) > MOST_PLACES:
+            if masks and len(masks) + len(positions) > MAX_POSITIONS:
                 there = set(positions)
                 masks = {place: mask | bit if place in there else mask for place, mask in masks.items()}
             else:

@@ -1,9 +1,8 @@
-"""The tools with which a model searches and unfolds its past: their definitions, and the words of their answers.
+"""Tools with which a model searches and unfolds its history: definitions and answers.
 
-Rules of this file:
-1. What is shown of a hit is redacted. What is unfolded is the original, exactly: it was in the conversation before.
-2. Every answer is bounded, and says how to go on. A place in a hit is a place to unfold from.
-3. Whoever finds nothing is told what there is.
+1. Hits are redacted. Unfolded originals are exact: they were in the conversation before.
+2. Every answer is limited in size, and says how to continue. A position in a hit can be unfolded from.
+3. An answer without hits includes an overview of what there is.
 """
 
 from __future__ import annotations
@@ -16,49 +15,49 @@ from typing import Any, NamedTuple
 
 from midfold.compaction.archive import PREFIX
 from midfold.errors import MidfoldError, NotStored
-from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
+from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, lowercase
 from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
 from midfold.recall.patterns import HAS_RE2, FindLines, OutOfTime, PatternRefused, compile_pattern
-from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, RankedSearch, SearchSource, rank
+from midfold.recall.ranking import ANY, CONSIDERED, MAX_CALLS_PER_MESSAGE, Filters, RankedSearch, SearchSource, rank
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.recall.words import parse_query
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
-MOST_HITS = 6
-"""Hits a model is told of."""
-MOST_QUERIES = 5
-MOST_CHARACTERS = 6_000
-"""Of the hits a model is told of; several queries have twice as much together."""
+MAX_HITS = 6
+"""Maximum hits in an answer to a model."""
+MAX_QUERIES = 5
+MAX_HITS_CHARS = 6_000
+"""Maximum characters of the hits for a model; several queries share twice as much."""
 PAGE = 20_000
-"""Characters of originals in one answer."""
-OF_THRESHOLD, PAGE_OF_THRESHOLD = 0.025, 0.25
-"""Of the size at which a conversation is folded: what an answer of hits may take, and one of originals."""
+"""Maximum characters of originals in one answer."""
+HITS_SHARE, ORIGINALS_SHARE = 0.025, 0.25
+"""Share of the compaction threshold that an answer of hits, and one of originals, may use."""
 CHARACTERS_PER_TOKEN = 4
-LEAST_CHARACTERS = 800
-AROUND = 3_000
-"""Characters shown around a text that is looked for in an original."""
-SHORT_LINE = 12
-"""Characters of a line that is told again: a bracket, or the end of a block."""
-STEPS, MOST_STEPS = 10, 40
-OVERVIEW = 400
-"""Newest messages that an overview looks at."""
-MOST_MATCHED = 4_000_000
-"""Characters a pattern is looked for in, in one call."""
+MIN_ANSWER_CHARS = 800
+AROUND_CHARS = 3_000
+"""Characters shown around a text searched in an original."""
+MAX_REPEATED_LINE_CHARS = 12
+"""Maximum characters of a line that may be repeated, such as a bracket or the end of a block."""
+STEPS, MAX_STEPS = 10, 40
+OVERVIEW_MESSAGES = 400
+"""Newest messages included in an overview."""
+MAX_PATTERN_CHARS_SEARCHED = 4_000_000
+"""Maximum characters searched for a pattern in one call."""
 MAX_PATTERN_SECONDS = 2.0
-"""Seconds that one call may spend on a pattern."""
+"""Maximum seconds for a pattern in one call."""
 
 FOUND = "Found in earlier messages:"
 NEAREST = "None of these earlier messages has all of the words; they are the nearest:"
 _NEAREST_BEFORE = "No earlier message has all of these words. The nearest:"
-"""How earlier versions began such an answer: stored sessions have it."""
+"""Beginning of such an answer in earlier versions; occurs in stored sessions."""
 NOTHING = "nothing found: try fewer or other words, or a part of a name"
 HANDLES = "Handles stand in the summary, in digests and in what context_search finds."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 ORIGINAL = "Original of"
 CONTENTS = "Contents of"
 TIMELINE = "Around"
-_SAID = (FOUND, NEAREST, _NEAREST_BEFORE, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
+_ANSWER_PREFIXES = (FOUND, NEAREST, _NEAREST_BEFORE, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
 NO_LINE = "(no line fits this pattern; looked for its words)"
 TOO_SLOW = f"(stopped after {MAX_PATTERN_SECONDS:g} s: try a simpler pattern)"
 NO_REGEX = "(google-re2 is not installed: the pattern was matched as plain text)"
@@ -116,41 +115,38 @@ NAMES = frozenset(tool.name for tool in TOOLS)
 
 
 def search(past: SearchSource, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
-    """The best hits first, for people: ordered as a model is told of them, and nothing but what was asked."""
-    asked, scored = rank(past, text, filters, limit, wanted=_is_not_own, relaxed=False)
-    return hits_for_reader(past, asked, scored, redact, limit)
+    """Return the best hits for people, in the order a model would get them, without dropping any condition."""
+    ranked, scored = rank(past, text, filters, limit, wanted=_is_not_recall, relaxed=False)
+    return hits_for_reader(past, ranked, scored, redact, limit)
 
 
 class ToolAnswer(NamedTuple):
-    """What a tool says."""
+    """Text of a tool result."""
 
     text: str
     is_error: bool = False
 
 
 class AnswerBounds(NamedTuple):
-    """Characters that an answer may have: hits, and originals."""
+    """Maximum characters of an answer of hits, and of originals."""
 
-    hits: int = MOST_CHARACTERS
+    hits: int = MAX_HITS_CHARS
     page: int = PAGE
 
     @classmethod
     def of(cls, threshold_tokens: int, page: int = PAGE) -> AnswerBounds:
-        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out.
-
-        Originals have at most `page` characters even so.
-        """
+        """Return bounds for a threshold, so that a dozen answers fit; originals have at most `page` characters."""
         characters = threshold_tokens * CHARACTERS_PER_TOKEN
-        hits, originals = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
-        return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(originals, LEAST_CHARACTERS), PAGE, page))
+        hits, originals = int(characters * HITS_SHARE), int(characters * ORIGINALS_SHARE)
+        return cls(min(max(hits, MIN_ANSWER_CHARS), MAX_HITS_CHARS), min(max(originals, MIN_ANSWER_CHARS), PAGE, page))
 
 
 UNBOUNDED = AnswerBounds()
-"""Where the window is not known."""
+"""Bounds for an unknown window."""
 
 
 class Recall:
-    """The tools of one conversation: `tools` are offered to its model, `run` answers a call."""
+    """Tools of one conversation: `tools` are offered to its model, `run` answers a call."""
 
     tools = TOOLS
 
@@ -164,9 +160,9 @@ class Recall:
         nothing: str = "",
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Offer the tools over a past.
+        """Offer the tools over a source.
 
-        `seen` are digests of the messages that the model still sees; `nothing` answers where there is no past; `clock`
+        `seen` are digests of messages still visible to the model; `nothing` is the answer without any message; `clock`
         limits the time of each call (this package reads no clock itself).
         """
         self._past, self._redact, self._seen, self._empty = past, redact, seen, nothing
@@ -195,39 +191,41 @@ class Recall:
         return ToolAnswer(f"unknown tool {name[:80]!r}; there are {names}", is_error=True)
 
     def refuse(self, problem: str) -> ToolAnswer:
-        """An error, and what there is."""
+        """Return an error with an overview of what there is."""
         return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
 
-    # Searching
+    # Search
 
-    def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
-        """What a search brings, before it is put into words."""
+    def hits(self, query: str, filters: Filters | None = None, limit: int = MAX_HITS) -> list[Hit]:
+        """Return hits before they are rendered as text."""
         return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
-    def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
-        asked, scored = rank(self._past, query, filters, CONSIDERED, wanted=_is_not_own, seen=self._seen)
-        return asked, hits_for_model(self._past, asked, scored, self._redact, limit, room)
+    def _rank(self, query: str, filters: Filters, limit: int, max_chars: int) -> tuple[RankedSearch, list[Hit]]:
+        ranked, scored = rank(self._past, query, filters, CONSIDERED, wanted=_is_not_recall, seen=self._seen)
+        return ranked, hits_for_model(self._past, ranked, scored, self._redact, limit, max_chars)
 
-    def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
-        """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
+    def describe_hits(self, hits: Iterable[Hit], max_chars: int = MAX_HITS_CHARS) -> Iterator[str]:
+        """Yield each hit as text without lines of earlier hits; a hit that adds nothing is omitted."""
         known: set[str] = {ELLIPSIS}
         for hit in hits:
             lines: list[str] = []
             is_new = False
             for part in (*hit.parts, *hit.beside):
-                told = [(line, line.strip()) for line in part.text.splitlines()]
-                adds = any(text not in known for _, text in told)
+                part_lines = [(line, line.strip()) for line in part.text.splitlines()]
+                adds = any(text not in known for _, text in part_lines)
                 if adds or part in hit.parts:
-                    new = [line for line, text in told if text not in known or len(text) <= SHORT_LINE]
+                    new = [
+                        line for line, text in part_lines if text not in known or len(text) <= MAX_REPEATED_LINE_CHARS
+                    ]
                     lines += [_heading(part), *new]
                 is_new = is_new or adds
-                known.update(text for _, text in told)
-            if is_new and room > 0:
+                known.update(text for _, text in part_lines)
+            if is_new and max_chars > 0:
                 beside = [f"before: {hit.before}"] * bool(hit.before) + [f"after: {hit.after}"] * bool(hit.after)
                 copies = [f"the same {hit.copies} times before"] * bool(hit.copies)
                 last = "; ".join([*copies, *beside])
                 text = "\n".join([*lines, f"[{last}]"] if last else lines)
-                room -= len(text)
+                max_chars -= len(text)
                 yield text
 
     def _search(self, given: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> ToolAnswer:
@@ -235,8 +233,8 @@ class Recall:
         listed = given.get("queries")
         queries = [str(one) for one in listed if str(one or "").strip()] if isinstance(listed, list) else []
         query, pattern = str(given.get("query") or "").strip(), str(given.get("pattern") or "")
-        left_out = queries[MOST_QUERIES:]
-        queries = [query] * bool(query) + queries[:MOST_QUERIES]
+        left_out = queries[MAX_QUERIES:]
+        queries = [query] * bool(query) + queries[:MAX_QUERIES]
         if pattern:
             return self._match(pattern, filters, is_cancelled)
         if not queries and not filters.are_narrow:
@@ -246,23 +244,25 @@ class Recall:
             return ToolAnswer(self._nothing())
         if len(answers) == 1:
             return ToolAnswer(answers[0])
-        told = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
+        sections = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
         if left_out:
-            told.append(f"Not looked for, at most {MOST_QUERIES} queries go in one call: {'; '.join(left_out)[:PAGE]}")
-        return ToolAnswer("\n\n".join(told))
+            sections.append(
+                f"Not looked for, at most {MAX_QUERIES} queries go in one call: {'; '.join(left_out)[:PAGE]}"
+            )
+        return ToolAnswer("\n\n".join(sections))
 
     def _answer(self, query: str, filters: Filters, count: int) -> str:
-        room = self._bounds.hits if count == 1 else 2 * self._bounds.hits // count
-        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2), room)
+        max_chars = self._bounds.hits if count == 1 else 2 * self._bounds.hits // count
+        ranked, hits = self._rank(query, filters, max(MAX_HITS // count, 2), max_chars)
         if not hits:
             return ""
-        missing = [_missing(asked)] * bool(asked.missing)
-        without = [f"(nothing with {'; '.join(asked.left_out)}: left out)"] * bool(asked.left_out)
+        missing = [_missing(ranked)] * bool(ranked.missing)
+        without = [f"(nothing with {'; '.join(ranked.left_out)}: left out)"] * bool(ranked.left_out)
         first = FOUND if any(hit.has_every_word for hit in hits) else NEAREST
-        return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, room))])
+        return "\n".join([first, *without, *missing, "\n\n".join(self.describe_hits(hits, max_chars))])
 
     def _match(self, text: str, filters: Filters, is_cancelled: Callable[[], bool]) -> ToolAnswer:
-        """List lines that a pattern matches, the newest messages first."""
+        """Return lines that match a pattern, newest messages first."""
         deadline = self._clock() + MAX_PATTERN_SECONDS
         find_lines = compile_pattern(text)
         lines, end, is_complete = self._matching_lines(
@@ -275,26 +275,26 @@ class Recall:
             words = " ".join(_WORDS_OF_PATTERN.findall(text)) if is_complete else ""
             first, _, instead = self._answer(words, filters, 1).partition("\n") if words else ("", "", "")
             return ToolAnswer((f"{first}\n{NO_LINE}\n{instead}" if first else self._nothing()) + more)
-        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
+        return ToolAnswer("\n".join([FOUND, *lines[: MAX_HITS * 3]])[: self._bounds.hits] + more)
 
     def _matching_lines(
         self, find_lines: FindLines, filters: Filters, is_over: Callable[[], bool]
     ) -> tuple[list[str], int, bool]:
-        """Return the lines, the number of the oldest message that was searched, and whether the time sufficed."""
+        """Return the lines, the number of the oldest searched message, and whether the time sufficed."""
         session, end = self._past.newest()
         end = end if filters.before is None else min(end, filters.before)
-        left, lines = MOST_MATCHED, list[str]()
-        while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
+        left, lines = MAX_PATTERN_CHARS_SEARCHED, list[str]()
+        while end > 0 and left > 0 and len(lines) < MAX_HITS * 3:
             start = max(end - STEPS * 4, 0)
-            found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
-            chosen, batch = _choices(found, filters), [one for one in found if one.position >= start]
+            found = self._past.messages({session: set(range(max(start - MAX_CALLS_PER_MESSAGE, 0), end))})
+            chosen, batch = _allowed_positions(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
                 if one.position not in chosen:
                     continue
                 try:
-                    for number, line in islice(find_lines(whole, is_over), MOST_HITS):
+                    for number, line in islice(find_lines(whole, is_over), MAX_HITS):
                         shown = self._redact(line)[:400]
                         lines.append(f"{handle} (message {one.position}, {one.role}) line {number}: {shown}")
                 except OutOfTime:
@@ -303,25 +303,25 @@ class Recall:
         return lines, end, True
 
     def _nothing(self) -> str:
-        """That nothing was found, and what there is."""
+        """Return the answer without hits, with an overview."""
         return "\n".join([NOTHING, *self._overview()])
 
     def _overview(self) -> list[str]:
-        """What there is."""
+        """Return the number of messages, the tools called and the files named."""
         session, end = self._past.newest()
-        found = self._past.messages({session: set(range(max(end - OVERVIEW, 0), end))})
+        found = self._past.messages({session: set(range(max(end - OVERVIEW_MESSAGES, 0), end))})
         calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
         tools = Counter(call.name for call in calls if call.name not in NAMES)
-        actions = [unit.action for unit in units(found) if _is_not_own(unit)]
+        actions = [unit.action for unit in units(found) if _is_not_recall(unit)]
         paths = Counter(path for action in actions if action is not None for path in action.paths)
-        told = [f"There are {self._past.size()} messages."] if found else []
+        lines = [f"There are {self._past.size()} messages."] if found else []
         if tools:
-            told.append("Tools called: " + ", ".join(f"{name} {count}" for name, count in tools.most_common(12)))
+            lines.append("Tools called: " + ", ".join(f"{name} {count}" for name, count in tools.most_common(12)))
         if paths:
-            told.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
-        return told
+            lines.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
+        return lines
 
-    # Unfolding
+    # Unfold
 
     def _unfold(self, handle: str, given: Mapping[str, Any]) -> ToolAnswer:
         messages = self._past.unfold(handle)
@@ -337,25 +337,25 @@ class Recall:
             place = _place_of(around, text)
             if place < 0:
                 return ToolAnswer(f"{handle} has no {around[:80]!r} in its {len(text)} characters", is_error=True)
-            start = max(place - min(AROUND, self._page) // 2, 0)
-            start = text.rfind("\n", 0, start) + 1 if place - text.rfind("\n", 0, start) < AROUND else start
-            return ToolAnswer(_page(head, text, start, min(2 * AROUND, self._page)))
+            start = max(place - min(AROUND_CHARS, self._page) // 2, 0)
+            start = text.rfind("\n", 0, start) + 1 if place - text.rfind("\n", 0, start) < AROUND_CHARS else start
+            return ToolAnswer(_page(head, text, start, min(2 * AROUND_CHARS, self._page)))
         if start and start >= len(text):
             return ToolAnswer(f"{handle} has {len(text)} characters", is_error=True)
         return ToolAnswer(_page(head, text, start, self._page))
 
     def _lines(self, head: str, text: str, lines: str) -> ToolAnswer:
-        asked, every = _LINES.fullmatch(lines), text.split("\n")
-        first = max(int(asked[1]), 1) if asked else 0
-        if asked is None or first > len(every):
+        span, every = _LINES.fullmatch(lines), text.split("\n")
+        first = max(int(span[1]), 1) if span else 0
+        if span is None or first > len(every):
             return ToolAnswer(f'lines are given as "40-80"; there are {len(every)}', is_error=True)
-        last = min(int(asked[2] or first + 40), len(every))
+        last = min(int(span[2] or first + 40), len(every))
         start = sum(map(len, every[: first - 1])) + first - 1
         size = sum(map(len, every[first - 1 : last])) + last - first
         return ToolAnswer(_page(head, text, start, min(size, self._page)))
 
     def _contents(self, handle: str) -> ToolAnswer:
-        """The steps of a fold, each with a handle."""
+        """List the steps of a fold, each with a handle."""
         session, first = self._past.place_of(handle)
         count = len(self._past.unfold(handle))
         lines = [f"{CONTENTS} {handle}: {count} messages. Unfold any of them, or this one from start=0 on."]
@@ -372,7 +372,7 @@ class Recall:
         short = {one.position: handle for one, handle in zip(found, self._past.shorten(found), strict=True)}
         lines = []
         for unit in units(found):
-            if unit.pieces and not unit.is_aside and _is_not_own(unit):
+            if unit.pieces and not unit.is_aside and _is_not_recall(unit):
                 places = sorted({piece.found.position for piece in unit.pieces})
                 handles = " ".join(short[place] for place in places)
                 who = "" if unit.action else f"{unit.pieces[0].found.role}: "
@@ -381,29 +381,29 @@ class Recall:
 
     def _timeline(self, handle: str, given: Mapping[str, Any]) -> ToolAnswer:
         session, place = self._past.place_of(handle)
-        before = min(_number(given.get("before"), STEPS), MOST_STEPS)
-        after = min(_number(given.get("after"), STEPS), MOST_STEPS)
+        before = min(_number(given.get("before"), STEPS), MAX_STEPS)
+        after = min(_number(given.get("after"), STEPS), MAX_STEPS)
         lines = self._steps(session, place - before, place + after + 1)
         return ToolAnswer("\n".join([f"{TIMELINE} {handle} (message {place}):", *lines])[: self._page])
 
 
-def _missing(asked: RankedSearch) -> str:
-    """Words that are nowhere, and what was looked for instead."""
-    told = [
-        f"{word}, instead: {' '.join(asked.instead[word])}" if word in asked.instead else word
-        for word in asked.missing[:10]
+def _missing(ranked: RankedSearch) -> str:
+    """Return the line about words that do not occur, and their replacements."""
+    missing = [
+        f"{word}, instead: {' '.join(ranked.instead[word])}" if word in ranked.instead else word
+        for word in ranked.missing[:10]
     ]
-    return f"(nowhere: {'; '.join(told) if asked.instead else ', '.join(told)})"
+    return f"(nowhere: {'; '.join(missing) if ranked.instead else ', '.join(missing)})"
 
 
 def _place_of(around: str, text: str) -> int:
-    """Where a text stands in another, or else where most of its words are; -1 if none is."""
-    small = small_letters(text)
-    place = small.find(small_letters(around))
+    """Return the position of a text in another, else of most of its words; -1 if none occurs."""
+    lowered = lowercase(text)
+    place = lowered.find(lowercase(around))
     if place >= 0:
         return place
     matcher = Matcher(parse_query(around))
-    found = matcher.occurrences(text, small)
+    found = matcher.occurrences(text, lowered)
     counts = Counter(one.term for one in found)
     best = best_passage(found, [1 / (1 + counts[number]) for number in range(len(matcher.terms))])
     return best.first if best.terms else -1
@@ -421,24 +421,24 @@ def _heading(part: HitPart) -> str:
     return f"{part.handle} (message {part.position}, {part.what}; {part.length} characters{place}):"
 
 
-def _is_not_own(unit: Unit) -> bool:
-    """Whether a unit is more than a search or an unfolding, and what came of one."""
+def _is_not_recall(unit: Unit) -> bool:
+    """Return whether a unit is not a recall call or its result."""
     if unit.call is not None and unit.call.name in NAMES:
         return False
-    return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_SAID)
+    return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_ANSWER_PREFIXES)
 
 
-def _is_own(found: Candidate) -> bool:
+def _is_recall(found: Candidate) -> bool:
     parts = found.message.parts
     results = [part.text for part in parts if isinstance(part, ToolResult)]
-    if results and all(text.removeprefix('{"result":"').startswith(_SAID) for text in results):
+    if results and all(text.removeprefix('{"result":"').startswith(_ANSWER_PREFIXES) for text in results):
         return True
     calls = [part.name for part in parts if isinstance(part, ToolCall)]
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
 
 
-def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
-    """The positions of messages that filters allow, less our own."""
+def _allowed_positions(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+    """Return positions of messages that the filters allow, without recall calls and results."""
     allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
     return {
         one.position
@@ -446,7 +446,7 @@ def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
         if one.position in allowed
         and filters.spans(one.position)
         and filters.role in ("", one.role)
-        and not _is_own(one)
+        and not _is_recall(one)
     }
 
 

@@ -1,9 +1,8 @@
-"""What a search finds: units of a conversation, made of pieces of its messages.
+"""Search units of a conversation, made of pieces of its messages.
 
-Rules of this file:
-1. A unit is a call with its result, or an ask with its answer: words that are spread over both are one hit.
-2. What is searched, shown and unfolded is one text (`original`), so a place in a hit is a place to unfold from.
-3. What a client put around a user's words and lists of things to do are asides: pieces of units of their own.
+1. A unit is a tool call with its result, or a user message with its answer: words spread over both are one hit.
+2. Search, excerpts and unfolding use the same text (`original`), so a position in a hit can be unfolded from.
+3. Text that a client wrapped around a user's words, and todo lists, are asides: pieces of separate units.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from midfold.transcript.wrappers import read_user_text, without_reminders
 
 Kind = Literal["errors", "edits", "tests", "decisions"]
 KINDS: tuple[Kind, ...] = ("errors", "edits", "tests", "decisions")
-LONGEST_STEP = 160
+MAX_STEP_CHARS = 160
 _TESTS = re.compile(
     r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|rspec|phpunit|ctest|runtests\.py"
     r"|(?:go|cargo|npm|pnpm|yarn|bun|nx|mvn|gradlew?|make|mise|dotnet|mix|deno|run)"
@@ -37,7 +36,7 @@ _DECIDED = re.compile(
 
 
 class Candidate(NamedTuple):
-    """A message of a conversation, and where it is from."""
+    """Message of a conversation and its position."""
 
     session: str
     position: int
@@ -48,11 +47,11 @@ class Candidate(NamedTuple):
 
 
 REPORT = "report"
-"""What a background task reported when it ended: a result, though it stands in a user's message."""
+"""Kind of piece with the report of a finished background task: a result, although in a user message."""
 
 
 class UnitPiece(NamedTuple):
-    """A part of a message: from which character of its original on, and what it is."""
+    """Part of a message: its start in the original, and its kind."""
 
     found: Candidate
     start: int
@@ -61,7 +60,7 @@ class UnitPiece(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is, for who reads a hit."""
+        """Return the kind for the reader of a hit."""
         return (
             self.what
             if self.what in ("its result", "answer", REPORT) or self.what.startswith("call")
@@ -80,20 +79,20 @@ class Unit:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Where it begins: session, position and character."""
+        """Return the start: session, position and character."""
         first = self.pieces[0]
         return first.found.session, first.found.position, first.start
 
     @cached_property
     def action(self) -> Action | None:
-        """What a call did, as digests say it."""
+        """Return the action of a call, as in digests."""
         if self.call is None and self.result is None:
             return None
         return describe(self.call, self.result or ToolResult(self.call.id if self.call else "", ()))
 
     @property
     def is_aside(self) -> bool:
-        """Whether it is a list of things to do, or what a client said around a user's words."""
+        """Return whether it is a todo list, or text that a client wrapped around a user's words."""
         return all(piece.what == "instructions" for piece in self.pieces) or bool(
             self.call and _is_list(self.call.name)
         )
@@ -114,17 +113,17 @@ class Unit:
         return self.call is not None and tool.casefold() in self.call.name.casefold()
 
     def has_path(self, path: str) -> bool:
-        """Whether a call names this path, or one that ends like it or holds it."""
+        """Return whether a call's arguments contain this path."""
         return self.call is not None and path.casefold() in self.call.arguments.replace("\\/", "/").casefold()
 
     def line(self) -> str:
-        """It in one line, not redacted."""
+        """Return a one-line description, not redacted."""
         action = self.action
         if action is not None:
-            told = f"[{action.tool}] {action.did}" + (f" -> {action.detail}" if action.detail else "")
+            text = f"[{action.tool}] {action.did}" + (f" -> {action.detail}" if action.detail else "")
         else:
-            told = " / ".join(flat(piece.text[: 2 * LONGEST_STEP]) for piece in self.pieces[:2])
-        return clip(told, LONGEST_STEP)
+            text = " / ".join(flat(piece.text[: 2 * MAX_STEP_CHARS]) for piece in self.pieces[:2])
+        return clip(text, MAX_STEP_CHARS)
 
 
 _LIST_TOOLS = "todowrite todoread todo todos updateplan plan writetodos taskcreate taskupdate tasklist "
@@ -137,7 +136,7 @@ def _is_list(tool: str) -> bool:
 
 
 def original(message: Message) -> str:
-    """A message as it was: who spoke, what was said, called and answered; a call has a line for each argument."""
+    """Return a message as text: role, text, tool calls with one line per argument, and results."""
     return "".join([f"[{message.role}]", *(f"\n{text}" for _, text in _texts(message))])
 
 
@@ -152,21 +151,21 @@ def _texts(message: Message) -> Iterator[tuple[Part, str]]:
             yield part, searchable(part.body.encode("utf-8", "surrogatepass"))
 
 
-class _Unanswered(NamedTuple):
-    """A call that waits for its result, and what stands before it."""
+class _PendingCall(NamedTuple):
+    """Tool call without its result yet, and the pieces before it."""
 
     call: ToolCall
     pieces: tuple[UnitPiece, ...]
 
 
 class _Reader:
-    """Reads messages in their order, and makes units of them."""
+    """Reader that groups messages in order into units."""
 
     def __init__(self) -> None:
         self.made: list[Unit] = []
-        self._waiting: dict[str, _Unanswered] = {}
-        self._ask: list[UnitPiece] = []
-        self._said: list[UnitPiece] = []
+        self._waiting: dict[str, _PendingCall] = {}
+        self._user_pieces: list[UnitPiece] = []
+        self._pieces: list[UnitPiece] = []
 
     def read(self, found: Candidate) -> None:
         is_user, place = found.message.role == "user", len(f"[{found.message.role}]\n")
@@ -178,53 +177,53 @@ class _Reader:
             elif isinstance(part, ToolResult):
                 self._answer(part, piece)
             elif is_user:
-                asides, words = _split(piece)
+                asides, words = _split_user_text(piece)
                 self.made += [Unit([aside]) for aside in asides]
-                self._said += words
+                self._pieces += words
             else:
-                self._said.append(piece)
-        if is_user and self._said:
+                self._pieces.append(piece)
+        if is_user and self._pieces:
             self.end()
-            self._ask, self._said = self._said, []
+            self._user_pieces, self._pieces = self._pieces, []
         else:
             self._reply()
 
     def _call(self, call: ToolCall, piece: UnitPiece) -> None:
-        if self._ask:
+        if self._user_pieces:
             self._reply()
         if call.id in self._waiting:
             earlier = self._waiting.pop(call.id)
             self.made.append(Unit(earlier.pieces, earlier.call))
-        self._waiting[call.id] = _Unanswered(call, (*self._said, piece._replace(what=f"call {call.name}")))
-        self._said = []
+        self._waiting[call.id] = _PendingCall(call, (*self._pieces, piece._replace(what=f"call {call.name}")))
+        self._pieces = []
 
     def _answer(self, result: ToolResult, piece: UnitPiece) -> None:
-        asked = self._waiting.pop(result.call_id, None)
-        pieces, call = (asked.pieces, asked.call) if asked else ((), None)
+        waiting = self._waiting.pop(result.call_id, None)
+        pieces, call = (waiting.pieces, waiting.call) if waiting else ((), None)
         if not is_digest(result.text):
-            what, text = "its result" if asked else "result", without_reminders(piece.text)
+            what, text = "its result" if waiting else "result", without_reminders(piece.text)
             pieces = (*pieces, piece._replace(what=what, text=text)) if text else pieces
         if pieces:
             self.made.append(Unit(pieces, call, result))
 
     def _reply(self) -> None:
-        """An ask ends with what is said after it."""
-        if self._ask or self._said:
-            answers = [piece._replace(what="answer") if self._ask else piece for piece in self._said]
-            self.made.append(Unit([*self._ask, *answers]))
-            self._ask, self._said = [], []
+        """Close a user message with the answer after it."""
+        if self._user_pieces or self._pieces:
+            answers = [piece._replace(what="answer") if self._user_pieces else piece for piece in self._pieces]
+            self.made.append(Unit([*self._user_pieces, *answers]))
+            self._user_pieces, self._pieces = [], []
 
     def end(self) -> None:
-        """What is still open where a conversation ends, or is interrupted."""
+        """Close everything open at the end or an interruption of a conversation."""
         self.made += [Unit(one.pieces, one.call) for one in self._waiting.values()]
         self._waiting.clear()
-        if self._ask:
-            self.made.append(Unit(self._ask))
-            self._ask = []
+        if self._user_pieces:
+            self.made.append(Unit(self._user_pieces))
+            self._user_pieces = []
 
 
 def units(found: Iterable[Candidate]) -> list[Unit]:
-    """The units of messages in their order; a result without its call is one of its own."""
+    """Return the units of messages in order; a result without its call is a separate unit."""
     reader = _Reader()
     last = ("", -1)
     for one in found:
@@ -237,8 +236,8 @@ def units(found: Iterable[Candidate]) -> list[Unit]:
     return reader.made
 
 
-def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
-    """Return what a client put into a user's text, reports of background tasks among it, and the words."""
+def _split_user_text(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
+    """Split a user's text into client-added blocks (including reports of background tasks) and the user's words."""
     read = read_user_text(piece.text)
     blocks = read.all_of("instructions", "environment", "notice", "report")
     if not blocks:

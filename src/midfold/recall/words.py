@@ -1,4 +1,4 @@
-"""What a message can be found by: its texts, their search tokens (the same for every database), and queries."""
+"""Tokenize messages and queries for search; the tokens are the same for every database."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any, NamedTuple
 from midfold.compaction.redact import redact, redact_value
 from midfold.transcript import jsonio
 
-# Rules:
-# 1. Databases never tokenise. They are given these tokens, so that SQLite and PostgreSQL find the same things.
-# 2. How often a word occurs does not matter here: it is looked up in the text itself when hits are ranked.
-# 3. A compound identifier (`parse_url`, `parseUrl`) gives its parts, and all of it in one piece; paths and dotted
-#    names fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
-# 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a
-#    single character asks for the pairs that begin with it.
-# 5. What is redacted elsewhere is redacted here: no index holds a credential, whatever the store keeps of originals.
-# 6. Any change of the rules, those of redaction included, is a new VERSION, and stores index
-#    anew. Forms of words are a matter of queries: the index knows none.
+# Rules of the index:
+# 1. Databases never tokenize. They get these tokens, so that SQLite and PostgreSQL find the same.
+# 2. The index has no word frequencies: they are counted in the text itself when hits are ranked.
+# 3. A compound identifier (`parse_url`, `parseUrl`) yields its parts and the whole; paths and dotted names are split
+#    into their segments. A query uses the parts, so every spelling of a name finds every other.
+# 4. Scripts without spaces yield pairs of adjacent characters, and the last character alone; a query of a single
+#    character uses the pairs that begin with it.
+# 5. Text is redacted before it is indexed, whatever the store keeps of originals: no index contains a credential.
+# 6. Any change of these rules, including redaction, needs a new VERSION, and stores rebuild their index. Stemming
+#    applies to queries only.
 
 
 VERSION = 3
-SHORTEST_STEM, SHORTEST_BEGINNING = 4, 5
+MIN_STEM_CHARS, MIN_PREFIX_CHARS = 4, 5
 _ENDINGS = (
     *("izations", "ization", "ations", "ation", "ators", "ator", "ating", "ated", "ates", "ate", "ings", "ing", "ions"),
     *("ion", "ments", "ment", "ers", "ors", "or", "er", "ies", "ied", "ed", "es", "ly", "able", "s", "y", "e"),
 )
-_SILENT = (
+_STOP_WORDS = (
     "a about after all also an and any are as at be because been before being between but by can could did do "
     "does doing done during each for from had has have having how if in into is it its itself just may me "
     "might more most my no nor not of off on once only or other our out over own same she he should so some "
     "such than that the their them then there these they this those through to too under until up us very was "
     "we were what when where whether which while who whom whose why will with would you your yet "
 )
-SILENT = frozenset(_SILENT.split())
-"""Words that stand in every text."""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""Stop words."""
 _VERBS = (
     "begin began begun,break broke broken,bring brought,build built,buy bought,catch caught,choose chose chosen",
     "drive drove driven,fall fell,find found,freeze froze frozen,hide hid hidden,hold held,keep kept,leave left",
@@ -51,16 +51,16 @@ _OTHER_FORMS = {
     for forms in line.split(",")
     for form in forms.split()
 }
-LONG_WORD, LONGEST_NUMBER = 9, 15
-MOST_COMPARED = 5_000
-"""Words that are compared letter by letter with one that is nowhere."""
-LONGEST_WORD = 255
-"""Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
-MOST_REMEMBERED = 1 << 17
+LONG_WORD_CHARS, MAX_NUMBER_DIGITS = 9, 15
+MAX_COMPARED_WORDS = 5_000
+"""Maximum words compared by edit distance with a missing one."""
+MAX_TOKEN_CHARS = 255
+"""Maximum characters of a token; longer ones are cut, in texts and queries alike. From 256 on they are blobs."""
+MAX_CACHED_RUNS = 1 << 17
 
 _RUN = re.compile(r"\w+")
 _BLOB = re.compile(r"[A-Za-z0-9+/=]{256,}+")
-"""Base64 of pictures and files: nobody searches for it, and it would be most of an index."""
+"""Base64 of images and files, which would be most of an index."""
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -75,45 +75,45 @@ _SEPARATORS = re.compile(r"[,_']")
 _PHRASE = re.compile(r'"([^"]*)"')
 _IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
 _FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
-UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
-"""Fields that say nothing one would search for."""
+SKIPPED_FIELDS = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
+"""Fields without searchable text."""
 
 
 class Term(NamedTuple):
-    """One word that is looked for."""
+    """One search term."""
 
     text: str
-    """What a token of a text is, or begins with; a name with short parts (`module_7`) is a token as a whole, too."""
+    """Token or token prefix; a name with short parts (`module_7`) is also a whole token."""
     prefix: bool = False
     typed: str = ""
-    """The word as it was typed, in small letters."""
+    """Word as typed, in lower case."""
     also: tuple[str, ...] = ()
-    """Other spellings that are as good."""
+    """Equivalent spellings."""
 
     def is_in(self, tokens: set[str]) -> bool:
-        """Whether a text with these tokens has it: what an index answers, for texts that are in none yet."""
+        """Return whether a text with these tokens matches, for texts that are not indexed yet."""
         return any(token.startswith(self.text) for token in tokens) if self.prefix else self.text in tokens
 
 
 class Query(NamedTuple):
-    """What somebody is looking for."""
+    """Parsed query."""
 
     terms: tuple[Term, ...]
     phrases: tuple[str, ...]
-    """Texts a hit must hold literally, case aside: what stood in quotes."""
+    """Quoted texts that a hit must contain literally, ignoring case."""
     names: tuple[str, ...]
-    """Words that are made of several terms, as they were typed: paths, compound identifiers, numbers with points."""
+    """Words of several terms as typed: paths, compound identifiers, numbers with points."""
     literal: str
-    """The query as one text: hits that hold it come first."""
+    """Normalized query as one text; hits that contain it come first."""
     typed: str = ""
-    """The same with its letters as they were typed."""
+    """Query as one text with its original case."""
 
 
 def searchable(data: bytes) -> str:
-    """Everything in a message that somebody might look for; no credentials, pictures, ids or signatures.
+    """Return all searchable text of a message, without credentials, images, ids and signatures.
 
-    A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
-    found again to be removed from the index.
+    It depends only on the bytes, not on the dialect: bodies are shared, and indexed text must be reproducible to be
+    removed from the index.
     """
     try:
         return "\n".join(_texts(redact_value(jsonio.decode(data))))
@@ -133,13 +133,15 @@ def _texts(value: Any) -> list[str]:
             todo += reversed(item)
         elif kind is dict:
             todo += [
-                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
+                item[key] if key != "arguments" else _inside(item[key])
+                for key in reversed(item)
+                if key not in SKIPPED_FIELDS
             ]
     return found
 
 
 def _inside(value: Any) -> Any:
-    """Arguments are JSON text: in it a line break would be glued to the next word."""
+    """Decode JSON arguments; an escaped line break would be joined with the next word."""
     if not isinstance(value, str) or "\\" not in value:
         return value
     try:
@@ -149,15 +151,15 @@ def _inside(value: Any) -> Any:
 
 
 def index_text(data: bytes) -> str:
-    """The tokens a message is indexed by."""
+    """Return the index tokens of a message."""
     return search_text(searchable(data))
 
 
 def search_text(text: str) -> str:
-    """The tokens of a text with spaces between them; one may stand there twice.
+    """Return the tokens of a text separated by spaces, possibly with duplicates.
 
-    Text is nearly all ASCII, and bytes are sorted into classes faster than any pattern does it. What is not ASCII is
-    glued to its neighbours at first, and taken apart when its tokens are made, which for most runs was long ago.
+    Most text is ASCII, and translating bytes to classes is faster than a regular expression. Non-ASCII text is first
+    joined with its neighbours and split when its tokens are made, which is cached for most runs.
     """
     data = text.encode("utf-8", "replace")
     if _LONG_BLOB in data.translate(_BLOB_CLASS):
@@ -166,19 +168,19 @@ def search_text(text: str) -> str:
 
 
 def search_tokens(text: str) -> set[str]:
-    """Every token of a text."""
+    """Return all tokens of a text."""
     return set(search_text(text).split())
 
 
 def parse_query(text: str) -> Query:
-    """Words, `beginnings*`, and "exact phrases". Words that say nothing count only where there are no others."""
-    phrases = tuple(fold(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
+    """Parse words, `prefixes*` and "exact phrases". Stop words count only if there are no other words."""
+    phrases = tuple(normalize_text(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
     plain = text.replace('"', " ")
     terms: dict[str, Term] = {}
     names: dict[str, None] = {}
     for word in plain.split():
         number = _WITH_SEPARATORS.fullmatch(word.strip(_AROUND))
-        runs = list(_RUN.findall(_normal(_SEPARATORS.sub("", word) if number else word)))
+        runs = list(_RUN.findall(_nfkc(_SEPARATORS.sub("", word) if number else word)))
         made = [
             term
             for place, run in enumerate(runs)
@@ -187,41 +189,41 @@ def parse_query(text: str) -> Query:
         for term in made:
             terms.setdefault(term.text, term)
         if len(made) > 1:
-            names[fold(word.strip(_AROUND))] = None
-    telling = {key: term for key, term in terms.items() if term.typed not in SILENT}
+            names[normalize_text(word.strip(_AROUND))] = None
+    telling = {key: term for key, term in terms.items() if term.typed not in STOP_WORDS}
     typed = " ".join(plain.replace("*", " ").split())
-    return Query(tuple((telling or terms).values()), phrases, tuple(names), fold(typed), typed)
+    return Query(tuple((telling or terms).values()), phrases, tuple(names), normalize_text(typed), typed)
 
 
 @lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
-    """What the forms of a word have in common: iterate, iterator and iterating begin with iter."""
-    if len(word) < SHORTEST_STEM or not (word.isascii() and word.isalpha()):
+    """Return the common prefix of a word's forms: iterate, iterator and iterating yield iter."""
+    if len(word) < MIN_STEM_CHARS or not (word.isascii() and word.isalpha()):
         return word
     for ending in _ENDINGS:
         rest = word[: -len(ending)]
-        if len(rest) >= SHORTEST_STEM and word.endswith(ending) and not (ending == "s" and rest.endswith("s")):
+        if len(rest) >= MIN_STEM_CHARS and word.endswith(ending) and not (ending == "s" and rest.endswith("s")):
             is_doubled = ending in ("ing", "ed", "er") and rest[-1] == rest[-2] and rest[-1] not in "sle"
             return rest[:-1] if is_doubled else rest
     return word
 
 
-def fold(text: str) -> str:
-    """A text as it is compared: compatible forms alike, small letters, single spaces."""
-    return " ".join(_normal(text).lower().split())
+def normalize_text(text: str) -> str:
+    """Normalize a text for comparison: NFKC, lower case, single spaces."""
+    return " ".join(_nfkc(text).lower().split())
 
 
-def _normal(text: str) -> str:
+def _nfkc(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 class _Memory(dict[str, str]):
-    """The tokens of every run that was met; forgotten altogether when there are too many."""
+    """Cache of the tokens of every run; cleared when full."""
 
     def __missing__(self, run: str) -> str:
-        if len(self) >= MOST_REMEMBERED:
+        if len(self) >= MAX_CACHED_RUNS:
             self.clear()
-        words = (run,) if run.isascii() else _RUN.findall(_normal(run))
+        words = (run,) if run.isascii() else _RUN.findall(_nfkc(run))
         self[run] = found = " ".join(token for word in words for token in _tokens(word))
         return found
 
@@ -230,7 +232,7 @@ _memory = _Memory()
 
 
 def _tokens(run: str) -> tuple[str, ...]:
-    """The tokens of one run of letters, digits and underscores."""
+    """Return the tokens of one run of letters, digits and underscores."""
     if run.isascii():
         return _identifier(run)
     found: list[str] = []
@@ -249,15 +251,15 @@ def _pairs(text: str) -> list[str]:
 def _identifier(run: str) -> tuple[str, ...]:
     whole = run.lower()
     if run == whole and "_" not in run:
-        return (whole[:LONGEST_WORD],) if whole else ()
+        return (whole[:MAX_TOKEN_CHARS],) if whole else ()
     joined = whole.replace("_", "")
-    return tuple(part for part in (*_parts(run), joined[:LONGEST_WORD]) if part)
+    return tuple(part for part in (*_parts(run), joined[:MAX_TOKEN_CHARS]) if part)
 
 
 def _parts(run: str) -> list[str]:
-    """The words a compound is made of; single letters say nothing."""
+    """Return the words of a compound identifier, without single letters."""
     found = _PARTS.findall(run) if run.isascii() else run.split("_")
-    parts = [part.lower()[:LONGEST_WORD] for part in found if part]
+    parts = [part.lower()[:MAX_TOKEN_CHARS] for part in found if part]
     return [part for part in parts if len(part) > 1] if len(parts) > 1 else parts
 
 
@@ -280,42 +282,42 @@ def _terms(run: str, open_end: bool) -> list[Term]:
 
 
 def _term(word: str) -> Term:
-    """Forms of a word are found by what they have in common, hashes and other ids by their beginnings."""
+    """Stem words; search ids by prefix."""
     root = stem(word)
-    is_open = root != word or (len(word) >= SHORTEST_STEM and not (word.isdecimal() and len(word) == SHORTEST_STEM))
+    is_open = root != word or (len(word) >= MIN_STEM_CHARS and not (word.isdecimal() and len(word) == MIN_STEM_CHARS))
     return Term(root, is_open, word, _with_separators(word) if word.isdecimal() else ())
 
 
 def _with_separators(number: str) -> tuple[str, ...]:
-    """A number with separators."""
-    if not SHORTEST_STEM <= len(number) <= LONGEST_NUMBER:
+    """Return a number's spellings with thousands separators."""
+    if not MIN_STEM_CHARS <= len(number) <= MAX_NUMBER_DIGITS:
         return ()
     return tuple(f"{int(number):,}".replace(",", separator) for separator in ",_")
 
 
 def near_words(word: str, words: Iterable[str]) -> list[str]:
-    """Other forms of an irregular word, and words that differ from it by a slip of the fingers; the nearest first."""
-    most = 2 if len(word) >= LONG_WORD else 1
-    compared = islice((other for other in words if abs(len(other) - len(word)) <= most), MOST_COMPARED)
+    """Return other forms of an irregular verb, and words within a small edit distance, nearest first."""
+    most = 2 if len(word) >= LONG_WORD_CHARS else 1
+    compared = islice((other for other in words if abs(len(other) - len(word)) <= most), MAX_COMPARED_WORDS)
     found = [(distance, other) for other in compared if (distance := _distance(word, other, most)) <= most]
     forms = (form for base in (word, word.removesuffix("s"), stem(word)) for form in _OTHER_FORMS.get(base, ()))
     return [*dict.fromkeys((*forms, *(other for _, other in sorted(found))))]
 
 
 def words_like(word: str, words: Sequence[str]) -> list[str]:
-    """Words that have this one inside, else those that end like it and are nearly it, or begin with most of it."""
+    """Return words that contain this one, else similar ones, else those with the longest common prefix."""
     inside = [one for one in words if word in one]
     if inside:
         return inside
     near = near_words(word, (one for one in words if one[-2:] == word[-2:]))
-    shortest = max(SHORTEST_BEGINNING, len(word) // 2 - 1)
+    shortest = max(MIN_PREFIX_CHARS, len(word) // 2 - 1)
     beginnings = (word[:size] for size in range(len(word) - 1, shortest - 1, -1))
     alike = ([one for one in words if one.startswith(beginning)] for beginning in beginnings)
     return near or next(filter(None, alike), [])
 
 
 def _distance(one: str, other: str, most: int) -> int:
-    """How many letters were left out, added, changed or swapped; not exact beyond the most."""
+    """Return the edit distance with transpositions; not exact above `most`."""
     before: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):

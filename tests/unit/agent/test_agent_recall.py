@@ -10,7 +10,7 @@ import pytest
 import midfold
 from midfold.agent.assembly import recall_tools
 from midfold.agent.tools import Toolbox
-from midfold.recall import FOUND, MOST_HITS, NOTHING
+from midfold.recall import FOUND, MAX_HITS, NOTHING
 from midfold.session.session import Session
 from midfold.transcript.jsonio import text_of
 from midfold.transcript.message import ToolCall
@@ -55,7 +55,7 @@ def test_a_line_is_told_once_with_a_handle_of_its_newest_message(session: Sessio
     assert answer.count("377 9 src/file_3.py") == 1
     handle = answer[answer.index("mf-") :].split()[0]
     assert session.unfold(handle)
-    assert answer.count("its result") <= MOST_HITS
+    assert answer.count("its result") <= MAX_HITS
     assert "src/file_13.py" not in answer
 
 

@@ -151,7 +151,7 @@ def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what
 @pytest.mark.parametrize(
     ("text", "what", "problem"),
     [
-        ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "door", "keys must name who may use it"),
+        ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "door", "no gateway keys are configured"),
         ("gateway: {upstream: 'http://a.example', api_key_env: NOT_SET}\n", "upstreams", "NOT_SET is not set"),
         ("store: {url: 'sqlite:////dev/null/s.db'}\n", "store", "/dev/null/s.db cannot be made"),
         ("gateway: {upstream: 'http://a.invalid'}\n", "upstream", "a.invalid cannot be found"),

@@ -71,7 +71,7 @@ def test_where_both_vendors_have_a_path_the_host_decides(host: str, header: str)
 
 
 def test_an_upstream_with_a_password_is_refused_without_telling_it() -> None:
-    with pytest.raises(ConfigError, match=r"gateway\.upstream: the address has a user name") as caught:
+    with pytest.raises(ConfigError, match=r"gateway\.upstream: the URL contains a user name") as caught:
         Upstreams(Config(gateway=GatewaySettings(upstream="http://user:hunter2@h")), {})
     assert "hunter2" not in str(caught.value)
 

@@ -20,7 +20,7 @@ from midfold.gateway.exchange import NO_OWNER
 from midfold.gateway.limits import Policy
 from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.recall_loop import TAKEN, definitions
+from midfold.gateway.recall_loop import NAMES_TAKEN, definitions
 from midfold.gateway.request_size import ClientHistory, PromptReports, ToolOffer
 from midfold.gateway.routes import client_product, request_options, route_of, to_client, to_upstream
 from midfold.gateway.upstream import Upstreams, UsageTap
@@ -202,7 +202,7 @@ def test_tools_that_cannot_be_added_are_not(tools: bytes) -> None:
         recall = create_app(config, sessions=sessions, environment={}).gateway.recall
         assert recall is not None
         history = ClientHistory(read(b'{"tools":' + tools + b"," + TALK + b"}", dialect="openai-chat"))
-        assert recall._offer(NO_OWNER, history) == ToolOffer(problem=TAKEN)
+        assert recall._offer(NO_OWNER, history) == ToolOffer(problem=NAMES_TAKEN)
 
 
 def test_peeking_reads_a_few_fields_and_never_fails() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midfold.gateway.hidden_turns import raw_messages, without_hidden
-from midfold.gateway.stream_merge import JOINED, SEPARATOR, MergedStream, ShownPart
+from midfold.gateway.stream_merge import MERGED_STREAMS, SEPARATOR, MergedStream, ShownPart
 from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
@@ -53,7 +53,7 @@ def values(data: bytes) -> list[dict[str, Any]]:
     "turn", [Turn(LONG_TEXT), Turn(LONG_TEXT, THEIRS), Turn("", THEIRS), Turn("Hm.", thinking="So. " * 40), Turn()]
 )
 def test_a_stream_without_hidden_calls_is_relayed_byte_for_byte(dialect: str, turn: Turn) -> None:
-    joined, events = JOINED[dialect](NAMES), stream(dialect, turn)
+    joined, events = MERGED_STREAMS[dialect](NAMES), stream(dialect, turn)
     sent = fed(joined, events)
     assert b"".join([*sent, joined.rest()]) == b"".join(event.raw for event in events)
     if turn.text:
@@ -66,7 +66,7 @@ def test_a_stream_without_hidden_calls_is_relayed_byte_for_byte(dialect: str, tu
 def test_what_is_said_is_relayed_at_once_and_hidden_calls_wait_for_the_end_of_the_turn(
     dialect: str, calls: tuple[Any, ...]
 ) -> None:
-    joined, events = JOINED[dialect](NAMES), stream(dialect, Turn(LONG_TEXT, calls))
+    joined, events = MERGED_STREAMS[dialect](NAMES), stream(dialect, Turn(LONG_TEXT, calls))
     sent = fed(joined, events)
     call = next(place for place, event in enumerate(events) if "h1" in event.data)
     assert b"".join(sent[:call]) == b"".join(event.raw for event in events[:call])
@@ -77,7 +77,7 @@ def test_what_is_said_is_relayed_at_once_and_hidden_calls_wait_for_the_end_of_th
 @pytest.mark.parametrize("text", ["", LONG_TEXT])
 def test_a_turn_whose_first_call_is_the_clients_is_relayed_without_the_hidden_ones(dialect: str, text: str) -> None:
     more = (("c2", "terminal", {"command": "pwd"}),)
-    joined, events = JOINED[dialect](NAMES), stream(dialect, Turn(text, (*THEIRS, *HIDDEN, *more)))
+    joined, events = MERGED_STREAMS[dialect](NAMES), stream(dialect, Turn(text, (*THEIRS, *HIDDEN, *more)))
     sent = fed(joined, events)
     first = next(place for place, event in enumerate(events) if "c1" in event.data)
     hidden = next(place for place, event in enumerate(events) if "h1" in event.data)
@@ -91,7 +91,7 @@ def test_a_turn_whose_first_call_is_the_clients_is_relayed_without_the_hidden_on
 
 @every_dialect
 def test_after_a_turn_that_said_nothing_the_next_one_is_relayed_as_it_came(dialect: str) -> None:
-    joined = JOINED[dialect](NAMES)
+    joined = MERGED_STREAMS[dialect](NAMES)
     assert not any(fed(joined, stream(dialect, Turn("", HIDDEN), 1)))
     joined.hide()
     events = stream(dialect, Turn(LONG_TEXT), 2)
@@ -100,7 +100,7 @@ def test_after_a_turn_that_said_nothing_the_next_one_is_relayed_as_it_came(diale
 
 
 def test_two_turns_as_one_anthropic_message() -> None:
-    joined = JOINED["anthropic"](NAMES)
+    joined = MERGED_STREAMS["anthropic"](NAMES)
     sent = b"".join(fed(joined, stream("anthropic", Turn("One.", HIDDEN, thinking="Hm."), 1)))
     joined.hide()
     sent += b"".join(fed(joined, stream("anthropic", Turn("Two.", THEIRS), 2))) + joined.rest()
@@ -116,7 +116,7 @@ def test_two_turns_as_one_anthropic_message() -> None:
 
 
 def test_two_turns_as_one_response() -> None:
-    joined = JOINED["openai-responses"](NAMES)
+    joined = MERGED_STREAMS["openai-responses"](NAMES)
     sent = b"".join(fed(joined, stream("openai-responses", Turn("One.", HIDDEN), 1)))
     joined.hide()
     sent += b"".join(fed(joined, stream("openai-responses", Turn("Two."), 2))) + joined.rest()
@@ -129,7 +129,7 @@ def test_two_turns_as_one_response() -> None:
 
 
 def test_reasoning_of_a_response_waits_for_the_item_it_belongs_to() -> None:
-    joined = JOINED["openai-responses"](NAMES)
+    joined = MERGED_STREAMS["openai-responses"](NAMES)
     item = {"type": "reasoning", "id": "rs_1", "summary": []}
     thought = StreamEvent(
         b"event: a\ndata: {}\n\n", "a", json.dumps({"type": "response.output_item.done", "item": item})
@@ -141,7 +141,7 @@ def test_reasoning_of_a_response_waits_for_the_item_it_belongs_to() -> None:
 
 @every_dialect
 def test_a_stream_that_cannot_go_on_ends_with_an_error_of_its_dialect(dialect: str) -> None:
-    (found,) = values(JOINED[dialect](NAMES).error({"type": "overloaded_error", "message": "busy"}))
+    (found,) = values(MERGED_STREAMS[dialect](NAMES).error({"type": "overloaded_error", "message": "busy"}))
     assert found["error"] == {"type": "overloaded_error", "message": "busy"}
 
 

@@ -16,7 +16,7 @@ from midfold.compaction.injection import defuse
 from midfold.gateway import peek as peeking
 from midfold.gateway.client_compactions import asks_for_summary
 from midfold.gateway.peek import (
-    MOST_IN_ONE,
+    MAX_VALUES_PER_MESSAGE,
     MOST_MESSAGES,
     MOST_VALUES,
     is_crowded,
@@ -126,12 +126,12 @@ VALUES = st.recursive(
 
 @given(VALUES, st.integers(1, 12))
 def test_marks_in_strings_are_none_wherever_a_piece_ends(value: object, piece: int) -> None:
-    before, peeking.PIECE = peeking.PIECE, piece
+    before, peeking.PIECE_BYTES = peeking.PIECE_BYTES, piece
     try:
         assert structural_values(json.dumps(value).encode(), 1_000) == _marks(value)
         assert structural_values(json.dumps(value).encode(), 2) == min(_marks(value), 2)
     finally:
-        peeking.PIECE = before
+        peeking.PIECE_BYTES = before
 
 
 def _marks(value: object) -> int:
@@ -156,13 +156,18 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
         (b'{"messages":[{"role":"user","content":[' + b"1," * MOST_VALUES + b"1]}]}", True),
         (b'{"tools":[' + b"1," * MOST_VALUES + b"1]}", True),
         (b'{"messages":[' + b"1," * 100_000, False),
-        (tiny(4, b'{"role":"user","content":[' + b"[]," * (MOST_IN_ONE - 10) + b"1]}"), False),
-        (tiny(1, b'{"role":"user","content":[' + b"[]," * MOST_IN_ONE + b"1]}"), True),
+        (tiny(4, b'{"role":"user","content":[' + b"[]," * (MAX_VALUES_PER_MESSAGE - 10) + b"1]}"), False),
+        (tiny(1, b'{"role":"user","content":[' + b"[]," * MAX_VALUES_PER_MESSAGE + b"1]}"), True),
         (tiny(1, b'{"role":"user","content":"' + b"[]," * 200_000 + b'"}'), False),
-        (b'{"tools":[' + b"{}," * MOST_IN_ONE + b"1]}", True),
-        (tiny(1, b'{"role":"user","content":' + b"[" * MOST_IN_ONE + b"]" * MOST_IN_ONE + b"}"), True),
+        (b'{"tools":[' + b"{}," * MAX_VALUES_PER_MESSAGE + b"1]}", True),
+        (
+            tiny(
+                1, b'{"role":"user","content":' + b"[" * MAX_VALUES_PER_MESSAGE + b"]" * MAX_VALUES_PER_MESSAGE + b"}"
+            ),
+            True,
+        ),
         (tiny(4_000, b"[" * 400 + b"]" * 400), True),
-        (b"{" + b",".join(b'"k%d":1' % number for number in range(MOST_IN_ONE + 1)) + b"}", True),
+        (b"{" + b",".join(b'"k%d":1' % number for number in range(MAX_VALUES_PER_MESSAGE + 1)) + b"}", True),
     ],
     ids=[
         *("25,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"),

@@ -63,7 +63,7 @@ def test_no_two_things_of_owners_have_one_name() -> None:
 
 
 def test_what_a_provider_forgets_is_forgotten_too(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(belongings, "TIDY_EVERY", 2)
+    monkeypatch.setattr(belongings, "ROWS_PER_CLEANUP", 2)
     clock = FakeClock()
     with sessions:
         found = OwnedIds(sessions.store, clock)
@@ -77,7 +77,7 @@ def test_what_a_provider_forgets_is_forgotten_too(sessions: Sessions, monkeypatc
 
 
 def test_without_a_store_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(belongings, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(belongings, "MAX_CACHED_IDS", 3)
     found = OwnedIds(None)
     for given in "abca":
         asyncio.run(found.add(RED, [given]))
@@ -267,7 +267,7 @@ def test_a_stream_is_never_held_back_and_an_answer_in_one_piece_is_until_its_ids
 
 
 def test_what_is_too_large_passes_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issued, "MOST_HELD", 1_000)
+    monkeypatch.setattr(issued, "MAX_HELD_BYTES", 1_000)
     data = b'{"a":"' + b"x" * 5_000 + b'","id":"a"}'
     for is_stream in (False, True):
         assert asyncio.run(_through(data, 300, "thing", is_stream, "")) == (data, [])

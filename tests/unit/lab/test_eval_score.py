@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from midfold.lab.retention_score import query_of, recall_search
-from midfold.recall import MOST_CHARACTERS
+from midfold.recall import MAX_HITS_CHARS
 from midfold.transcript.document import read
 from support.fixtures import assistant, user
 
@@ -24,4 +24,4 @@ def test_the_search_is_what_a_tool_tells() -> None:
     assert "48213" not in recall_search(PAST, "topic")
     assert recall_search((), "harbour") == recall_search(PAST, "") == ""
     long = read([user("harbour vessel\n" * 50_000)]).messages
-    assert len(recall_search(long, "harbour")) <= MOST_CHARACTERS + 200
+    assert len(recall_search(long, "harbour")) <= MAX_HITS_CHARS + 200

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import midfold
-from midfold.recall import MOST_CHARACTERS, PAGE, AnswerBounds, InMemorySource
+from midfold.recall import MAX_HITS_CHARS, PAGE, AnswerBounds, InMemorySource
 from midfold.transcript.document import read
 from tests.support.build import assistant, call, user
 
@@ -19,7 +19,7 @@ TALK = [user("Go."), *call(1, "read_file", {"path": "src/jsonio.py"}, SOURCE), a
 def test_bounds_grow_with_the_threshold_between_a_least_and_a_most() -> None:
     sizes = [AnswerBounds.of(tokens) for tokens in (1, 8_000, 16_000, 32_000, 64_000, 1_000_000)]
     assert sizes == sorted(sizes)
-    assert (sizes[0].hits, sizes[-1]) == (800, AnswerBounds(MOST_CHARACTERS, PAGE))
+    assert (sizes[0].hits, sizes[-1]) == (800, AnswerBounds(MAX_HITS_CHARS, PAGE))
     assert AnswerBounds.of(16_000) == AnswerBounds(1_600, 16_000)
 
 

@@ -14,8 +14,8 @@ from midfold.compaction.archive import handle_of, short_handles
 from midfold.compaction.redact import redact
 from midfold.recall import (
     FOUND,
-    MOST_CHARACTERS,
-    MOST_HITS,
+    MAX_HITS,
+    MAX_HITS_CHARS,
     NEAREST,
     NOTHING,
     PAGE,
@@ -25,8 +25,8 @@ from midfold.recall import (
     Recall,
     search,
 )
-from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
-from midfold.recall.hits import FIRST_ROOM
+from midfold.recall.excerpts import ELLIPSIS, MAX_LINE_CHARS, Matcher, excerpt
+from midfold.recall.hits import MAX_FIRST_HIT_CHARS
 from midfold.recall.words import parse_query
 from midfold.store.stored_search import StoredSource
 from midfold.transcript.message import Text
@@ -90,7 +90,7 @@ def test_a_long_line_has_no_more_room_than_whole_lines_leave_it() -> None:
     text = "needle " + "x " * 900 + "\n" + "a whole line\n" * 20 + "other " + "y " * 900
     lines = shown(text, "needle other")
     assert sum("whole line" in line for line in lines) > 3
-    assert sum(map(len, lines)) <= ROOM + LONGEST_LINE
+    assert sum(map(len, lines)) <= ROOM + MAX_LINE_CHARS
 
 
 @pytest.mark.parametrize("query", ["needle", "TOKEN", "Zx9Qw8Er7Ty6"])
@@ -163,7 +163,7 @@ def test_the_nearest_passage_of_a_long_message_is_shown() -> None:
     hits = recall([user(log), user("a harbour")]).hits("harbour master vessels lighthouse")
     assert "harbour master" in hits[0].text
     assert not hits[0].has_every_word
-    assert len(hits[0].text) <= FIRST_ROOM + 2 * len(ELLIPSIS)
+    assert len(hits[0].text) <= MAX_FIRST_HIT_CHARS + 2 * len(ELLIPSIS)
     (part,) = hits[0].parts
     assert part.length == len("[user]\n" + log) and 1_470 <= part.line <= 1_501
     around = recall([user(log)]).run("context_unfold", {"handle": part.handle, "lines": str(part.line)}).text
@@ -274,7 +274,7 @@ def test_filters_with_which_something_is_found_stay() -> None:
 
 
 def test_a_pattern_that_was_not_looked_for_everywhere_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midfold.recall.recall_tools.MOST_MATCHED", 1_000)
+    monkeypatch.setattr("midfold.recall.recall_tools.MAX_PATTERN_CHARS_SEARCHED", 1_000)
     turns = [user("The very first zebra."), *(assistant(f"{number} " + "word " * 100) for number in range(200))]
     answer = recall(turns).run("context_search", {"pattern": "zebr[ae]$"}).text
     assert re.search(r"go on with before=1\d\d\]$", answer)
@@ -297,10 +297,10 @@ def test_what_midfold_wrote_itself_is_not_searched_and_a_message_said_twice_is_o
 def test_answers_are_bounded_and_tell_a_line_once() -> None:
     answer = recall(modules(300)).run("context_search", {"query": "module"}).text
     assert answer.startswith(FOUND)
-    assert 1 <= answer.count("its result") <= MOST_HITS
-    assert len(answer) < MOST_CHARACTERS + 400 * MOST_HITS
+    assert 1 <= answer.count("its result") <= MAX_HITS
+    assert len(answer) < MAX_HITS_CHARS + 400 * MAX_HITS
     long = [user(f"{number} " + "harbour vessel " * 5_000) for number in range(9)]
-    assert len(recall(long).run("context_search", {"query": "harbour whale vessel"}).text) < MOST_CHARACTERS + 1_000
+    assert len(recall(long).run("context_search", {"query": "harbour whale vessel"}).text) < MAX_HITS_CHARS + 1_000
 
 
 def test_a_hit_unfolds_to_the_whole_message_and_long_originals_come_in_pages() -> None:
@@ -469,7 +469,7 @@ def test_a_long_file_read_again_is_one_hit_with_all_the_room_of_the_first() -> N
     turns = [one for number in range(3) for one in call(number, "Read", {"file_path": "harbour.py"}, text)]
     (hit,) = recall([user("go"), *turns]).hits("harbour pilot")
     assert (hit.copies, hit.parts[-1].position) == (2, 6)
-    assert len(hit.text) > 0.8 * FIRST_ROOM
+    assert len(hit.text) > 0.8 * MAX_FIRST_HIT_CHARS
 
 
 def test_what_the_agent_made_of_the_first_hit_stands_beside_it() -> None:
@@ -516,7 +516,7 @@ def test_several_queries_have_twice_the_room_together() -> None:
     tools = recall([user("go"), *shell(1, "cat log", log), assistant("Read.")])
     for count in (1, 2, 5):
         text = tools.run("context_search", {"queries": [f"harbour line {number}" for number in range(count)]}).text
-        assert len(text) < (1 if count == 1 else 2) * MOST_CHARACTERS + 600 * count
+        assert len(text) < (1 if count == 1 else 2) * MAX_HITS_CHARS + 600 * count
         assert text.count("its result") == count
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.recall.words import MOST_COMPARED, Term, near_words, parse_query, search_tokens, stem
+from midfold.recall.words import MAX_COMPARED_WORDS, Term, near_words, parse_query, search_tokens, stem
 from support.timing import assert_in_proportion
 
 
@@ -107,4 +107,4 @@ def test_near_words_are_a_slip_of_the_fingers_away() -> None:
 def test_only_so_many_words_are_compared_with_one_that_is_nowhere() -> None:
     many = (f"ab{number:06}" for number in itertools.count())
     assert near_words("abcdefgh", many) == []
-    assert int(next(many)[2:]) == MOST_COMPARED
+    assert int(next(many)[2:]) == MAX_COMPARED_WORDS
