@@ -1,6 +1,6 @@
-"""Anthropic messages: content blocks, tool results inside user messages, the system prompt beside the list.
+"""Anthropic Messages dialect: content blocks, tool results inside user messages, system prompt outside the list.
 
-What the system says in the middle may be text, a change of the tools, or settings for the next answer without a word.
+A system message inside the list may carry text, a change of the tools, or only an `output_config` without content.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ def _media(kind: str, block: Mapping[str, Any]) -> Media:
 
 
 def _content(parts: tuple[Part, ...], before: Any) -> Any:
-    """Text stays a string where it was one. The API refuses empty text, so no parts make an empty list."""
+    """Return the content value for the parts, keeping plain strings as strings.
+
+    The API rejects empty text blocks, so no parts become an empty list.
+    """
     only = parts[0] if len(parts) == 1 else None
     if type(only) is Text and only.wire is None and not isinstance(before, list | tuple):
         return only.text
@@ -134,7 +137,7 @@ def _content(parts: tuple[Part, ...], before: Any) -> Any:
 
 
 def _write_block(part: Part) -> Any:
-    """The block it was read from as long as it says the same, else that with what it says now."""
+    """Return the original block if the part is unchanged, else the block updated with the part's values."""
     if part.wire is not None and _read_block(original(part), "", Notes()) == part:
         return original(part)
     known: Mapping[str, Any] = part.wire if isinstance(part.wire, Mapping) else {}
@@ -164,7 +167,7 @@ def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:
 
 
 def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The API takes nothing but an object as input; other arguments are wrapped in one."""
+    """Return a tool_use block; arguments that are not a JSON object are wrapped in one, as the API requires."""
     before = known.get("input")
     if "input" in known and _arguments(before) == call.arguments:
         value = before

@@ -1,17 +1,17 @@
-"""The logs that coding agents keep of their sessions, read as the plain messages they hold.
+"""Read the session logs of coding agents as plain provider messages.
 
     Claude Code   {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ..., "parentUuid": ...}
     Codex         {"type": "response_item" | "session_meta" | ..., "payload": {...}}
-    Gemini CLI    {"sessionId": ..., "projectHash": ...}, then {"id": ..., "type": "user" | "gemini", "content": ...}
+    Gemini CLI    {"sessionId": ..., "projectHash": ...}, then {"id": ..., "type": "user" | "gemini", "content":
+    ...}
     Copilot CLI   {"type": "session.start" | "user.message" | ..., "data": {...}}
     opencode      {"info": {...}, "messages": [{"info": {...}, "parts": [...]}]}
 
-Rules of this file:
-1. A log is not a shape of its own: it is read once, and what comes of it is a list of messages in a provider's shape.
-   What a log says of models, usage and times stands beside the messages, never in them.
-2. Codex keeps the items of the Responses shape as they are. Its other lines are left out, but for the instructions.
-   Turns that the user took back are left out.
-3. A line that nobody can read is left out, and told: the last one of a running session is often half written.
+Models, usage and times are kept beside the messages, never in them. Codex items already have the shape of the
+Responses
+API and are kept unchanged; its other lines are omitted, except the instructions. Turns that the user rolled back
+are
+omitted. Unreadable lines are skipped and reported: the last line of a running session is often incomplete.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ CLIENTS = {
     "opencode": "opencode",
     "copilot": "Copilot CLI",
 }
-"""Whose logs are read."""
+"""Supported clients, id to display name."""
 EVIDENCE = 200
-"""Lines in which a log shows what it is: the first ones may be about files and settings only."""
+"""Lines to search for the log's format; the first ones may hold only files and settings."""
 NO_ITEMS = frozenset({"ghost_snapshot"})
 ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "local_shell_call"})
 MOST_KINDS = 5
 
 
 def read_log(values: Sequence[Any]) -> Log | None:
-    """The messages of a log by its lines, decoded; None if these are no lines of a log."""
+    """Return the log made of these decoded lines, or None if they are not a known log."""
     lines = [value for value in values if isinstance(value, Mapping)]
     for line in islice(lines, EVIDENCE):
         if is_turn(line):
@@ -56,12 +56,12 @@ def read_log(values: Sequence[Any]) -> Log | None:
 
 
 def read_log_body(body: Mapping[str, Any]) -> Log | None:
-    """The same for a log that is one object."""
+    """Return the log that is one JSON object, or None."""
     return read_chat_body(body) if is_chat_body(body) else None
 
 
 def name_shape(values: Sequence[Any]) -> str:
-    """What lines that nobody knows call themselves, for an error."""
+    """Return a description of the line types of an unknown log, for an error message."""
     kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
     named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MOST_KINDS))
     known = ", ".join(CLIENTS.values())
@@ -69,7 +69,7 @@ def name_shape(values: Sequence[Any]) -> str:
 
 
 def _is_old_rollout(lines: Sequence[Line]) -> bool:
-    """Codex before 0.32 wrote a line about the session, and then the items themselves."""
+    """Return whether this is a log of Codex before 0.32: one line about the session, then bare items."""
     if len(lines) < 2 or not {"id", "timestamp"} <= lines[0].keys() or {"type", "role"} & lines[0].keys():
         return False
     return any(kind_of(line) in ITEMS for line in islice(lines, 1, EVIDENCE))
@@ -82,7 +82,7 @@ def _as_rollout(line: Line) -> Line:
 
 
 class _Rollout:
-    """The items of a Codex session as its lines come in."""
+    """Builder for the items of a Codex session."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -90,7 +90,7 @@ class _Rollout:
         self.turns: dict[int, LoggedTurn] = {}
         self.folds: set[int] = set()
         self.asks: list[int] = []
-        """Places of what the user said."""
+        """Indexes of user messages."""
         self.model = self.session = self.folder = ""
         self.window = 0
         self._total: Any = None
@@ -126,7 +126,7 @@ class _Rollout:
             self._put({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]}, at)
 
     def _count(self, info: Line, at: str) -> None:
-        """The usage of the last answer, in the words of the Responses API. A count that is told again is one count."""
+        """Record the usage of the last response with Responses API field names; ignore repeated counts."""
         window, last = info.get("model_context_window"), info.get("last_token_usage")
         self.window = window if isinstance(window, int) and window > 0 else self.window
         total = info.get("total_token_usage")
@@ -167,12 +167,12 @@ def _codex(lines: Sequence[Line]) -> Log:
 
 
 def _is_answer(item: Line) -> bool:
-    """Whether an item is the model's."""
+    """Return whether the item is from the model."""
     return item.get("role") == "assistant" or kind_of(item) == "reasoning" or kind_of(item).endswith("_call")
 
 
 def _is_ask(item: Line) -> bool:
-    """Whether an item is what a person said, and not only what Codex says of the environment."""
+    """Return whether the item is a user's message rather than only Codex's environment context."""
     content = item.get("content")
     if item.get("role") != "user":
         return False
