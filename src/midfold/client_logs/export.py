@@ -1,11 +1,12 @@
-"""A history for those who go on without midfold: as a provider's request has it, or as a client keeps it in its files.
+"""Export a session's view as a provider's request body or as a session file of a client.
 
-Rules of this file:
-1. What the model sees is what is written: the view. A block or item of the same dialect is written as it came.
-2. Between dialects words, calls and their results are carried over. Thoughts are bound to the provider that wrote them
-   and are left out; a picture becomes a line that says so.
-3. Instructions that a client sends by itself (its rules, its environment) are not in its file: it sends them again.
-4. Turns alternate, the user begins, and every call has its result: what is cut off at the end is closed.
+1. The export is the view that the model sees. Blocks or items of the same dialect are written unchanged.
+2. Between dialects, text, calls and results are converted. Reasoning is bound to its provider and is dropped; an
+   image
+   becomes a line that names it.
+3. Instructions that a client adds itself (rules, environment) are omitted from its file, because it sends them
+   again.
+4. Turns alternate, the user starts, and every call has a result; open calls at the end get one.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ TARGETS: tuple[Target, ...] = ("claude-code", "codex", "anthropic", "openai")
 BEGUN = "(The conversation goes on from here.)"
 CUT_OFF = "[no result: the conversation was exported here]"
 CLAUDE_CODE_VERSION, CODEX_VERSION = "2.1.325", "0.166.0"
-"""Whose files these are like."""
+"""Client versions whose file formats are written."""
 _NAMES = UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 
 
 class ClientFile(NamedTuple):
-    """The lines of a file, where a client looks for it below its own folder, and the id it is resumed by."""
+    """Lines of a session file, its path below the client's folder, and the id to resume it."""
 
     lines: list[bytes]
     place: Path
@@ -42,14 +43,14 @@ class ClientFile(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """What one side says until the other one speaks."""
+    """Consecutive parts of one side of the conversation."""
 
     role: Literal["user", "assistant"]
     parts: list[Part]
 
 
 def request_of(view: View, target: Target) -> dict[str, Any]:
-    """The history in the body of a request."""
+    """Return the history as a request body."""
     if target == "anthropic":
         system = {"system": view.prompt.text} if view.prompt is not None else {}
         return {**system, "messages": anthropic_messages(view)}
@@ -60,7 +61,7 @@ def request_of(view: View, target: Target) -> dict[str, Any]:
 
 
 def claude_code_file(view: View, model: str | None, folder: Path, now: float) -> ClientFile:
-    """A session of Claude Code's, for a project in this folder."""
+    """Return the history as a Claude Code session for a project in this folder."""
     messages = anthropic_messages(view, is_own=True)
     name = str(uuid5(_NAMES, jsonio.encode([messages, now]).decode("utf-8", "replace")))
     lines, before = list[bytes](), None
@@ -92,7 +93,7 @@ def _claude_code_answer(message: dict[str, Any], model: str | None, number: int)
 
 
 def codex_file(view: View, folder: Path, now: float) -> ClientFile:
-    """A session of Codex's, for a project in this folder."""
+    """Return the history as a Codex session for a project in this folder."""
     items = response_items(view, is_own=True)
     name = str(uuid5(_NAMES, jsonio.encode([items, now]).decode("utf-8", "replace")))
     at = _moment(now)
@@ -119,7 +120,7 @@ def _moment(now: float) -> str:
 
 
 def anthropic_messages(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
-    """The history as Anthropic's messages."""
+    """Return the history as Anthropic messages."""
     same = view.dialect.name == "anthropic"
     return [
         {"role": speech.role, "content": [_anthropic_block(part, same=same) for part in speech.parts]}
@@ -139,7 +140,7 @@ def _anthropic_block(part: Part, *, same: bool) -> dict[str, Any]:
 
 
 def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
-    """The history as items of OpenAI's Responses."""
+    """Return the history as items of OpenAI's Responses API."""
     if view.dialect.name == "openai-responses":
         kept = [message for message in view.transcript if not (is_own and _is_prompt(message, view))]
         closed = [_closing_item(call) for call in _unanswered_calls(view)]
@@ -160,7 +161,7 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
 
 
 def _whole_item(value: dict[str, Any]) -> dict[str, Any]:
-    """An item with all that Codex expects of one in its files: a type, and a list of what is in it."""
+    """Return the item with everything that Codex expects in its files: a type and a content list."""
     content, is_message = value.get("content"), value.get("type", "message") == "message"
     if is_message and isinstance(content, str):
         kind = "output_text" if value.get("role") == "assistant" else "input_text"
@@ -169,7 +170,7 @@ def _whole_item(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_prompt(message: Message, view: View) -> bool:
-    """Whether an item is nothing but what Codex sends by itself: all that it says as a developer, and its wrappers."""
+    """Return whether the item holds only what Codex sends automatically: developer messages and its wrappers."""
     if recognise(message) is not None:
         return False
     if message_value(message, view.dialect).get("role") in ("developer", "system"):
@@ -179,7 +180,7 @@ def _is_prompt(message: Message, view: View) -> bool:
 
 
 def chat_messages(view: View) -> list[dict[str, Any]]:
-    """The history as messages of OpenAI's chat completions."""
+    """Return the history as OpenAI chat messages."""
     if view.dialect.name == "openai-chat":
         closed = [{"role": "tool", "tool_call_id": call, "content": CUT_OFF} for call in _unanswered_calls(view)]
         return [*view.messages, *closed]
@@ -206,7 +207,7 @@ def _chat_system(view: View) -> list[dict[str, Any]]:
 
 
 def _speeches(view: View, *, is_own: bool = False, keeps_thoughts: bool = False) -> list[Speech]:
-    """The view as turns that alternate."""
+    """Return the view as alternating turns."""
     out: list[Speech] = []
     for message in view.transcript:
         role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
@@ -225,7 +226,7 @@ def _speeches(view: View, *, is_own: bool = False, keeps_thoughts: bool = False)
 
 
 def _unanswered_calls(view: View) -> list[str]:
-    """The ids of calls at the end that have no result."""
+    """Return the ids of calls without a result."""
     waiting: dict[str, None] = {}
     for part in (part for message in view.transcript for part in message.parts):
         if isinstance(part, ToolCall):
@@ -250,7 +251,7 @@ def _parts(message: Message, is_own: bool, keeps_thoughts: bool) -> Iterator[Par
 
 
 def _without_prompt(text: str) -> str:
-    """A text without what clients send by themselves."""
+    """Return a text without the blocks that clients send automatically."""
     for block in prompt_blocks(text, "user", is_first=True):
         if block.wrapper.client:
             text = text.replace(block.text, "", 1)
@@ -276,5 +277,5 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def resume_command(target: Target, given: str) -> Sequence[str]:
-    """What a user types to go on."""
+    """Return the command that resumes the session."""
     return ("claude", "--resume", given) if target == "claude-code" else ("codex", "exec", "resume", given)

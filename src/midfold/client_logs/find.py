@@ -1,13 +1,14 @@
-"""The logs that coding agents keep on this machine: where they are, what they are about, and how they are stored.
+"""Find the session logs of coding agents on this machine, describe them, and import them into a store.
 
-Rules of this file:
-1. Nothing is looked for without being asked. Logs are read and never written.
-2. A session belongs to the folder it was held in (`project:...`): the local user's own, as with the hooks of Claude
-   Code. No key of a gateway can be called so. A log outside the client's own folders may be a stranger's: it cannot
-   choose a project, and belongs to the folder in which it was found (`project:imported/...`).
-3. What a log holds now is brought in: again, it changes nothing; one that has grown adds the rest. What was taken back
-   since then makes a branch. A last message that may still grow waits until it is whole, or the log is left alone.
-4. Every log is read up to a limit, of bytes after unpacking and of JSON values: a small file may unpack to gigabytes.
+1. Logs are searched only on request, and are never written.
+2. A session belongs to the folder it ran in (`project:...`), which only the local user can access; no gateway key
+   can
+   have such a name. A log outside the client's own folders is untrusted: it cannot choose a project and belongs to
+   the
+   folder where it was found (`project:imported/...`).
+3. Importing a log again changes nothing, or adds what is new. Turns taken back since then become a branch. A last
+   message that may still grow is imported when it is complete, or when the log has been idle.
+4. Logs are limited in unpacked bytes and in JSON values, because a small file may unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ SUFFIXES = {
     "copilot": (".jsonl",),
 }
 BEGINNINGS = {"codex": "rollout-", "gemini-cli": "session-", "copilot": "events"}
-"""How the names of logs end and begin."""
+"""Suffixes and prefixes of log file names."""
 BEGINNING = 256 * 1024
-"""Bytes of a log in which its first words are looked for."""
+"""Bytes at the start of a log that are searched for the user's first words."""
 STILL = 600.0
-"""Seconds after which nothing more is written to a message that was begun."""
+"""Seconds without a change after which an open message counts as complete."""
 LONGEST_PATH = 4_096
 LARGEST_LOG_BYTES = 256 << 20
-"""Also of a packed log after unpacking."""
+"""Maximum bytes of a log, after unpacking."""
 MOST_LOG_VALUES = 8_000_000
-"""JSON values take up to 100 bytes of memory each, however short they are in a file."""
+"""Maximum JSON values of a log; each takes up to 100 bytes of memory, however short it is in the file."""
 READ_BYTES = 1 << 20
 QUERY_SECONDS = 30.0
 QUERY_STEPS = 100_000
-"""Steps of SQLite's virtual machine between two looks at the clock."""
+"""SQLite virtual machine steps between two checks of the clock."""
 ROW_BYTES = 64
-"""What a row counts at least."""
+"""Minimum bytes counted per row."""
 LATEST_TIME = 253_402_300_799.0
-"""The last second of the year 9999."""
+"""Last second of the year 9999, as a Unix time."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.:-]+")
 FIRST_MESSAGES = 8
@@ -63,37 +64,37 @@ Report = Callable[[int, int], None]
 
 
 class FoundLog(NamedTuple):
-    """A log on this machine."""
+    """Log found on this machine."""
 
     client: str
     name: str
-    """What the client calls the session, as far as the file's name tells."""
+    """The client's name for the session, derived from the file name."""
     place: str
     size: int
     changed: float
     """Seconds since 1970."""
     load: Callable[[int | None], bytes]
-    """The log, or so many bytes of its beginning."""
+    """Function that returns the log, or that many bytes of its start."""
     folder: str = ""
-    """Where the session was held, if that stands beside the log."""
+    """Folder the session ran in, if stored next to the log."""
     file: Path = Path()
     is_own: bool = False
-    """Whether it is in a folder of the client's own; others may come from anywhere and cannot choose a project."""
+    """Whether it is in one of the client's own folders; other logs are untrusted and cannot choose a project."""
 
 
 class LogTitle(NamedTuple):
-    """What a log is about; nothing in one without words of a user."""
+    """Session, title and folder of a log; the title is empty without words of a user."""
 
     session: str
     title: str
     folder: str
 
 
-# Where logs are
+# Locating logs
 
 
 def client_folders(client: str, environment: Environment) -> list[Path]:
-    """The folders of a client's own, the usual one first."""
+    """Return the client's own folders, the default one first."""
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
     places = {
@@ -107,7 +108,7 @@ def client_folders(client: str, environment: Environment) -> list[Path]:
 
 
 def usual_places(client: str, environment: Environment) -> list[Path]:
-    """The folders in which a client keeps its logs."""
+    """Return the folders where a client keeps its logs."""
     below = {"claude-code": ["projects"], "codex": ["sessions", "archived_sessions"], "copilot": ["session-state"]}
     return [place / name for place in client_folders(client, environment) for name in below.get(client, ["."])]
 
@@ -117,7 +118,7 @@ def _either(environment: Environment, name: str, *usual: Path) -> list[Path]:
 
 
 def find_logs(client: str, place: Path | None, environment: Environment) -> list[FoundLog]:
-    """The logs of a client, in its usual folders or in another file or folder; the newest first."""
+    """Return the logs of a client in its default folders or in the given file or folder, newest first."""
     if place is not None and not place.exists():
         raise TranscriptError(f"there is no file or folder {place}")
     places = [place] if place is not None else usual_places(client, environment)
@@ -149,7 +150,7 @@ def _find_files(client: str, place: Path) -> Iterator[FoundLog]:
 
 
 def _is_log(client: str, path: Path) -> bool:
-    """By its name; sub-agents have logs of their own, whose sessions are parts of others."""
+    """Return whether the file name is that of a log; logs of sub-agents are part of other sessions and excluded."""
     if not path.name.endswith(SUFFIXES[client]) or not path.is_file():
         return False
     if client == "claude-code":
@@ -168,7 +169,7 @@ def _load(path: Path, most: int | None) -> bytes:
 
 
 def _read_bounded(stream: Any, most: int | None, path: Path) -> bytes:
-    """Read `most` bytes, or all of a stream; raise where that is more than a log may have."""
+    """Read `most` bytes, or all of a stream; raise if that exceeds the maximum size of a log."""
     limit = LARGEST_LOG_BYTES + 1 if most is None else most
     pieces, size = list[bytes](), 0
     while size < limit and (piece := stream.read(min(READ_BYTES, limit - size))):
@@ -196,7 +197,7 @@ def _unpack(file: Any, most: int | None) -> bytes:
 
 
 def _find_opencode(place: Path) -> Iterator[FoundLog]:
-    """The sessions of its database; of a file that `opencode export` wrote, that one."""
+    """Yield the sessions of an opencode database, or the one in a file written by `opencode export`."""
     database = place if place.suffix == ".db" else place / "opencode.db"
     if place.is_file() and database != place:
         yield from _find_files("opencode", place)
@@ -212,7 +213,7 @@ def _find_opencode(place: Path) -> Iterator[FoundLog]:
 
 
 def _rows(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
-    """Run a query for a limited time, up to a limited size: its tables may be views that compute without end."""
+    """Run a query with time and size limits, because its tables may be views that never finish."""
     rows, size, ends = list[tuple[Any, ...]](), 0, time.monotonic() + QUERY_SECONDS
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
@@ -230,7 +231,7 @@ def _rows(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
 
 
 def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
-    """A session as `opencode export` writes it; of its beginning, a few messages."""
+    """Return a session as `opencode export` writes it; only a few messages if only the start is needed."""
     row = _rows(database, "SELECT id, title, directory FROM session WHERE id = ?", name)[0]
     limit = f" LIMIT {FIRST_MESSAGES}" if most is not None else ""
     wanted = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id{limit}"
@@ -248,11 +249,11 @@ def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
     return jsonio.encode({"info": dict(zip(("id", "title", "directory"), row, strict=True)), "messages": said})
 
 
-# What a log is about
+# Describing logs
 
 
 def title_log(log: FoundLog) -> LogTitle:
-    """By the beginning of a log; without a title it holds no words of a user, or nobody can read it."""
+    """Describe a log by its start; the title is empty if it has no user words or is unreadable."""
     data = log.load(BEGINNING)
     if len(data) == BEGINNING and log.client != "opencode":
         data = data[: data.rfind(b"\n") + 1] or data
@@ -270,11 +271,11 @@ def _parse(data: bytes, place: str) -> Document:
     return read(data, name=place)
 
 
-# Into a store
+# Importing logs
 
 
 def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) -> ImportedLog:
-    """Brings a log into a store; one without words of a user is left out, and has no session."""
+    """Import a log into a store; one without words of a user is skipped and has no session."""
     document = _parse(log.load(None), log.place)
     require_messages([document], log.place)
     if document.log is None or document.log.client != log.client:
@@ -288,7 +289,7 @@ def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) ->
 
 
 def session_name(log: FoundLog, known: Log) -> str:
-    """Return the name under which a log is stored; raise where the id in it cannot be part of a name."""
+    """Return the session name for a log; raise if its session id is not valid in a name."""
     session, folder = known.session or _NOT_IN_ID.sub("-", log.name)[:100], known.folder or log.folder
     if not _SESSION_ID.fullmatch(session):
         shown = ascii(session[:40])

@@ -1,8 +1,8 @@
-"""The tools of a context engine: which of them a model is offered, and what a call of one gives.
+"""Offer the tools of a context engine to a model, and run calls of them.
 
-Rules of this file:
-1. A name that somebody else's tool has, or that providers do not take, is left out, with a notice.
-2. Whatever a plugin raises becomes a PluginError, so that the model is told and the conversation goes on.
+Tools with a name that is taken or that providers reject are omitted with a notice. Anything a plugin raises becomes
+a
+PluginError, which is reported to the model, and the conversation continues.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from midfold.errors import PluginError
 from midfold.transcript import jsonio
 
 LONGEST_ANSWER = 20_000
-"""Characters a model is given of one answer."""
+"""Maximum characters of a tool result for the model."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class EngineTools:
-    """The tools that one engine has beside those named in `taken`."""
+    """Tools of one engine, except those with names in `taken`."""
 
     def __init__(self, engine: ContextEngine, taken: Collection[str]) -> None:
         self._engine = engine
@@ -43,10 +43,10 @@ class EngineTools:
         self.notices = (*self.notices, f'context engine "{self._engine.name}": {what} cannot be offered: {why}')
 
     def call(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
-        """What a tool says, as far as it is not too long. Raises PluginError where it fails."""
+        """Return the truncated result of a tool; raise PluginError if it fails."""
         try:
             told = self._engine.call_tool(name, arguments, archive)
-        except Exception as error:  # a plugin may raise anything; the model is told what
+        except Exception as error:  # a plugin may raise anything; it is reported to the model
             raise PluginError(f"{name} failed: {type(error).__name__}: {redact(str(error))[:500]}") from error
         if not isinstance(told, str):
             raise PluginError(f"{name} failed: it gave a value of type {type(told).__name__}, expected text")

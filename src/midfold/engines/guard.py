@@ -1,10 +1,10 @@
-"""How an engine is asked: when to fold, and to fold. Whatever a plugin does, the conversation stays whole.
+"""Call an engine safely: the conversation stays whole whatever a plugin does.
 
-Rules of this file:
-1. An engine that says nothing of use about when to fold leaves that to the size of the prompt.
-2. One that raises while it folds, or gives back what is no legal conversation, has folded nothing: every message stays.
-3. What another engine makes of the user's words is checked and reported, never rewritten.
-4. All of this is in the receipt, failures in the words of `ENGINE_FAILED`. Faults of the built-in engines raise.
+If `should_compress` fails, the prompt size decides. If `compress` raises or returns an illegal conversation,
+nothing is
+folded. A plugin's omissions of the user's words are reported, never rewritten. All of this is in the receipt,
+failures
+as `ENGINE_FAILED`. Errors of the built-in engines are raised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_REASON = 300
 
 
 def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Situation) -> Situation:
-    """The situation with what the engine says of it."""
+    """Return the situation with the engine's pressure, or with its failure."""
     if type(engine) in BUILT_IN:
         return msgspec.structs.replace(situation, pressure=engine.should_compress(request))
     try:
@@ -46,7 +46,7 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
 
 
 def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
-    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
+    """Carry out the decision: run the engine's compaction, or return a receipt that says why there is none."""
     if not decision.fold:
         return _decline(CompactionContext(request), decision)
     asked = decision.apply(request)
@@ -68,9 +68,9 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
 
 
 def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
-    """Return the outcome of another engine; its receipt lists the user's rules and tasks that the view lacks.
+    """Return the outcome of a plugin engine; its receipt lists the user's rules and tasks missing from the view.
 
-    A subclass of the built-in engine has listed them already.
+    A subclass of the built-in engine has already listed them.
     """
     if isinstance(engine, Compressor) or not outcome.changed:
         return outcome
@@ -88,7 +88,7 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
 
 
 def _decline(job: CompactionContext, decision: Decision) -> Outcome:
-    """Return the outcome of a decision not to fold; a cooldown reports the failure that started it."""
+    """Return the outcome of a decision not to compact; a cooldown reports the failure that started it."""
     if not decision.pause:
         return decision.settle(leave(job, decision.reason))
     kind = decision.failure

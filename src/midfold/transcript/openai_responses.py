@@ -1,4 +1,4 @@
-"""OpenAI Responses input items: every message, call, result and thought is an item of its own."""
+"""OpenAI Responses dialect: every message, call, result and reasoning block is its own input item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midfold.transcript.message import Media, Message, Opaque, Part, Reading, Ro
 from midfold.transcript.openai_chat import ROLES, read_block, write_block
 
 CALL_BODIES = ("arguments", "input", "action", "operation")
-"""Where the different kinds of calls keep what the model asked for."""
+"""Keys that hold the arguments in the different kinds of calls."""
 
 
 class OpenAIResponses:
@@ -88,7 +88,10 @@ def _read_content(content: Any, path: str, notes: Notes) -> list[Part]:
 
 
 def _read_other(kind: str, value: Mapping[str, Any], notes: Notes) -> Reading:
-    """Searches, image generation, item references, compactions: carried, counted, not read."""
+    """Read an item that is kept and counted but not interpreted (searches, image generation, references, compactions).
+
+    Calls and results without a call id are still read as such, with a problem.
+    """
     if not kind:
         notes.expect(".type", "the type of the item", value.get("type"))
     elif kind in ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"):
@@ -142,7 +145,7 @@ def _screenshot(output: Mapping[str, Any]) -> Part:
 
 
 def _content(parts: tuple[Part, ...], before: Any, text_type: str) -> Any:
-    """Text stays a string where it was one."""
+    """Return the content value, keeping plain strings as strings."""
     only = parts[0] if len(parts) == 1 else None
     if type(only) is Text and only.wire is None and not isinstance(before, list | tuple):
         return only.text
