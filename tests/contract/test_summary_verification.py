@@ -579,10 +579,10 @@ def test_names_of_the_last_steps_are_added_in_the_same_order_under_every_hash_se
         "import sys\n"
         "from midfold import read, redact\n"
         "from midfold.compaction.summary_check import audit_summary\n"
-        "from midfold.compaction.request import SummaryAsk\n"
+        "from midfold.compaction.request import SummaryRequest\n"
         "said = ', '.join(f'lib/part_{letter}/core.py' for letter in 'abcdef')\n"
         "turns = [{'role': 'user', 'content': 'Go.'}, *({'role': 'assistant', 'content': said} for _ in range(3))]\n"
-        "ask = SummaryAsk(messages=read(turns).messages, budget_tokens=2_000, fold='f' * 12, redact=redact)\n"
+        "ask = SummaryRequest(messages=read(turns).messages, budget_tokens=2_000, fold='f' * 12, redact=redact)\n"
         "sys.stdout.write(audit_summary(ask, '## Goal\\nGo on with the parts.').text)"
     )
     (told,) = outputs_under_hash_seeds(script, "1", "2", "3")

@@ -120,7 +120,7 @@ def _either(environment: Environment, name: str, *usual: Path) -> list[Path]:
 def find_logs(client: str, place: Path | None, environment: Environment) -> list[FoundLog]:
     """Return the logs of a client in its default folders or in the given file or folder, newest first."""
     if place is not None and not place.exists():
-        raise TranscriptError(f"there is no file or folder {place}")
+        raise TranscriptError(f"file or folder not found: {place}")
     places = [place] if place is not None else usual_places(client, environment)
     find = _find_opencode if client == "opencode" else partial(_find_files, client)
     own = [folder.resolve() for folder in usual_places(client, environment)]
@@ -129,8 +129,8 @@ def find_logs(client: str, place: Path | None, environment: Environment) -> list
     ]
     if not found:
         looked = ", ".join(map(str, places))
-        hint = "; a file that `opencode export ID` wrote will do" if client == "opencode" else ""
-        raise TranscriptError(f"there is no log of {CLIENTS[client]} in {looked}{hint}")
+        hint = "; you can also pass a file written by `opencode export ID`" if client == "opencode" else ""
+        raise TranscriptError(f"no {CLIENTS[client]} logs found in {looked}{hint}")
     return sorted(found, key=lambda log: -log.changed)
 
 
@@ -181,19 +181,19 @@ def _read_bounded(stream: Any, most: int | None, path: Path) -> bytes:
 
 
 def _too_large(place: str | Path) -> TranscriptError:
-    return TranscriptError(f"{place} holds more than {LARGEST_LOG_BYTES >> 20} MB; it was left out")
+    return TranscriptError(f"{place} is larger than {LARGEST_LOG_BYTES >> 20} MB; skipped")
 
 
 def _unpack(file: Any, most: int | None) -> bytes:
     try:
         import zstandard
     except ImportError:
-        raise MissingExtra("a log that is packed with zstd", "trajectories") from None
+        raise MissingExtra("reading a log compressed with zstd", "trajectories") from None
     try:
         unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
         return _read_bounded(unpacked, most, Path(file.name))
     except zstandard.ZstdError as error:
-        raise TranscriptError(f"{file.name} is damaged or cut off: {error}") from None
+        raise TranscriptError(f"{file.name} is damaged or truncated: {error}") from None
 
 
 def _find_opencode(place: Path) -> Iterator[FoundLog]:
@@ -245,7 +245,7 @@ def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
             for number, data in _rows(database, wanted, name)
         ]
     except jsonio.NotJSON as error:
-        raise TranscriptError(f"{database}: a row of session {name} cannot be read: {error}") from None
+        raise TranscriptError(f"{database}: cannot read a row of session {name}: {error}") from None
     return jsonio.encode({"info": dict(zip(("id", "title", "directory"), row, strict=True)), "messages": said})
 
 
@@ -267,7 +267,7 @@ def title_log(log: FoundLog) -> LogTitle:
 
 def _parse(data: bytes, place: str) -> Document:
     if sum(map(data.count, (b",", b"{", b"["))) > MOST_LOG_VALUES:
-        raise TranscriptError(f"{place} holds more than {MOST_LOG_VALUES:,} JSON values; it was left out")
+        raise TranscriptError(f"{place} has more than {MOST_LOG_VALUES:,} JSON values; skipped")
     return read(data, name=place)
 
 
@@ -280,7 +280,8 @@ def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) ->
     require_messages([document], log.place)
     if document.log is None or document.log.client != log.client:
         what = CLIENTS.get(document.log.client, "") if document.log is not None else ""
-        raise TranscriptError(f"{log.place} is no log of {CLIENTS[log.client]}" + (f" but of {what}" if what else ""))
+        found = f" but a {what} log" if what else ""
+        raise TranscriptError(f"{log.place} is not a {CLIENTS[log.client]} log{found}")
     if not title_of(document.messages, redact):
         return ImportedLog("", 0, 0, document.log.damage)
     name = session_name(log, document.log)
@@ -295,7 +296,7 @@ def session_name(log: FoundLog, known: Log) -> str:
         shown = ascii(session[:40])
         raise TranscriptError(f"{log.place}: the session id {shown} is not 1 to 100 letters, digits, or any of _.:-")
     if not folder.isprintable() or len(folder) > LONGEST_PATH:
-        raise TranscriptError(f"{log.place}: the working directory in it, {folder[:40]!a}, is no path")
+        raise TranscriptError(f"{log.place}: its working directory {folder[:40]!a} is not a path")
     project = project_prefix(Path(folder)) if folder else f"project:{log.client}/"
     if not log.is_own:
         project = "project:imported/" + project_prefix(log.file.parent).removeprefix("project:")

@@ -86,7 +86,7 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     receipt = make_receipt(
         job,
         "pruned",
-        f"{'digests of old tool results' if work.digests else 'placeholders for old pictures'} were enough",
+        f"{'digests of old tool results' if work.digests else 'placeholders for old images'} were enough",
         plan,
         new=messages,
         digests=digests,
@@ -306,4 +306,4 @@ class Noop(ContextEngine):
 
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
-        return leave(CompactionContext(request), "the engine never folds")
+        return leave(CompactionContext(request), "the engine never compacts")

@@ -31,16 +31,16 @@ class EngineTools:
         try:
             offered: Iterable[ToolSpec] = tuple(engine.tools())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-            self._leave_out("its tools", f"asking for them failed: {type(error).__name__}")
+            self._omit("tools", f"tools() raised {type(error).__name__}")
             return
         for spec in offered:
             if problem := _problem(spec, {*taken, *self.specs}):
-                self._leave_out(f'its tool "{getattr(spec, "name", "")!s:.64}"', problem)
+                self._omit(f'tool "{getattr(spec, "name", "")!s:.64}"', problem)
             else:
                 self.specs[spec.name] = spec
 
-    def _leave_out(self, what: str, why: str) -> None:
-        self.notices = (*self.notices, f'context engine "{self._engine.name}": {what} cannot be offered: {why}')
+    def _omit(self, what: str, why: str) -> None:
+        self.notices = (*self.notices, f'Context engine "{self._engine.name}": {what} omitted: {why}')
 
     def call(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
         """Return the truncated result of a tool; raise PluginError if it fails."""
@@ -58,7 +58,7 @@ def _problem(spec: object, taken: Collection[str]) -> str:
     if not isinstance(spec, ToolSpec):
         return f"found a value of type {type(spec).__name__}, expected a ToolSpec"
     if not _NAME.fullmatch(str(spec.name)):
-        return "a name has 1 to 64 letters, digits, dashes and underscores"
+        return "a name must have 1 to 64 letters, digits, dashes or underscores"
     if spec.name in taken:
-        return "another tool has that name"
-    return "" if jsonio.encode(spec.parameters).startswith(b"{") else "its parameters are no JSON Schema of an object"
+        return "the name is already taken"
+    return "" if jsonio.encode(spec.parameters).startswith(b"{") else "its parameters are not a JSON Schema object"

@@ -40,7 +40,7 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
         if not isinstance(pressure, Pressure):
             raise PluginError(_type_problem("should_compress", pressure, "a Pressure"))
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the size decides instead
-        told = f"{_words(engine, error)}. When to fold is decided by the size of the prompt"
+        told = f"{_words(engine, error)}. The prompt size decides when to compact"
         return msgspec.structs.replace(situation, fault=told)
     return msgspec.structs.replace(situation, pressure=pressure)
 
@@ -63,7 +63,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
         reason = _words(engine, error)
     return decision.settle(
-        fail(CompactionContext(request), f"{reason}. Nothing was folded, every message is as it was")
+        fail(CompactionContext(request), f"{reason}. Nothing was compacted; every message is unchanged")
     )
 
 
@@ -78,7 +78,7 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     if not missing:
         return outcome
     notice = (
-        f'The engine "{engine.name}" left out rules, decisions or tasks in {len(missing):,} message(s) of the user; '
+        f'Engine "{engine.name}" omitted rules, decisions or tasks of {len(missing):,} user message(s); '
         "see omitted_words for their handles."
     )
     receipt = msgspec.structs.replace(
@@ -109,7 +109,7 @@ def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:
         except StopIteration as stop:
             return _legal(stop.value, request)
         if not isinstance(ask, SummaryRequest):
-            raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryAsk")
+            raise PluginError(f"compress yielded a value of type {type(ask).__name__}, expected a SummaryRequest")
         answer = yield ask
 
 
@@ -118,16 +118,16 @@ def _legal(outcome: object, request: CompactionRequest) -> Outcome:
         raise PluginError(_type_problem("compress", outcome, "an Outcome"))
     messages, given = outcome.messages, cast("object", outcome.messages)
     if not isinstance(given, tuple) or not all(isinstance(message, Message) for message in given):
-        raise PluginError("compress gave back messages that are no tuple of Message")
+        raise PluginError("compress returned messages that are not a tuple of Message")
     if request.messages and not messages:
-        raise PluginError("compress gave back no messages")
+        raise PluginError("compress returned no messages")
     if outcome.changed and (found := violations(messages)) and not violations(request.messages):
-        raise PluginError(f"compress gave back messages that no provider takes: {found[0]}")
+        raise PluginError(f"compress returned messages that providers reject: {found[0]}")
     return outcome
 
 
 def _type_problem(method: str, value: object, what: str) -> str:
-    return f"{method} gave a value of type {type(value).__name__}, expected {what}"
+    return f"{method} returned a value of type {type(value).__name__}, expected {what}"
 
 
 def _words(engine: ContextEngine, error: Exception) -> str:

@@ -156,7 +156,7 @@ def _write_block(part: Part) -> Any:
             return {"type": kind, **known, "source": _source(kind, data, mime)}
         case Opaque(body=body):
             return {"type": "text", "text": body}
-    raise TranscriptError(f"Anthropic messages carry no {getattr(part, 'kind', type(part).__name__)}")
+    raise TranscriptError(f"Anthropic messages do not support {getattr(part, 'kind', type(part).__name__)} parts")
 
 
 def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:

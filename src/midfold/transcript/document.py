@@ -247,7 +247,7 @@ def require_messages(documents: Sequence[Document], name: str) -> None:
     if any(document.messages for document in documents):
         shape = name_shape([_value(message.wire) for document in documents for message in document.messages])
         found = f"; {shape}" if shape else ""
-        raise TranscriptError(f"{name} is not a transcript: nothing in it is a message with a role{found}")
+        raise TranscriptError(f"{name} is not a transcript: it contains no message with a role{found}")
 
 
 def read(
@@ -256,7 +256,7 @@ def read(
     """Read the one conversation in `source`; error messages refer to it as `name`."""
     documents = read_many(source, dialect=dialect, strict=strict, name=name)
     if len(documents) != 1:
-        raise TranscriptError(f"{name} holds {len(documents)} conversations, expected one")
+        raise TranscriptError(f"{name} contains {len(documents)} conversations; expected one")
     return documents[0]
 
 
@@ -297,7 +297,7 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
     first = text.lstrip(SPACE)[:1]
     if first not in (b"[", b"{"):
         if b"\n{" not in text:
-            raise TranscriptError(f"{name} is not a transcript: expected JSON, or JSON lines, of messages")
+            raise TranscriptError(f"{name} is not a transcript: expected JSON or JSON lines of messages")
         return _from_lines(text, source, dialect, name)
     try:
         if first == b"[":
@@ -310,7 +310,7 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
         if not _is_message(body) and read_log([{key: _value(value) for key, value in body.items()}]) is None:
             raise TranscriptError(
                 f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role; "
-                f"found one with {', '.join(map(repr, list(body)[:MOST_FIELDS])) or 'nothing in it'}"
+                f"found an object with {', '.join(map(repr, list(body)[:MOST_FIELDS])) or 'no keys'}"
             )
     except jsonio.NotJSON as error:
         if b"\n" not in text.strip(SPACE):
@@ -379,7 +379,7 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
     if not starts_well:
         raise TranscriptError(f"{name}, line {damaged[0]}: expected one JSON object per line")
     if documents:
-        raise TranscriptError(f"{name} is not a transcript: some lines are messages, others whole conversations")
+        raise TranscriptError(f"{name} is not a transcript: some lines are messages, others are conversations")
     first = _value(messages[0])
     if not isinstance(first, Mapping) or not _is_message(first):
         raise TranscriptError(f"{name} is not a transcript: expected messages with a role, one per line")
@@ -405,7 +405,7 @@ def _over_log(log: Log) -> Document:
 
 def _from_log(log: Log, source: Any, name: str) -> Document:
     if not log.messages:
-        raise LogWithoutMessages(f"{name} is a log without messages: expected lines of a user or an assistant")
+        raise LogWithoutMessages(f"{name} is a log without messages; expected user or assistant lines")
     data = jsonio.encode(log.messages)
     given = data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data
     document = _from_array(data, given, log.dialect)
@@ -459,7 +459,7 @@ def write(document: Document, *, messages: Transcript | None = None, system: Mes
     changed_system = None if system is None or system is document.system else system
     if changed_system is not None and (document.body is None or document.dialect.system_key is None):
         shape = "list" if document.body is None else "body"
-        raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt beside its messages")
+        raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt outside its messages")
     source = document.source
     if changed_system is None and _same(new, document.messages) and not _has_grown(document):
         return source

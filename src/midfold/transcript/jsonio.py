@@ -325,7 +325,7 @@ def array_spans(source: bytes) -> list[Span]:
 
 def _whole(source: bytes, end: int, spans: list[Span]) -> list[Span]:
     if _skip(source, end) != len(source):
-        raise NotJSON("more after the array", end)
+        raise NotJSON("unexpected data after the array", end)
     return spans
 
 
@@ -338,7 +338,7 @@ def entries(source: bytes) -> dict[str, Raw]:
         end = _skip(source, spans[-1][2].end) if spans else _skip(source, _expect(source, _skip(source, 0), b"{"))
         rest = _skip(source, _expect(source, end, b"}"))
         if rest != len(source):
-            raise NotJSON("more after the object", rest) from None
+            raise NotJSON("unexpected data after the object", rest) from None
         return {decode(key): Raw(source[span.start : span.end]) for key, _, span in spans}
 
 

@@ -194,7 +194,7 @@ class CallsAnswered:
         found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
         for batch in pairing.batches():
             between = [index for index in batch if not is_of_batch(messages[index])]
-            found += [f"messages[{index}] stands between a call and its result" for index in between]
+            found += [f"messages[{index}] is between a call and its result" for index in between]
         return tuple(found)
 
 
@@ -220,7 +220,7 @@ class UserFirst:
         first = first_turn(messages)
         if first == len(messages) or may_open(messages[first]):
             return ()
-        return (f"messages[{first}] comes first and is not the user's",)
+        return (f"messages[{first}] is first but not from the user",)
 
 
 class NothingEmpty:
@@ -300,14 +300,14 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
 
 def pairing_problems(messages: Transcript, key: str) -> list[Problem]:
     pairing = pair(messages)
-    found: dict[Place, str] = dict.fromkeys(pairing.reused, "an earlier call of this conversation has the same id")
+    found: dict[Place, str] = dict.fromkeys(pairing.reused, "an earlier tool call has the same id")
     for place in pairing.orphans:
         part = messages[place.message].parts[place.part]
         nameless = isinstance(part, ToolResult) and not part.call_id
         found[place] = (
             "this tool result has no id and no open call"
             if nameless
-            else "this tool result answers no call of the turn before it"
+            else "this tool result answers no call of the preceding turn"
         )
     found.update(dict.fromkeys(pairing.unanswered, "this tool call was never answered"))
     return [Problem(f"{key}[{place.message}]", found[place]) for place in sorted(found)]

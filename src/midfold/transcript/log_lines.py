@@ -50,7 +50,7 @@ class Log(NamedTuple):
         shown = ", ".join(map(str, self.damaged[:MOST_LINES])) + (
             " and others" if len(self.damaged) > MOST_LINES else ""
         )
-        return f"{len(self.damaged):,} damaged line(s) left out: {shown}" if self.damaged else ""
+        return f"{len(self.damaged):,} unreadable line(s) skipped: {shown}" if self.damaged else ""
 
     def seconds(self, place: int) -> float | None:
         """Return when the message was logged, in seconds since 1970, or None."""

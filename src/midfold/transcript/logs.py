@@ -65,7 +65,7 @@ def name_shape(values: Sequence[Any]) -> str:
     kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
     named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MOST_KINDS))
     known = ", ".join(CLIENTS.values())
-    return f"lines of the types {named} are of no log that is known ({known})" if named else ""
+    return f"unknown line types {named}; supported logs: {known}" if named else ""
 
 
 def _is_old_rollout(lines: Sequence[Line]) -> bool:

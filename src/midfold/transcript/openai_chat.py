@@ -236,7 +236,7 @@ class _ChatFields:
     def __init__(self, parts: tuple[Part, ...]) -> None:
         results = [part for part in parts if isinstance(part, ToolResult)]
         if len(results) > 1 or (results and len(parts) > 1):
-            raise TranscriptError("a tool message of OpenAI chat carries exactly one result and nothing else")
+            raise TranscriptError("an OpenAI chat tool message must hold exactly one result and nothing else")
         self.result = results[0] if results else None
         inner = results[0].parts if results else parts
         self.calls = [part for part in parts if isinstance(part, ToolCall)]
@@ -272,7 +272,7 @@ def write_block(part: Part, text_type: str) -> Any:
         return _new_media(part, text_type)
     if isinstance(part, Opaque):
         return {"type": text_type, "text": part.body}
-    raise TranscriptError(f"a {type(part).__name__} is no block of a content list")
+    raise TranscriptError(f"a {type(part).__name__} cannot be a block of a content list")
 
 
 def _new_media(media: Media, text_type: str) -> dict[str, Any]:

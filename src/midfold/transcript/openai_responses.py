@@ -58,7 +58,7 @@ class OpenAIResponses:
         if isinstance(only, Thinking):
             return _written_thought(only)
         if any(isinstance(part, ToolCall | ToolResult | Thinking) for part in message.parts):
-            raise TranscriptError("an item of the Responses shape is one call, one result, one thought or a message")
+            raise TranscriptError("a Responses item must be one call, one result, one reasoning block or a message")
         text_type = "output_text" if message.role == "assistant" else "input_text"
         content = _content(message.parts, origin.get("content"), text_type)
         leftovers = {} if kind in ("", "message") else {key: REMOVE for key in origin if key != "id"}

@@ -67,7 +67,7 @@ def sanitize(
     kept = [(index, message) for index, message in enumerate(messages) if not _is_nothing(message)]
     work = _Work(kept, [])
     work.repairs += [
-        Repair(index, "removed what is no message") for index, message in enumerate(messages) if _is_nothing(message)
+        Repair(index, "removed an invalid message") for index, message in enumerate(messages) if _is_nothing(message)
     ]
     if batches_of_items:
         work.drop_repeated_item_ids(set() if item_ids is None else item_ids)
@@ -152,7 +152,7 @@ class _Work:
             else:
                 origin = {key: item for key, item in value.items() if key != "id"}
                 left.append((index, Message(message.role, message.parts, None, origin)))
-                self.repairs.append(Repair(index, "removed an item id that an earlier item has"))
+                self.repairs.append(Repair(index, "removed a repeated item id"))
         self.kept = left
 
     def mend_calls(self) -> None:
@@ -164,9 +164,9 @@ class _Work:
             parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
             if len(parts) < len(message.parts):
                 parts = _unless_hidden(parts)
-                self.repairs.append(Repair(index, "took out a call without a name"))
+                self.repairs.append(Repair(index, "removed a call without a name"))
             if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
-                self.repairs.append(Repair(index, "gave a call an empty object as arguments"))
+                self.repairs.append(Repair(index, "set missing call arguments to an empty object"))
             self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
 
     def give_ids(self, pairing: Pairing) -> None:
@@ -185,7 +185,7 @@ class _Work:
             answered = ToolResult(name, result.parts, result.is_error, result.name, wire=result.wire)
             changes.setdefault(call_place.message, {})[call_place.part] = named
             changes.setdefault(result_place.message, {})[result_place.part] = answered
-            self.repairs.append(Repair(answering[0], "gave a result the id of its call"))
+            self.repairs.append(Repair(answering[0], "set a result's id to that of its call"))
         for number, parts in changes.items():
             self._put(number, parts)
 
@@ -209,7 +209,7 @@ class _Work:
             calls = [entry for place, entry in enumerate(inner) if is_call[place]]
             results = [entry for entry in inner if entry[1].kinds & RESULT]
             others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
-            self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
+            self.repairs += [Repair(index, "moved after the results of the preceding calls") for index, _ in others]
             if len(calls) > 1 and not batches_of_items:
                 calls = self._join(calls, "assistant", "joined the calls of one batch")
             if len(results) > 1 and result_role == "user":
@@ -249,7 +249,7 @@ class _Work:
             index, message = self.kept[number]
             left = _unless_hidden(part for place, part in enumerate(message.parts) if place not in calls)
             self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
-            self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
+            self.repairs.append(Repair(index, f"removed {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
             if not left and before is not None and _only_thinks(before):
                 self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
@@ -269,7 +269,7 @@ class _Work:
             elif after < len(self.kept) and self.kept[after][1].role == "user":
                 later, message = self.kept[after]
                 self.kept[after] = (later, message.with_parts((*stubs, *message.parts)))
-                self.repairs.append(Repair(later, "carries the stub results of the message before it"))
+                self.repairs.append(Repair(later, "added the stub results of the preceding message"))
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 

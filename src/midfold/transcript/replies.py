@@ -28,7 +28,7 @@ LARGEST_ANSWER = 32_000_000
 BLANK = b"\xef\xbb\xbf \t\r\n"
 FIRST_OF_STREAM = (b"d", b"e", b"i", b"r", b":")
 """First bytes of a stream: a field name (data, event, id, retry) or a comment. A JSON object starts differently."""
-BROKE_OFF = "the answer broke off"
+BROKE_OFF = "the response ended early"
 Finish = Literal["", "stop", "length", "filter"]
 _FINISHES: dict[str, Finish] = {
     "length": "length",
@@ -82,7 +82,7 @@ class AnswerReader:
         """Feed bytes and yield the texts they complete."""
         self._size += len(chunk)
         if self._size > self._largest:
-            self._growing.problem = f"the answer is larger than {self._largest // 1_000_000} MB"
+            self._growing.problem = f"the response is larger than {self._largest // 1_000_000} MB"
         if self.has_failed:
             return
         if self._events is None:
@@ -106,11 +106,11 @@ class AnswerReader:
         if event.value is not None:
             return growing.read_event(event.value)
         if event.is_crowded:
-            growing.problem = "an event of the stream has more in it than is read"
+            growing.problem = "a stream event exceeds the size limits"
         elif event.is_end:
             growing.has_ended = True
         elif event.data:
-            growing.problem = "an event of the stream is not a JSON object"
+            growing.problem = "a stream event is not a JSON object"
         return ""
 
     def finish(self) -> ModelAnswer:
@@ -124,10 +124,10 @@ class AnswerReader:
         try:
             value = jsonio.decode(bytes(self._body))
         except jsonio.NotJSON:
-            growing.problem = "the answer is a web page" if self._body[:1] == b"<" else "the answer is not JSON"
+            growing.problem = "the response is a web page" if self._body[:1] == b"<" else "the response is not JSON"
             return
         if not isinstance(value, dict):
-            growing.problem = "the answer is not an object"
+            growing.problem = "the response is not an object"
         elif value.get("error"):
             growing.error = value["error"]
         else:
@@ -247,7 +247,7 @@ class _GrowingChat(_Growing):
         choice = _first_choice(value)
         message = choice.get("message")
         if not isinstance(message, dict):
-            self.problem = "the answer has no message"
+            self.problem = "the response has no message"
             return
         self.texts.append(self._grow(message))
         self.content = message.get("content")
@@ -348,7 +348,7 @@ class _GrowingAnthropic(_Growing):
         self.count(value.get("usage"))
         blocks = value.get("content")
         if not isinstance(blocks, list):
-            self.problem = "the answer has no content"
+            self.problem = "the response has no content"
             return
         self.blocks = {index: block for index, block in enumerate(blocks) if isinstance(block, dict)}
         self.texts = [_content_text(blocks)]
@@ -405,7 +405,7 @@ class _GrowingResponses(_Growing):
             self.error = value["error"]
         items = value.get("output")
         if not isinstance(items, list):
-            self.problem = "the answer has no output"
+            self.problem = "the response has no output"
             return
         self.items = [item for item in items if isinstance(item, dict)] or self.items
         reason = _mapping(value.get("incomplete_details")).get("reason")

@@ -83,7 +83,7 @@ class EventReader:
             for start, end in pairwise((0, *ends)):
                 yield self._event(whole[start:end])
         if len(self._rest) > LONGEST_EVENT:
-            raise ValueError("an event of the stream is longer than 16 MB")
+            raise ValueError("a stream event is longer than 16 MB")
 
     def end(self) -> Iterator[StreamEvent]:
         """Yield the incomplete rest after the last event."""

@@ -99,7 +99,7 @@ def test_an_answer_that_breaks_off_says_so_and_keeps_what_came(wire: str, share:
         (b'{"choices": []}', "no message"),
         (b"data: {oops\n\n", "not a JSON object"),
         (b"data: [1]\n\n", "not a JSON object"),
-        (b"data: " + b"1," * 300_000 + b"\n\n", "more in it than is read"),
+        (b"data: " + b"1," * 300_000 + b"\n\n", "exceeds the size limits"),
         (b"", BROKE_OFF),
     ],
 )
@@ -113,7 +113,7 @@ def test_an_answer_larger_than_may_be_is_not_read_on() -> None:
     reader = AnswerReader("openai-chat", largest=2_000_000)
     assert list(reader.feed(b'{"choices": [' + b" " * 1_999_000)) == [] and not reader.has_failed
     assert list(reader.feed(b" " * 2_000)) == [] and reader.has_failed
-    assert reader.finish().problem == "the answer is larger than 2 MB"
+    assert reader.finish().problem == "the response is larger than 2 MB"
 
 
 OVERFLOW = {"message": "maximum context length is 4096 tokens", "code": 400}
