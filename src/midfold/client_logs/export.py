@@ -1,11 +1,9 @@
 """Export a session's view as a provider's request body or as a session file of a client.
 
 1. The export is the view that the model sees. Blocks or items of the same dialect are written unchanged.
-2. Between dialects, text, calls and results are converted. Reasoning is bound to its provider and is dropped; an
-   image
+2. Between dialects, text, calls and results are converted. Reasoning is bound to its provider and is dropped; an image
    becomes a line that names it.
-3. Instructions that a client adds itself (rules, environment) are omitted from its file, because it sends them
-   again.
+3. Instructions that a client adds itself (rules, environment) are omitted from its file, because it sends them again.
 4. Turns alternate, the user starts, and every call has a result; open calls at the end get one.
 """
 
@@ -27,8 +25,8 @@ from midfold.transcript.wrappers import prompt_blocks
 
 Target = Literal["anthropic", "claude-code", "codex", "openai"]
 TARGETS: tuple[Target, ...] = ("claude-code", "codex", "anthropic", "openai")
-BEGUN = "(The conversation goes on from here.)"
-CUT_OFF = "[no result: the conversation was exported here]"
+OPENING_TEXT = "(The conversation goes on from here.)"
+MISSING_RESULT_TEXT = "[no result: the conversation was exported here]"
 CLAUDE_CODE_VERSION, CODEX_VERSION = "2.1.325", "0.166.0"
 """Client versions whose file formats are written."""
 _NAMES = UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -42,7 +40,7 @@ class ClientFile(NamedTuple):
     id: str
 
 
-class Speech(NamedTuple):
+class Turn(NamedTuple):
     """Consecutive parts of one side of the conversation."""
 
     role: Literal["user", "assistant"]
@@ -87,9 +85,9 @@ def claude_code_file(view: View, model: str | None, folder: Path, now: float) ->
 
 def _claude_code_answer(message: dict[str, Any], model: str | None, number: int) -> dict[str, Any]:
     is_call = any(block["type"] == "tool_use" for block in message["content"])
-    told = {"id": f"msg_midfold_{number}", "type": "message", "model": model or "<synthetic>"}
+    head = {"id": f"msg_midfold_{number}", "type": "message", "model": model or "<synthetic>"}
     reason = {"stop_reason": "tool_use" if is_call else "end_turn", "stop_sequence": None}
-    return {**told, **message, **reason, "usage": {"input_tokens": 0, "output_tokens": 0}}
+    return {**head, **message, **reason, "usage": {"input_tokens": 0, "output_tokens": 0}}
 
 
 def codex_file(view: View, folder: Path, now: float) -> ClientFile:
@@ -102,8 +100,8 @@ def codex_file(view: View, folder: Path, now: float) -> ClientFile:
     lines = [{"timestamp": at, "type": "session_meta", "payload": meta}]
     for item in items:
         lines.append({"timestamp": at, "type": "response_item", "payload": item})
-        if said := _user_text(item):
-            lines.append({"timestamp": at, "type": "event_msg", "payload": {"type": "user_message", "message": said}})
+        if text := _user_text(item):
+            lines.append({"timestamp": at, "type": "event_msg", "payload": {"type": "user_message", "message": text}})
     day = datetime.fromtimestamp(now, UTC)
     place = Path("sessions") / f"{day:%Y/%m/%d}" / f"rollout-{day:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
     return ClientFile([jsonio.encode(line) for line in lines], place, name)
@@ -123,8 +121,8 @@ def anthropic_messages(view: View, *, is_own: bool = False) -> list[dict[str, An
     """Return the history as Anthropic messages."""
     same = view.dialect.name == "anthropic"
     return [
-        {"role": speech.role, "content": [_anthropic_block(part, same=same) for part in speech.parts]}
-        for speech in _speeches(view, is_own=is_own, keeps_thoughts=same)
+        {"role": turn.role, "content": [_anthropic_block(part, same=same) for part in turn.parts]}
+        for turn in _turns(view, is_own=is_own, keep_reasoning=same)
     ]
 
 
@@ -146,9 +144,9 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
         closed = [_closing_item(call) for call in _unanswered_calls(view)]
         return [*(_whole_item(message_value(message, view.dialect)) for message in kept), *closed]
     items: list[dict[str, Any]] = []
-    for speech in _speeches(view, is_own=is_own):
-        kind = "output_text" if speech.role == "assistant" else "input_text"
-        for part in speech.parts:
+    for turn in _turns(view, is_own=is_own):
+        kind = "output_text" if turn.role == "assistant" else "input_text"
+        for part in turn.parts:
             if isinstance(part, ToolCall):
                 call = {"call_id": part.id, "name": part.name, "arguments": part.arguments}
                 items.append({"type": "function_call", **call})
@@ -156,7 +154,7 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
                 items.append({"type": "function_call_output", "call_id": part.call_id, "output": _result_text(part)})
             else:
                 content = [{"type": kind, "text": _text(part)}]
-                items.append({"type": "message", "role": speech.role, "content": content})
+                items.append({"type": "message", "role": turn.role, "content": content})
     return items
 
 
@@ -182,19 +180,21 @@ def _is_prompt(message: Message, view: View) -> bool:
 def chat_messages(view: View) -> list[dict[str, Any]]:
     """Return the history as OpenAI chat messages."""
     if view.dialect.name == "openai-chat":
-        closed = [{"role": "tool", "tool_call_id": call, "content": CUT_OFF} for call in _unanswered_calls(view)]
+        closed = [
+            {"role": "tool", "tool_call_id": call, "content": MISSING_RESULT_TEXT} for call in _unanswered_calls(view)
+        ]
         return [*view.messages, *closed]
     out: list[dict[str, Any]] = []
-    for speech in _speeches(view):
-        calls = [part for part in speech.parts if isinstance(part, ToolCall)]
-        results = [part for part in speech.parts if isinstance(part, ToolResult)]
-        words = "\n\n".join(_text(part) for part in speech.parts if not isinstance(part, ToolCall | ToolResult))
+    for turn in _turns(view):
+        calls = [part for part in turn.parts if isinstance(part, ToolCall)]
+        results = [part for part in turn.parts if isinstance(part, ToolResult)]
+        words = "\n\n".join(_text(part) for part in turn.parts if not isinstance(part, ToolCall | ToolResult))
         out += [{"role": "tool", "tool_call_id": part.call_id, "content": _result_text(part)} for part in results]
         if calls:
             named = [{"id": one.id, "type": "function", "function": _function(one)} for one in calls]
             out.append({"role": "assistant", "content": words or None, "tool_calls": named})
         elif words:
-            out.append({"role": speech.role, "content": words})
+            out.append({"role": turn.role, "content": words})
     return out
 
 
@@ -206,22 +206,22 @@ def _chat_system(view: View) -> list[dict[str, Any]]:
     return [] if view.prompt is None else [{"role": "system", "content": view.prompt.text}]
 
 
-def _speeches(view: View, *, is_own: bool = False, keeps_thoughts: bool = False) -> list[Speech]:
+def _turns(view: View, *, is_own: bool = False, keep_reasoning: bool = False) -> list[Turn]:
     """Return the view as alternating turns."""
-    out: list[Speech] = []
+    out: list[Turn] = []
     for message in view.transcript:
         role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
-        parts = list(_parts(message, is_own, keeps_thoughts))
+        parts = list(_parts(message, is_own, keep_reasoning))
         if not parts:
             continue
         if not out and role == "assistant":
-            out.append(Speech("user", [Text(BEGUN)]))
+            out.append(Turn("user", [Text(OPENING_TEXT)]))
         if out and out[-1].role == role:
             out[-1].parts.extend(parts)
         else:
-            out.append(Speech(role, parts))
+            out.append(Turn(role, parts))
     if out and out[-1].role == "assistant" and (waiting := _unanswered_calls(view)):
-        out.append(Speech("user", [ToolResult(call, (Text(CUT_OFF),)) for call in waiting]))
+        out.append(Turn("user", [ToolResult(call, (Text(MISSING_RESULT_TEXT),)) for call in waiting]))
     return out
 
 
@@ -237,16 +237,16 @@ def _unanswered_calls(view: View) -> list[str]:
 
 
 def _closing_item(call: str) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call, "output": CUT_OFF}
+    return {"type": "function_call_output", "call_id": call, "output": MISSING_RESULT_TEXT}
 
 
-def _parts(message: Message, is_own: bool, keeps_thoughts: bool) -> Iterator[Part]:
+def _parts(message: Message, is_own: bool, keep_reasoning: bool) -> Iterator[Part]:
     for part in sorted(message.parts, key=lambda one: not isinstance(one, ToolResult)):
         if isinstance(part, Text):
             kept = _without_prompt(part.text) if is_own and message.role != "assistant" else part.text
             if kept.strip():
                 yield part if kept == part.text else Text(kept)
-        elif keeps_thoughts or not isinstance(part, Thinking | Opaque):
+        elif keep_reasoning or not isinstance(part, Thinking | Opaque):
             yield part
 
 

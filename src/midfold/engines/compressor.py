@@ -38,38 +38,34 @@ from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
 
 # Cheap first step: replace old tool results by digests. If that is enough, nothing is folded. Only messages between
-# head
-# and tail change: tool results over 200 characters and arguments with very long strings. A duplicate refers to a newer
-# copy
-# only if that copy stays whole, else it gets its own digest. Every original keeps a handle. Work stops as soon as
-# digests
-# cannot reach the target.
+# head and tail change: tool results over 200 characters and arguments with very long strings. A duplicate refers to a
+# newer copy only if that copy stays whole, else it gets its own digest. Every original keeps a handle. Work stops as
+# soon as digests cannot reach the target.
 
 
-SMALLEST_RESULT = 200
-LONG_ARGUMENTS = 2_000
-ENOUGH = 0.5
+MIN_DIGESTED_CHARACTERS = 200
+LONG_ARGUMENT_CHARACTERS = 2_000
+ENOUGH_SHARE = 0.5
 """Fraction of the threshold. Digests suffice if they reach this or the size after a compaction, unless that is so
-large that
-the next rewrite of the cached prefix would follow after few turns (`CompactionContext.roomy_limit`).
+large that the next rewrite of the cached prefix would follow after few turns (`CompactionContext.roomy_limit`).
 """
-SMALLEST_DIGEST = 12
+MIN_DIGEST_TOKENS = 12
 """Minimum tokens of a digest: its handle and a few words."""
-MOST_CHARACTERS_PER_TOKEN = 6
+MAX_CHARACTERS_PER_TOKEN = 6
 """Maximum characters per token of a digest, with a margin."""
-DOUBT = 1.1
+SIZE_TOLERANCE = 1.1
 """Tolerance for the rough digest sizes before they are built: targets within this factor are tried."""
 
 
-NOTHING = Plan(0, 0)
+EMPTY_PLAN = Plan(0, 0)
 """Plan that folds nothing."""
 
 
 def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     """Return the outcome of digesting alone, or None if a fold is needed."""
     request = job.request
-    asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
-    slack = -1.0 if request.options.prune == "off" or asked_for_summary else _slack(job, plan)
+    needs_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
+    slack = -1.0 if request.options.prune == "off" or needs_summary else _slack(job, plan)
     if slack < 0:
         return None
     work = _Prune(job, plan, slack)
@@ -80,7 +76,7 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
     digests = (*media_digests(job), *work.digests)
-    if not digests or new_tokens > _enough(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
+    if not digests or new_tokens > _max_digested_size(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
         return None
     work.originals |= missing_originals(job, messages, ())
     receipt = make_receipt(
@@ -97,41 +93,43 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     return make_outcome(job, messages, receipt, job.state, Archive(work.originals))
 
 
-def _enough(job: CompactionContext, plan: Plan) -> int:
+def _max_digested_size(job: CompactionContext, plan: Plan) -> int:
     """Return the maximum size at which digests suffice: the size after a compaction, but some turns away from the next
     rewrite.
     """
-    return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.roomy_limit)
+    return min(max(int(job.request.budget.threshold_tokens * ENOUGH_SHARE), size_of(job, plan)), job.roomy_limit)
 
 
 def _slack(job: CompactionContext, plan: Plan) -> float:
     """Return how many tokens the view would be below the target with minimal digests; negative if above."""
     view, sizes, scale, fold = job.view, job.sizes, job.scale, plan.fold()
-    slack = _enough(job, plan) * DOUBT - (job.staying(NOTHING) - sum(map(sizes.__getitem__, fold)))
+    slack = _max_digested_size(job, plan) * SIZE_TOLERANCE - (
+        job.staying(EMPTY_PLAN) - sum(map(sizes.__getitem__, fold))
+    )
     gain = 0.0
     for index in fold:
-        most = _most_gain(view[index], sizes[index], scale) if _is_prunable(view[index]) else 0.0
-        gain += most
-        slack -= sizes[index] - most
+        saving = _max_saving(view[index], sizes[index], scale) if _is_prunable(view[index]) else 0.0
+        gain += saving
+        slack -= sizes[index] - saving
         if slack < 0:
             break
     return slack if gain > 0 or job.media else -1.0
 
 
-def _most_gain(message: Message, size: int, scale: float) -> float:
+def _max_saving(message: Message, size: int, scale: float) -> float:
     """Return the maximum tokens that digests and shorter arguments can save in a message."""
     results = 0
     for part in message.parts:
         if isinstance(part, ToolCall):
-            if len(part.arguments) > LONG_ARGUMENTS:
+            if len(part.arguments) > LONG_ARGUMENT_CHARACTERS:
                 return size
         elif isinstance(part, ToolResult):
             results += _is_long(part)
-    return max(size - results * SMALLEST_DIGEST * scale, 0.0) if results else 0.0
+    return max(size - results * MIN_DIGEST_TOKENS * scale, 0.0) if results else 0.0
 
 
 def _is_long(result: ToolResult) -> bool:
-    return len(result.text) > SMALLEST_RESULT or any(isinstance(part, Media) for part in result.parts)
+    return len(result.text) > MIN_DIGESTED_CHARACTERS or any(isinstance(part, Media) for part in result.parts)
 
 
 def _is_prunable(message: Message) -> bool:
@@ -168,10 +166,10 @@ class _Prune:
     def part(self, place: Place, part: Part, message: Message) -> Part:
         if isinstance(part, ToolResult):
             return self.result(place, part, message)
-        if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
-            most = self.job.request.options.argument_characters
+        if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENT_CHARACTERS:
+            limit = self.job.request.options.argument_characters
             short = self.job.omissions.attempt(
-                "tool arguments", lambda: self.arguments(part.arguments, most), part.arguments
+                "tool arguments", lambda: self.arguments(part.arguments, limit), part.arguments
             )
             if len(short) < len(part.arguments):
                 self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
@@ -188,7 +186,7 @@ class _Prune:
             return result
         call_place = self.calls.get(place)
         call = self.job.messages[call_place.message].parts[call_place.part] if call_place else None
-        asked = call if isinstance(call, ToolCall) else None
+        known_call = call if isinstance(call, ToolCall) else None
         copy = self.copies.get(place)
         if self.job.request.options.prune == "placeholder":
             kind, short = "placeholder", PLACEHOLDER
@@ -198,11 +196,11 @@ class _Prune:
                 back_reference(handle_of(self.job.messages[copy.message]), f"message {copy.message}"),
             )
         else:
-            kind, short = "digest", self.digest(asked, result, handle_of(message))
+            kind, short = "digest", self.digest(known_call, result, handle_of(message))
         self.count(min(short, text, key=len))
         if len(short) >= len(text) and not has_media:
             return result
-        self.note(place, kind, asked.name if asked else result.name or "", len(text), len(short), message)
+        self.note(place, kind, known_call.name if known_call else result.name or "", len(text), len(short), message)
         return ToolResult(result.call_id, (Text(short),), result.is_error, result.name, wire=result.wire)
 
     def digest(self, call: ToolCall | None, result: ToolResult, handle: str) -> str:
@@ -212,15 +210,15 @@ class _Prune:
             "tool digest", lambda: digest(call, result, handle=handle, redact=redact), result.text or PLACEHOLDER
         )
 
-    def arguments(self, text: str, most: int) -> str:
+    def arguments(self, text: str, max_characters: int) -> str:
         """Return shortened arguments, redacted before they are cut, or the same text if nothing is long."""
-        if shrink_arguments(text, most) is text:
+        if shrink_arguments(text, max_characters) is text:
             return text
-        return shrink_arguments(redact_arguments(text, self.job.request.redact), most)
+        return shrink_arguments(redact_arguments(text, self.job.request.redact), max_characters)
 
     def count(self, text: str) -> None:
         """Subtract what a shown result exceeds the minimal digest by."""
-        more = len(text) // MOST_CHARACTERS_PER_TOKEN - SMALLEST_DIGEST
+        more = len(text) // MAX_CHARACTERS_PER_TOKEN - MIN_DIGEST_TOKENS
         self.slack -= max(more, 0) * self.job.scale
 
     def note(self, place: Place, kind: str, tool: str, before: int, after: int, message: Message) -> None:

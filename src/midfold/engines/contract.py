@@ -1,8 +1,7 @@
 """The contract of a context engine.
 
 An engine holds configuration only, no session state: everything about a conversation is in the request.
-`should_compress` returns how urgent a compaction is. `compress` is a generator: it yields summary requests, is sent
-the
+`should_compress` returns how urgent a compaction is. `compress` is a generator: it yields summary requests, is sent the
 responses, and returns the outcome. The driver does the I/O.
 """
 
@@ -30,8 +29,7 @@ class ContextEngine(ABC):
         """Return how urgent a compaction is, by `request.prompt_tokens` or any other measure. Called after every turn.
 
         HARD compacts before the next request, SOFT may prepare a compaction, NONE does neither. The host handles
-        strikes,
-        cooldowns after failures and `enabled`.
+        strikes, cooldowns after failures and `enabled`.
         """
 
     @abstractmethod

@@ -1,7 +1,6 @@
 """Offer the tools of a context engine to a model, and run calls of them.
 
-Tools with a name that is taken or that providers reject are omitted with a notice. Anything a plugin raises becomes
-a
+Tools with a name that is taken or that providers reject are omitted with a notice. Anything a plugin raises becomes a
 PluginError, which is reported to the model, and the conversation continues.
 """
 
@@ -16,7 +15,7 @@ from midfold.engines import ContextEngine, ToolSpec
 from midfold.errors import PluginError
 from midfold.transcript import jsonio
 
-LONGEST_ANSWER = 20_000
+MAX_RESULT_CHARACTERS = 20_000
 """Maximum characters of a tool result for the model."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -45,13 +44,13 @@ class EngineTools:
     def call(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
         """Return the truncated result of a tool; raise PluginError if it fails."""
         try:
-            told = self._engine.call_tool(name, arguments, archive)
+            result = self._engine.call_tool(name, arguments, archive)
         except Exception as error:  # a plugin may raise anything; it is reported to the model
             raise PluginError(f"{name} failed: {type(error).__name__}: {redact(str(error))[:500]}") from error
-        if not isinstance(told, str):
-            raise PluginError(f"{name} failed: it gave a value of type {type(told).__name__}, expected text")
-        left = len(told) - LONGEST_ANSWER
-        return told if left <= 0 else f"{told[:LONGEST_ANSWER]}\n[... {left:,} characters left out ...]"
+        if not isinstance(result, str):
+            raise PluginError(f"{name} failed: it gave a value of type {type(result).__name__}, expected text")
+        left = len(result) - MAX_RESULT_CHARACTERS
+        return result if left <= 0 else f"{result[:MAX_RESULT_CHARACTERS]}\n[... {left:,} characters left out ...]"
 
 
 def _problem(spec: object, taken: Collection[str]) -> str:

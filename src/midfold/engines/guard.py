@@ -1,9 +1,7 @@
 """Call an engine safely: the conversation stays whole whatever a plugin does.
 
-If `should_compress` fails, the prompt size decides. If `compress` raises or returns an illegal conversation,
-nothing is
-folded. A plugin's omissions of the user's words are reported, never rewritten. All of this is in the receipt,
-failures
+If `should_compress` fails, the prompt size decides. If `compress` raises or returns an illegal conversation, nothing is
+folded. A plugin's omissions of the user's words are reported, never rewritten. All of this is in the receipt, failures
 as `ENGINE_FAILED`. Errors of the built-in engines are raised.
 """
 
@@ -28,7 +26,7 @@ from midfold.transcript.message import Message
 
 ENGINE_FAILED = "CONTEXT ENGINE FAILED"
 BUILT_IN = (Compressor, Noop)
-LONGEST_REASON = 300
+MAX_REASON_CHARACTERS = 300
 
 
 def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Situation) -> Situation:
@@ -40,8 +38,8 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
         if not isinstance(pressure, Pressure):
             raise PluginError(_type_problem("should_compress", pressure, "a Pressure"))
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the size decides instead
-        told = f"{_words(engine, error)}. The prompt size decides when to compact"
-        return msgspec.structs.replace(situation, fault=told)
+        fault = f"{_failure_text(engine, error)}. The prompt size decides when to compact"
+        return msgspec.structs.replace(situation, fault=fault)
     return msgspec.structs.replace(situation, pressure=pressure)
 
 
@@ -49,19 +47,19 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     """Carry out the decision: run the engine's compaction, or return a receipt that says why there is none."""
     if not decision.fold:
         return _decline(CompactionContext(request), decision)
-    asked = decision.apply(request)
+    applied = decision.apply(request)
     if type(engine) in BUILT_IN:
-        outcome = yield from engine.compress(asked)
+        outcome = yield from engine.compress(applied)
         return decision.settle(outcome.with_recovery(request.messages))
     try:
-        outcome = _report_words(engine, request, (yield from _compress(engine, asked)))
+        outcome = _report_words(engine, request, (yield from _compress(engine, applied)))
         return decision.settle(outcome.with_recovery(request.messages))
     except PluginError as error:
-        reason = _words(engine, error)
+        reason = _failure_text(engine, error)
     except MidfoldError:
         raise
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
-        reason = _words(engine, error)
+        reason = _failure_text(engine, error)
     return decision.settle(
         fail(CompactionContext(request), f"{reason}. Nothing was compacted; every message is unchanged")
     )
@@ -92,9 +90,9 @@ def _decline(job: CompactionContext, decision: Decision) -> Outcome:
     if not decision.pause:
         return decision.settle(leave(job, decision.reason))
     kind = decision.failure
-    told = account(kind, kept=True, left=decision.pause)._asdict()
+    facts = account(kind, kept=True, left=decision.pause)._asdict()
     job.notices.append(paused_words(kind, decision.pause))
-    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
+    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **facts))
     return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
 
 
@@ -130,6 +128,6 @@ def _type_problem(method: str, value: object, what: str) -> str:
     return f"{method} returned a value of type {type(value).__name__}, expected {what}"
 
 
-def _words(engine: ContextEngine, error: Exception) -> str:
-    reason = redact(str(error))[:LONGEST_REASON] if isinstance(error, PluginError) else type(error).__name__
+def _failure_text(engine: ContextEngine, error: Exception) -> str:
+    reason = redact(str(error))[:MAX_REASON_CHARACTERS] if isinstance(error, PluginError) else type(error).__name__
     return f'{ENGINE_FAILED}: "{engine.name}": {reason}'

@@ -170,8 +170,7 @@ def context_breakdown(
 ) -> ContextBreakdown:
     """Return the context by category for a usage bar, with fixed costs separate from the conversation.
 
-    Rules, skills, sub-agents and memory are detected in what clients send. `sections` maps a label (one of these or
-    a
+    Rules, skills, sub-agents and memory are detected in what clients send. `sections` maps a label (one of these or a
     custom one) to its text and overrides what was detected under that label: the text is subtracted from the system
     prompt or the conversation if it occurs there, and added to the total otherwise.
     """

@@ -1,7 +1,6 @@
 """Read session logs of Gemini CLI, Copilot CLI and opencode as OpenAI chat messages.
 
-Each tool result becomes its own message directly after the assistant message with the call, even if the log stores
-them
+Each tool result becomes its own message directly after the assistant message with the call, even if the log stores them
 together. Records that a client shows but does not send (notices, intermediate states, sub-agent steps) are omitted.
 Media become a line that names them.
 """
@@ -148,8 +147,8 @@ def _gemini(lines: Sequence[Line]) -> Log:
         else:
             change = mapping_of(line.get("$set")) or line
             known |= {key: value for key, value in change.items() if key != "messages"}
-            if isinstance(anew := change.get("messages"), list | tuple):
-                records = {one["id"]: one for one in map(mapping_of, anew) if isinstance(one.get("id"), str)}
+            if isinstance(replaced := change.get("messages"), list | tuple):
+                records = {one["id"]: one for one in map(mapping_of, replaced) if isinstance(one.get("id"), str)}
     out = _ChatMessages()
     for record in records.values():
         _add_gemini(out, record)
@@ -213,8 +212,8 @@ def _gemini_texts(content: Any) -> Iterator[str]:
         response = mapping_of(mapping_of(content.get("functionResponse")).get("response"))
         media = mapping_of(content.get("inlineData")) or mapping_of(content.get("fileData"))
         if response:
-            said = response.get("output", response.get("error"))
-            yield said if isinstance(said, str) else jsonio.encode(response).decode("utf-8", "replace")
+            output = response.get("output", response.get("error"))
+            yield output if isinstance(output, str) else jsonio.encode(response).decode("utf-8", "replace")
         elif media:
             yield f"[{string_of(media.get('mimeType')) or 'a file'}]"
         elif not content.get("thought"):
@@ -251,8 +250,8 @@ def _copilot(lines: Sequence[Line]) -> Log:
 
 
 def _add_answer(out: _ChatMessages, data: Line, at: str) -> int | None:
-    asked = data.get("toolRequests")
-    requests = list(map(mapping_of, asked if isinstance(asked, list | tuple) else ()))
+    requested = data.get("toolRequests")
+    requests = list(map(mapping_of, requested if isinstance(requested, list | tuple) else ()))
     out.model = string_of(data.get("model")) or out.model
     calls = [(string_of(one.get("toolCallId")), string_of(one.get("name")), one.get("arguments")) for one in requests]
     return out.answer(string_of(data.get("content")), string_of(data.get("reasoningText")), calls, at)
@@ -276,33 +275,33 @@ def _add_copilot(out: _ChatMessages, kind: str, data: Line, at: str) -> None:
         out.say("user", string_of(data.get("transformedContent")) or text, at)
     elif kind == "tool.execution_complete" and not data.get("isUserRequested"):
         failed = string_of(mapping_of(data.get("error")).get("message"))
-        said = string_of(mapping_of(data.get("result")).get("content"))
-        out.result(string_of(data.get("toolCallId")), said or failed, at)
+        output = string_of(mapping_of(data.get("result")).get("content"))
+        out.result(string_of(data.get("toolCallId")), output or failed, at)
 
 
 # opencode: the output of `opencode export`. A tool part holds both the call and its result.
 
 
-def _opencode(info: Line, lines: Sequence[Line]) -> Log:
+def _opencode(session: Line, lines: Sequence[Line]) -> Log:
     out = _ChatMessages()
     waits = False
     for line in lines:
-        said, parts = mapping_of(line.get("info")), line.get("parts")
+        info, parts = mapping_of(line.get("info")), line.get("parts")
         found = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list | tuple) else []
         if any(kind_of(part) == "compaction" for part in found):
             out.folds.add(len(out.messages) + 1)
-        if said.get("role") == "user":
-            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _moment(said, "created"))
-        elif said.get("role") == "assistant":
-            waits = not mapping_of(said.get("time")).get("completed")
-            _add_steps(out, said, found)
-    folder = string_of(info.get("directory"))
-    return out.log("opencode", string_of(info.get("id")), string_of(info.get("title")), folder, is_open=waits)
+        if info.get("role") == "user":
+            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _moment(info, "created"))
+        elif info.get("role") == "assistant":
+            waits = not mapping_of(info.get("time")).get("completed")
+            _add_steps(out, info, found)
+    folder = string_of(session.get("directory"))
+    return out.log("opencode", string_of(session.get("id")), string_of(session.get("title")), folder, is_open=waits)
 
 
-def _add_steps(out: _ChatMessages, said: Line, parts: Sequence[Line]) -> None:
+def _add_steps(out: _ChatMessages, info: Line, parts: Sequence[Line]) -> None:
     """Append one message per step of a response, each followed by its tool results."""
-    out.model = string_of(said.get("modelID")) or out.model
+    out.model = string_of(info.get("modelID")) or out.model
     steps: list[list[Line]] = [[]]
     for part in parts:
         if kind_of(part) == "step-start" and steps[-1]:
@@ -316,15 +315,15 @@ def _add_steps(out: _ChatMessages, said: Line, parts: Sequence[Line]) -> None:
         states = [mapping_of(part.get("state")) for part in tools]
         named = [(string_of(part.get("callID")), string_of(part.get("tool"))) for part in tools]
         calls = [(*names, state.get("input")) for names, state in zip(named, states, strict=True)]
-        made = out.answer(text, thought, calls, _moment(said, "completed") or _moment(said, "created"))
+        made = out.answer(text, thought, calls, _moment(info, "completed") or _moment(info, "created"))
         place = place if made is None else made
         for (call, _), state in zip(named, states, strict=True):
             if state.get("status") in DONE:
                 result = string_of(state.get("output")) or string_of(state.get("error"))
                 out.result(call, result, _moment(state, "end"))
-    tokens = mapping_of(said.get("tokens"))
+    tokens = mapping_of(info.get("tokens"))
     if tokens and len(steps) == 1:
-        out.count(place, _opencode_usage(tokens), _moment(said, "completed"))
+        out.count(place, _opencode_usage(tokens), _moment(info, "completed"))
 
 
 def _opencode_usage(tokens: Line) -> dict[str, Any]:

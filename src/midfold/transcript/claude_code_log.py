@@ -1,14 +1,11 @@
 """Read session logs of Claude Code: {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ...}.
 
-Claude Code writes one line per content block. Lines of one response are merged into one message, and consecutive
-tool
+Claude Code writes one line per content block. Lines of one response are merged into one message, and consecutive tool
 results into one message. Side chains, API error notices and lines shown only on screen are omitted.
 
 The lines form a tree. Lines off the path to the newest message were rewound by the user and are omitted, except the
-other
-results of a batch and lines unrelated to that path. Compactions by Claude Code are bridged through
-`logicalParentUuid`,
-so the whole session is read.
+other results of a batch and lines unrelated to that path. Compactions by Claude Code are bridged through
+`logicalParentUuid`, so the whole session is read.
 """
 
 from __future__ import annotations
@@ -100,7 +97,7 @@ def _with_queued(line: Line) -> Line:
     return {**line, "type": "user", "message": {"role": "user", "content": attached["prompt"]}}
 
 
-def _was_sent(line: Line) -> bool:
+def _is_sent(line: Line) -> bool:
     """Return whether the line was sent to the model; compaction summaries are hidden on screen but sent."""
     hidden = line.get("isVisibleInTranscriptOnly") and not line.get("isCompactSummary")
     return not (hidden or line.get("isSidechain") or line.get("isApiErrorMessage"))
@@ -173,17 +170,17 @@ def _call_of(block: Any) -> str:
 
 def _current(lines: Sequence[Line]) -> list[Line]:
     """Return the lines on the current branch of the conversation, in file order."""
-    turns = [line for line in lines if is_turn(line) and _was_sent(line)]
+    turns = [line for line in lines if is_turn(line) and _is_sent(line)]
     trunk = _trunk(turns[-1] if turns else None, {_name(line): line for line in lines})
     answers = {_answer(line) for line in turns if _name(line) in trunk} - {""}
     parts = [line for line in turns if _answer(line) in answers]
     calls = {_call_of(block) for line in parts for block in _blocks(line["message"]["content"])} - {""}
-    beside: set[str] = set()
+    off_trunk: set[str] = set()
     for line in lines:
-        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in beside):
-            beside.add(_name(line))
-    beside.discard("")
-    return [line for line in turns if _name(line) not in beside or _belongs(line, answers, calls)]
+        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in off_trunk):
+            off_trunk.add(_name(line))
+    off_trunk.discard("")
+    return [line for line in turns if _name(line) not in off_trunk or _belongs(line, answers, calls)]
 
 
 def _belongs(line: Line, answers: set[str], calls: set[str]) -> bool:

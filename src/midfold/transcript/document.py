@@ -1,9 +1,7 @@
 """Read conversations from bytes, lists or request bodies into a `Document`, and write them back.
 
-Reading raises only if there is no conversation, never because of a message's content. An object is a request body
-if it
-has `messages`, or `input` and is not itself an item. JSON lines are messages of one conversation, or one
-conversation
+Reading raises only if there is no conversation, never because of a message's content. An object is a request body if it
+has `messages`, or `input` and is not itself an item. JSON lines are messages of one conversation, or one conversation
 each (a body or a list), or the log of a coding agent. A log is read and written as the JSON list of its messages.
 """
 
@@ -25,7 +23,7 @@ from midfold.transcript.dialect import Dialect, describe, kind_of
 from midfold.transcript.jsonio import elements, entries, first_byte, gaps
 from midfold.transcript.laws import pairing_problems
 from midfold.transcript.log_lines import Log, LoggedTurn, mapping_of, string_of
-from midfold.transcript.logs import name_shape, read_log, read_log_body
+from midfold.transcript.logs import describe_line_types, read_log, read_log_body
 from midfold.transcript.message import Message, Problem, Tool, Transcript, plain
 from midfold.transcript.openai_chat import OpenAIChat
 from midfold.transcript.openai_responses import OpenAIResponses
@@ -36,7 +34,7 @@ from midfold.transcript.splice import message_bytes, message_value, replace_valu
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (OpenAIChat, OpenAIResponses, Anthropic)}
 
-MOST_TOOLS, MOST_TOOL_BYTES = 5_000, 4_000_000
+MAX_CACHED_TOOLS, MAX_CACHED_TOOL_BYTES = 5_000, 4_000_000
 """Maximum number and total bytes of cached tool definitions."""
 CHAT_ROLES = frozenset({"tool", "function"})
 CHAT_FIELDS = ("tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal")
@@ -113,7 +111,7 @@ def _from_block(block: Any) -> type[Dialect] | None:
     return OpenAIChat if kind in CHAT_BLOCKS else None
 
 
-MOST_FIELDS = 5
+MAX_LISTED_KEYS = 5
 BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
 Source = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
@@ -194,7 +192,7 @@ class Document:
 
     def refuse_what_is_no_json(self) -> None:
         """Raise TranscriptError if a message holds NaN or an infinity, which other JSON readers reject."""
-        if jsonio.is_plainly_json([message.wire for message in self.messages]):
+        if jsonio.is_plain_json([message.wire for message in self.messages]):
             return
         for index, message in enumerate(self.messages):
             if message.wire is not None and (found := jsonio.no_number(message.wire)):
@@ -245,7 +243,7 @@ def require_messages(documents: Sequence[Document], name: str) -> None:
     if any(message.role != "other" for document in documents for message in document.messages):
         return
     if any(document.messages for document in documents):
-        shape = name_shape([_value(message.wire) for document in documents for message in document.messages])
+        shape = describe_line_types([_value(message.wire) for document in documents for message in document.messages])
         found = f"; {shape}" if shape else ""
         raise TranscriptError(f"{name} is not a transcript: it contains no message with a role{found}")
 
@@ -310,7 +308,7 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
         if not _is_message(body) and read_log([{key: _value(value) for key, value in body.items()}]) is None:
             raise TranscriptError(
                 f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role; "
-                f"found an object with {', '.join(map(repr, list(body)[:MOST_FIELDS])) or 'no keys'}"
+                f"found an object with {', '.join(map(repr, list(body)[:MAX_LISTED_KEYS])) or 'no keys'}"
             )
     except jsonio.NotJSON as error:
         if b"\n" not in text.strip(SPACE):
@@ -432,7 +430,9 @@ def _value(wire: Any) -> Any:
         return None
 
 
-_known_tools: LRU[bytes, Tool] = LRU(MOST_TOOLS, most_bytes=MOST_TOOL_BYTES, size=lambda tool: len(tool.body))
+_known_tools: LRU[bytes, Tool] = LRU(
+    MAX_CACHED_TOOLS, most_bytes=MAX_CACHED_TOOL_BYTES, size=lambda tool: len(tool.body)
+)
 
 
 def tool_of(value: Any) -> Tool:
@@ -448,9 +448,8 @@ def tool_of(value: Any) -> Tool:
 
 
 # Write documents back in the shape they were read. Without changes that is the same object or the same bytes; a change
-# is
-# spliced in, so all other bytes of a body or list and all other fields of a dict stay, including the bytes between two
-# messages that remain neighbours.
+# is spliced in, so all other bytes of a body or list and all other fields of a dict stay, including the bytes between
+# two messages that remain neighbours.
 
 
 def write(document: Document, *, messages: Transcript | None = None, system: Message | None = None) -> Any:
@@ -534,13 +533,20 @@ def _system_value(document: Document, system: Message) -> Any:
 
 
 # Summary requests that reuse the provider's prompt cache: same system prompt, tools and messages in the same order,
-# plus
-# one instruction at the end, so only the instruction and the response cost full price.
+# plus one instruction at the end, so only the instruction and the response cost full price.
 
 
 WIRES = {"openai-chat": "openai", "anthropic": "anthropic"}
 """Dialects that support cached-prefix summary requests, with their wire names."""
-KEPT = ("system", "tools", "tool_choice", "thinking", "reasoning_effort", "parallel_tool_calls", "prompt_cache_key")
+CACHED_PREFIX_KEYS = (
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "reasoning_effort",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+)
 """Request fields that are part of the cached prefix or select the cache."""
 
 
@@ -555,7 +561,7 @@ def prefix_request(
         body["system"] = plain(system)
     if tools:
         body["tools"] = [plain(tool) for tool in tools]
-    for key in KEPT:
+    for key in CACHED_PREFIX_KEYS:
         if document.body is not None and document.body.get(key) is not None:
             body[key] = document.setting(key)
     values = [message_value(message, document.dialect) for message in messages]

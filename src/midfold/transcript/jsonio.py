@@ -1,9 +1,7 @@
 """Read and write JSON as clients really send it.
 
-msgspec rejects lone surrogates, NaN, 1e400 and bytes that are not UTF-8; agents send all of these. Input that
-msgspec
-rejects is read by the standard library. Numbers that Python would change are kept as literal text in `msgspec.Raw`,
-so
+msgspec rejects lone surrogates, NaN, 1e400 and bytes that are not UTF-8; agents send all of these. Input that msgspec
+rejects is read by the standard library. Numbers that Python would change are kept as literal text in `msgspec.Raw`, so
 writing a value never alters them.
 """
 
@@ -22,8 +20,8 @@ _any = msgspec.json.Decoder()
 _raw = msgspec.json.Decoder(Raw)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
-LONGEST_PATH, LONGEST_KEY = 50, 100
+_INVALID_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
+MAX_PATH_STEPS, MAX_KEY_CHARACTERS = 50, 100
 """Maximum steps of a path in an error message, and characters per key."""
 PLAIN_DEPTH = 8
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -75,7 +73,7 @@ def encode(value: Any) -> bytes:
     """Return compact JSON of a value made of JSON types and `Raw`; other objects are written as their `str`."""
     try:
         data = msgspec.json.encode(value, enc_hook=str)
-        if b"null" not in data or not _needs_care(value):
+        if b"null" not in data or not _has_invalid_number(value):
             return data
     except (UnicodeEncodeError, TypeError, RecursionError):
         pass
@@ -90,14 +88,14 @@ def encode_quickly(value: Any) -> bytes:
         return encode(value)
 
 
-def _needs_care(value: Any) -> bool:
+def _has_invalid_number(value: Any) -> bool:
     """Return whether the value holds a NaN or infinity, which msgspec would write as null."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
-        return any(_needs_care(item) for item in value.values())
+        return any(_has_invalid_number(item) for item in value.values())
     if isinstance(value, list | tuple):
-        return any(_needs_care(item) for item in value)
+        return any(_has_invalid_number(item) for item in value)
     return False
 
 
@@ -108,17 +106,17 @@ def no_number(value: Any) -> tuple[str, str] | None:
     """
     if isinstance(value, Raw):
         data = bytes(value)
-        if not any(literal in data for literal in _NO_NUMBERS):
+        if not any(literal in data for literal in _INVALID_NUMBERS):
             return None
         try:
             _any.decode(data)
         except (*REFUSALS, UnicodeEncodeError):
-            return _find_not_a_number(_decode_leniently(data))
+            return _find_invalid_number(_decode_leniently(data))
         return None
-    return None if is_plainly_json([value]) else _find_not_a_number(value)
+    return None if is_plain_json([value]) else _find_invalid_number(value)
 
 
-def is_plainly_json(values: list[Any]) -> bool:
+def is_plain_json(values: list[Any]) -> bool:
     """Return quickly whether all values are plain JSON types; deeply nested values return False."""
     level: list[Any] = [values]
     for _ in range(PLAIN_DEPTH):
@@ -149,7 +147,7 @@ class _Step(NamedTuple):
     is_named: bool
 
 
-def _find_not_a_number(value: Any) -> tuple[str, str] | None:
+def _find_invalid_number(value: Any) -> tuple[str, str] | None:
     """Search iteratively, as the nesting may exceed the recursion limit; visit each container once."""
     todo: list[tuple[Any, _Step | None]] = [(value, None)]
     seen: set[int] = set()
@@ -157,7 +155,7 @@ def _find_not_a_number(value: Any) -> tuple[str, str] | None:
         item, place = todo.pop()
         if isinstance(item, float) and not math.isfinite(item):
             return _path(place), json.dumps(item)
-        if isinstance(item, Raw) and bytes(item) in _NO_NUMBERS:
+        if isinstance(item, Raw) and bytes(item) in _INVALID_NUMBERS:
             return _path(place), bytes(item).decode()
         if isinstance(item, Mapping | list | tuple) and id(item) not in seen:
             seen.add(id(item))
@@ -169,8 +167,8 @@ def _find_not_a_number(value: Any) -> tuple[str, str] | None:
 
 def _path(last: _Step | None) -> str:
     steps: list[str] = []
-    while last is not None and len(steps) < LONGEST_PATH:
-        key = str(last.key)[:LONGEST_KEY]
+    while last is not None and len(steps) < MAX_PATH_STEPS:
+        key = str(last.key)[:MAX_KEY_CHARACTERS]
         steps.append(f".{key}" if last.is_named else f"[{key}]")
         last = last.before
     return "".join(reversed(steps))
@@ -273,9 +271,8 @@ def is_json(text: str | bytes) -> bool:
 
 
 # Byte positions of array elements and object values. A span is exact: `source[start:end]` is one value without
-# surrounding
-# white space. All functions are linear in the bytes and do not recurse. msgspec finds the ends; if it rejects the
-# input, a scanner over quotes and brackets does.
+# surrounding white space. All functions are linear in the bytes and do not recurse. msgspec finds the ends; if it
+# rejects the input, a scanner over quotes and brackets does.
 
 
 _elements = msgspec.json.Decoder(list[Raw])

@@ -1,10 +1,8 @@
 """Rules for a legal transcript, and the places where it may be cut.
 
-A law is a small class: `forbids` marks the cuts it does not allow, `violations` describes what breaks it. A cut at
-i
+A law is a small class: `forbids` marks the cuts it does not allow, `violations` describes what breaks it. A cut at i
 separates messages[:i] from messages[i:]; cuts at 0 and at the end are always legal. Engines, the sanitizer and the
-tests
-share the list `LAWS`. Each law is one pass.
+tests share the list `LAWS`. Each law is one pass.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ from midfold.transcript.message import (
 )
 
 # Pairing of tool results with tool calls. A batch is a run of calls uninterrupted by user messages and results; the
-# results
-# that follow answer it. Results are paired by id inside their batch, each call once, in order. Ids are never looked up
-# globally, because real recordings reuse one id for several calls. A result without an id answers the oldest open call
-# of its batch, preferring one without an id.
+# results that follow answer it. Results are paired by id inside their batch, each call once, in order. Ids are never
+# looked up globally, because real recordings reuse one id for several calls. A result without an id answers the oldest
+# open call of its batch, preferring one without an id.
 
 
 class Place(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -48,8 +45,7 @@ class Pairing(NamedTuple):
     unanswered: tuple[Place, ...]
     waiting: tuple[Place, ...]
     """Calls of the newest batch followed only by results, so they may still be running. An open call before an
-    answered call of
-    a later message is lost instead.
+    answered call of a later message is lost instead.
     """
     orphans: tuple[Place, ...]
     """Results that answer no call of their batch."""
@@ -172,9 +168,8 @@ class Law(Protocol):
 class CallsAnswered:
     """Every call is answered in the messages directly after it; otherwise providers respond with status 400.
 
-    Calls made together are answered together, so a batch is never cut between its first call and its last result.
-    Calls of
-    the newest batch may still be waiting.
+    Calls made together are answered together, so a batch is never cut between its first call and its last result. Calls
+    of the newest batch may still be waiting.
     """
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from midfold.transcript.dialect import Dialect
 
 Line = Mapping[str, Any]
-MOST_LINES = 5
+MAX_LISTED_LINES = 5
 
 
 class LoggedTurn(NamedTuple):
@@ -47,8 +47,8 @@ class Log(NamedTuple):
     @property
     def damage(self) -> str:
         """Return a description of the unreadable lines, '' if there are none."""
-        shown = ", ".join(map(str, self.damaged[:MOST_LINES])) + (
-            " and others" if len(self.damaged) > MOST_LINES else ""
+        shown = ", ".join(map(str, self.damaged[:MAX_LISTED_LINES])) + (
+            " and others" if len(self.damaged) > MAX_LISTED_LINES else ""
         )
         return f"{len(self.damaged):,} unreadable line(s) skipped: {shown}" if self.damaged else ""
 

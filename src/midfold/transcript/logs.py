@@ -2,15 +2,12 @@
 
     Claude Code   {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ..., "parentUuid": ...}
     Codex         {"type": "response_item" | "session_meta" | ..., "payload": {...}}
-    Gemini CLI    {"sessionId": ..., "projectHash": ...}, then {"id": ..., "type": "user" | "gemini", "content":
-    ...}
+    Gemini CLI    {"sessionId": ..., "projectHash": ...}, then {"id": ..., "type": "user" | "gemini", "content": ...}
     Copilot CLI   {"type": "session.start" | "user.message" | ..., "data": {...}}
     opencode      {"info": {...}, "messages": [{"info": {...}, "parts": [...]}]}
 
-Models, usage and times are kept beside the messages, never in them. Codex items already have the shape of the
-Responses
-API and are kept unchanged; its other lines are omitted, except the instructions. Turns that the user rolled back
-are
+Models, usage and times are kept beside the messages, never in them. Codex items already have the shape of the Responses
+API and are kept unchanged; its other lines are omitted, except the instructions. Turns that the user rolled back are
 omitted. Unreadable lines are skipped and reported: the last line of a running session is often incomplete.
 """
 
@@ -37,9 +34,9 @@ CLIENTS = {
 """Supported clients, id to display name."""
 EVIDENCE = 200
 """Lines to search for the log's format; the first ones may hold only files and settings."""
-NO_ITEMS = frozenset({"ghost_snapshot"})
+IGNORED_ITEMS = frozenset({"ghost_snapshot"})
 ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "local_shell_call"})
-MOST_KINDS = 5
+MAX_LISTED_TYPES = 5
 
 
 def read_log(values: Sequence[Any]) -> Log | None:
@@ -60,10 +57,10 @@ def read_log_body(body: Mapping[str, Any]) -> Log | None:
     return read_chat_body(body) if is_chat_body(body) else None
 
 
-def name_shape(values: Sequence[Any]) -> str:
+def describe_line_types(values: Sequence[Any]) -> str:
     """Return a description of the line types of an unknown log, for an error message."""
     kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
-    named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MOST_KINDS))
+    named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MAX_LISTED_TYPES))
     known = ", ".join(CLIENTS.values())
     return f"unknown line types {named}; supported logs: {known}" if named else ""
 
@@ -89,7 +86,7 @@ class _Rollout:
         self.times: list[str] = []
         self.turns: dict[int, LoggedTurn] = {}
         self.folds: set[int] = set()
-        self.asks: list[int] = []
+        self.user_places: list[int] = []
         """Indexes of user messages."""
         self.model = self.session = self.folder = ""
         self.window = 0
@@ -98,9 +95,9 @@ class _Rollout:
 
     def add(self, line: Line, payload: Line) -> None:
         at, kind = string_of(line.get("timestamp")), kind_of(line)
-        if kind == "response_item" and kind_of(payload) not in NO_ITEMS:
-            if _is_ask(payload):
-                self.asks.append(len(self.items))
+        if kind == "response_item" and kind_of(payload) not in IGNORED_ITEMS:
+            if _is_user_message(payload):
+                self.user_places.append(len(self.items))
             self._put(payload, at)
         elif kind == "session_meta":
             self._begin(payload, at)
@@ -111,7 +108,7 @@ class _Rollout:
         elif kind_of(payload) == "token_count":
             self._count(mapping_of(payload.get("info")), at)
         elif kind_of(payload) == "thread_rolled_back":
-            self._take_back(payload.get("num_turns"))
+            self._roll_back(payload.get("num_turns"))
 
     def _put(self, item: Line, at: str) -> None:
         if _is_answer(item):
@@ -137,11 +134,11 @@ class _Rollout:
         cached = {"input_tokens_details": {"cached_tokens": last.get("cached_input_tokens")}}
         self.turns[self._answer] = LoggedTurn({**sizes, **cached}, at, self.model)
 
-    def _take_back(self, count: Any) -> None:
-        if not isinstance(count, int) or not 0 < count <= len(self.asks):
+    def _roll_back(self, count: Any) -> None:
+        if not isinstance(count, int) or not 0 < count <= len(self.user_places):
             return
-        end = self.asks[-count]
-        del self.asks[-count:], self.items[end:], self.times[end:]
+        end = self.user_places[-count]
+        del self.user_places[-count:], self.items[end:], self.times[end:]
         self.turns = {place: turn for place, turn in self.turns.items() if place < end}
         self.folds = {place for place in self.folds if place <= end}
         self._answer = next((place for place in range(end - 1, -1, -1) if _is_answer(self.items[place])), None)
@@ -171,7 +168,7 @@ def _is_answer(item: Line) -> bool:
     return item.get("role") == "assistant" or kind_of(item) == "reasoning" or kind_of(item).endswith("_call")
 
 
-def _is_ask(item: Line) -> bool:
+def _is_user_message(item: Line) -> bool:
     """Return whether the item is a user's message rather than only Codex's environment context."""
     content = item.get("content")
     if item.get("role") != "user":

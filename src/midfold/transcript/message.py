@@ -1,9 +1,8 @@
 """Messages as immutable values over the exact bytes, or the caller's object, that they were read from.
 
-`wire` is the original; an unchanged message is written as exactly that. `parts` is its parsed content, read on
-first use by
-the dialect. A changed message has no `wire`; its `origin` is what it was made from and supplies all unknown fields.
-Messages with the same role and parts are equal, whatever their bytes; the same holds for parts.
+`wire` is the original; an unchanged message is written as exactly that. `parts` is its parsed content, read on first
+use by the dialect. A changed message has no `wire`; its `origin` is what it was made from and supplies all unknown
+fields. Messages with the same role and parts are equal, whatever their bytes; the same holds for parts.
 """
 
 from __future__ import annotations
@@ -310,9 +309,8 @@ def read_usage(value: Any) -> Usage | None:
     """Read the usage of an OpenAI chat, OpenAI Responses or Anthropic response, or of its `usage`; None without a
     prompt size.
 
-    Anthropic's `input_tokens` excludes tokens read from and written to the cache, so those are added. Servers that
-    do not
-    count report zero prompt tokens; that is ignored.
+    Anthropic's `input_tokens` excludes tokens read from and written to the cache, so those are added. Servers that do
+    not count report zero prompt tokens; that is ignored.
     """
     value = plain(value)
     if isinstance(value, Mapping) and "usage" in value:

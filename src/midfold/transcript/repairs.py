@@ -4,11 +4,9 @@
    calls of the newest batch may still be waiting.
 2. A message that loses its calls keeps its text.
 3. Invalid and empty messages are removed, and so are calls without a name.
-4. Results are moved directly after their calls, before anything that stood between them. Calls of one batch in
-   several
+4. Results are moved directly after their calls, before anything that stood between them. Calls of one batch in several
    messages are joined unless the dialect uses items; results in user messages are joined too.
-5. Calls without arguments get an empty object. A result gets the id of its call; if the call has none, both get
-   one.
+5. Calls without arguments get an empty object. A result gets the id of its call; if the call has none, both get one.
 6. A repeated id of a Responses item is dropped.
 7. A transcript without problems is returned as the same object.
 """
@@ -38,7 +36,7 @@ from midfold.transcript.message import (
 STUB = "[The result of this call was not recorded.]"
 STRIPPED = "[A tool call without a result was taken out here.]"
 """Placeholder for a message that held only such calls, so that its neighbours do not become adjacent."""
-MOST_PASSES = 5
+MAX_PASSES = 5
 """Maximum repair passes. One repair can require another: without a stray result, a message may leave a call
 unanswered.
 """
@@ -64,17 +62,17 @@ def sanitize(
 
     `item_ids` holds the item ids used before these messages and is updated with theirs.
     """
-    kept = [(index, message) for index, message in enumerate(messages) if not _is_nothing(message)]
+    kept = [(index, message) for index, message in enumerate(messages) if not _is_invalid(message)]
     work = _Work(kept, [])
     work.repairs += [
-        Repair(index, "removed an invalid message") for index, message in enumerate(messages) if _is_nothing(message)
+        Repair(index, "removed an invalid message") for index, message in enumerate(messages) if _is_invalid(message)
     ]
     if batches_of_items:
         work.drop_repeated_item_ids(set() if item_ids is None else item_ids)
-    work.mend_calls()
-    work.give_ids(pair(work.messages))
-    for _ in range(MOST_PASSES):
-        work.close_ranks(pair(work.messages), result_role, batches_of_items=batches_of_items)
+    work.fix_calls()
+    work.assign_ids(pair(work.messages))
+    for _ in range(MAX_PASSES):
+        work.group_batches(pair(work.messages), result_role, batches_of_items=batches_of_items)
         pairing = work.pairing(batches_of_items=batches_of_items)
         if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
             break
@@ -93,7 +91,7 @@ def sanitize(
     return work.messages, tuple(sorted(work.repairs, key=lambda repair: repair.message))
 
 
-def _is_nothing(message: Message) -> bool:
+def _is_invalid(message: Message) -> bool:
     return message.role == "other" and message.wire is not None and not isinstance(_value(message), Mapping)
 
 
@@ -155,7 +153,7 @@ class _Work:
                 self.repairs.append(Repair(index, "removed a repeated item id"))
         self.kept = left
 
-    def mend_calls(self) -> None:
+    def fix_calls(self) -> None:
         """Remove calls without a name and give those without arguments an empty object."""
         for number, (index, message) in enumerate(self.kept):
             calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -169,7 +167,7 @@ class _Work:
                 self.repairs.append(Repair(index, "set missing call arguments to an empty object"))
             self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
 
-    def give_ids(self, pairing: Pairing) -> None:
+    def assign_ids(self, pairing: Pairing) -> None:
         """Give each result the id of its call; a legacy call directly followed by its result needs none."""
         changes: dict[int, dict[int, Part]] = {}
         for call_place, result_place in pairing.answers.items():
@@ -200,7 +198,7 @@ class _Work:
         parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
         self.kept[number] = (index, message.with_parts(parts))
 
-    def close_ranks(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
+    def group_batches(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
         """Move each batch together: its calls, directly followed by its results."""
         for batch in reversed(pairing.batches()):
             inner = self.kept[batch.start : batch.stop]

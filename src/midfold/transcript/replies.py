@@ -6,8 +6,7 @@
 
 Messages keep the provider's own blocks, order, signatures and arguments, in the shape in which a client sends them
 back. Nothing here raises: a response that ends early or cannot be read has a `problem`, an error inside it is an
-`error`, and the caller decides. The first byte decides between stream and JSON value, because proxies mislabel
-both.
+`error`, and the caller decides. The first byte decides between stream and JSON value, because proxies mislabel both.
 Reasoning is not part of the text.
 """
 
@@ -28,7 +27,7 @@ LARGEST_ANSWER = 32_000_000
 BLANK = b"\xef\xbb\xbf \t\r\n"
 FIRST_OF_STREAM = (b"d", b"e", b"i", b"r", b":")
 """First bytes of a stream: a field name (data, event, id, retry) or a comment. A JSON object starts differently."""
-BROKE_OFF = "the response ended early"
+ENDED_EARLY = "the response ended early"
 Finish = Literal["", "stop", "length", "filter"]
 _FINISHES: dict[str, Finish] = {
     "length": "length",
@@ -72,7 +71,7 @@ class AnswerReader:
     """Incremental reader for one response."""
 
     def __init__(self, dialect: str, *, largest: int = LARGEST_ANSWER) -> None:
-        self._growing = _GROWING[dialect]()
+        self._parser = _PARSERS[dialect]()
         self._events: EventReader | None = None
         self._body = bytearray()
         self._size = 0
@@ -82,7 +81,7 @@ class AnswerReader:
         """Feed bytes and yield the texts they complete."""
         self._size += len(chunk)
         if self._size > self._largest:
-            self._growing.problem = f"the response is larger than {self._largest // 1_000_000} MB"
+            self._parser.problem = f"the response is larger than {self._largest // 1_000_000} MB"
         if self.has_failed:
             return
         if self._events is None:
@@ -96,42 +95,42 @@ class AnswerReader:
                 if text := self.take(event):
                     yield text
         except ValueError as problem:
-            self._growing.problem = str(problem)
+            self._parser.problem = str(problem)
 
     def take(self, event: StreamEvent) -> str:
         """Feed a stream event and return the text in it."""
-        growing = self._growing
-        if growing.error or growing.problem:
+        parser = self._parser
+        if parser.error or parser.problem:
             return ""
         if event.value is not None:
-            return growing.read_event(event.value)
+            return parser.read_event(event.value)
         if event.is_crowded:
-            growing.problem = "a stream event exceeds the size limits"
+            parser.problem = "a stream event exceeds the size limits"
         elif event.is_end:
-            growing.has_ended = True
+            parser.has_ended = True
         elif event.data:
-            growing.problem = "a stream event is not a JSON object"
+            parser.problem = "a stream event is not a JSON object"
         return ""
 
     def finish(self) -> ModelAnswer:
         """Return the whole response after the last bytes."""
         if self._body and self._events is None and not self.has_failed:
             self._read_body()
-        return self._growing.answer()
+        return self._parser.answer()
 
     def _read_body(self) -> None:
-        growing = self._growing
+        parser = self._parser
         try:
             value = jsonio.decode(bytes(self._body))
         except jsonio.NotJSON:
-            growing.problem = "the response is a web page" if self._body[:1] == b"<" else "the response is not JSON"
+            parser.problem = "the response is a web page" if self._body[:1] == b"<" else "the response is not JSON"
             return
         if not isinstance(value, dict):
-            growing.problem = "the response is not an object"
+            parser.problem = "the response is not an object"
         elif value.get("error"):
-            growing.error = value["error"]
+            parser.error = value["error"]
         else:
-            growing.read_body(value)
+            parser.read_body(value)
 
     @property
     def has_begun(self) -> bool:
@@ -141,17 +140,17 @@ class AnswerReader:
     @property
     def has_failed(self) -> bool:
         """Return whether the response is already known to be unusable."""
-        return bool(self._growing.error or self._growing.problem)
+        return bool(self._parser.error or self._parser.problem)
 
     @property
     def text(self) -> str:
         """Return the text received so far."""
-        return "".join(self._growing.texts)
+        return "".join(self._parser.texts)
 
     @property
     def usage(self) -> dict[str, Any]:
         """Return the usage received so far."""
-        return self._growing.usage
+        return self._parser.usage
 
 
 def read_answer(dialect: str, body: bytes) -> ModelAnswer:
@@ -162,7 +161,7 @@ def read_answer(dialect: str, body: bytes) -> ModelAnswer:
     return reader.finish()
 
 
-class _Growing(ABC):
+class _AnswerParser(ABC):
     """Incremental parser for the responses of one dialect."""
 
     def __init__(self) -> None:
@@ -195,7 +194,7 @@ class _Growing(ABC):
             calls=tuple(calls),
             finish=self.finish,
             usage=self.usage,
-            problem="" if self.finish and self._is_whole() else BROKE_OFF,
+            problem="" if self.finish and self._is_whole() else ENDED_EARLY,
         )
 
     def count(self, usage: Any) -> None:
@@ -222,7 +221,7 @@ class _Growing(ABC):
         """Yield the messages to keep and append their calls to `calls`."""
 
 
-class _GrowingChat(_Growing):
+class _ChatParser(_AnswerParser):
     """Chat completions parser: deltas of one message, with calls identified by index."""
 
     def __init__(self) -> None:
@@ -310,7 +309,7 @@ class _GrowingChat(_Growing):
         return kept
 
 
-class _GrowingAnthropic(_Growing):
+class _AnthropicParser(_AnswerParser):
     """Messages API parser: blocks that open, grow and close."""
 
     def __init__(self) -> None:
@@ -380,7 +379,7 @@ class _GrowingAnthropic(_Growing):
         return block
 
 
-class _GrowingResponses(_Growing):
+class _ResponsesParser(_AnswerParser):
     """Responses API parser: all items come in the last event, or one by one from servers that omit them there."""
 
     def __init__(self) -> None:
@@ -412,8 +411,8 @@ class _GrowingResponses(_Growing):
         self.finish, self.has_ended = _finish_of(reason), True
 
     def _text(self) -> str:
-        said = (item for item in self.items if item.get("type", "message") == "message")
-        return "".join(_content_text(item.get("content"), "output_text") for item in said)
+        messages = (item for item in self.items if item.get("type", "message") == "message")
+        return "".join(_content_text(item.get("content"), "output_text") for item in messages)
 
     def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
         calls += [
@@ -424,10 +423,10 @@ class _GrowingResponses(_Growing):
         yield from self.items
 
 
-_GROWING: dict[str, type[_Growing]] = {
-    "openai-chat": _GrowingChat,
-    "anthropic": _GrowingAnthropic,
-    "openai-responses": _GrowingResponses,
+_PARSERS: dict[str, type[_AnswerParser]] = {
+    "openai-chat": _ChatParser,
+    "anthropic": _AnthropicParser,
+    "openai-responses": _ResponsesParser,
 }
 
 

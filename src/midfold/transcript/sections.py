@@ -1,10 +1,8 @@
 """Find the parts of a context that are rules, skills, sub-agents or memory.
 
-In user messages these are blocks that clients add around the user's text (`wrappers.py`). In system messages they
-are
+In user messages these are blocks that clients add around the user's text (`wrappers.py`). In system messages they are
 tagged blocks, chapters under a heading, and files after a line with their name. A tool result is classified by its
-tool.
-Anything else counts as system prompt or conversation. Sub-agents cover both definitions and reports.
+tool. Anything else counts as system prompt or conversation. Sub-agents cover both definitions and reports.
 """
 
 from __future__ import annotations

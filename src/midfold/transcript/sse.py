@@ -1,12 +1,9 @@
 """Parse server-sent events (WHATWG) from bytes as they arrive, keeping the original bytes.
 
 Lines end with LF, CR LF or CR, and a line break may be split over two reads. An empty line ends an event. Several
-`data`
-lines are joined by line feeds, and one space after the colon is dropped. Lines that start with a colon are
-comments;
-unknown fields and a leading byte order mark are ignored. The bytes of all events, joined, equal the input. Each
-event is
-decoded at most once.
+`data` lines are joined by line feeds, and one space after the colon is dropped. Lines that start with a colon are
+comments; unknown fields and a leading byte order mark are ignored. The bytes of all events, joined, equal the input.
+Each event is decoded at most once.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import Any
 from midfold.transcript import jsonio
 
 LONGEST_EVENT = 16_000_000
-MOST_LINES, MOST_VALUES = 10_000, 200_000
+MAX_EVENT_LINES, MAX_EVENT_VALUES = 10_000, 200_000
 """Maximum lines and values of an event; a larger one is passed through unparsed."""
 BYTE_ORDER_MARK = "\ufeff"
 _EVENT_END = re.compile(rb"(?:\n[\r\n]|\r\r|\r\n[\r\n])[\r\n]*+")
@@ -92,7 +89,7 @@ class EventReader:
             self._rest.clear()
 
     def _event(self, raw: bytes) -> StreamEvent:
-        if len(raw) > MOST_LINES and _is_crowded(raw):
+        if len(raw) > MAX_EVENT_LINES and _is_crowded(raw):
             return StreamEvent(raw, is_crowded=bool(raw.strip(b"\r\n")))
         text = raw.decode("utf-8", "replace")
         if not self._begun:
@@ -113,4 +110,4 @@ class EventReader:
 
 
 def _is_crowded(raw: bytes) -> bool:
-    return raw.count(b"\n") + raw.count(b"\r") > MOST_LINES or raw.count(b",") > MOST_VALUES
+    return raw.count(b"\n") + raw.count(b"\r") > MAX_EVENT_LINES or raw.count(b",") > MAX_EVENT_VALUES

@@ -1,7 +1,6 @@
 """Exact token counts with a real vocabulary; needs the extra `tokens` (splintr-rs, whose wheel includes vocabularies).
 
-A model family without a public vocabulary is counted with o200k, which is still an estimate: apply the model's
-factor.
+A model family without a public vocabulary is counted with o200k, which is still an estimate: apply the model's factor.
 """
 
 from __future__ import annotations

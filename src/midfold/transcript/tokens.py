@@ -1,10 +1,8 @@
 """Count the tokens of a conversation, and state the basis of each count.
 
-A count is `estimated`, `calibrated` by what a provider reported, or `reported` itself. Messages are counted in
-units of the
-o200k vocabulary; a model's factor and overhead convert units to its tokens, so switching models recounts nothing.
-Each
-message is counted once: the count is cached on the message, and in the meter by the message's bytes.
+A count is `estimated`, `calibrated` by what a provider reported, or `reported` itself. Messages are counted in units of
+the o200k vocabulary; a model's factor and overhead convert units to its tokens, so switching models recounts nothing.
+Each message is counted once: the count is cached on the message, and in the meter by the message's bytes.
 """
 
 from __future__ import annotations
@@ -33,24 +31,24 @@ from midfold.transcript.message import (
 )
 
 # Estimate of o200k_base tokens without a vocabulary. It uses only the standard library and returns the same number in
-# every
-# process and Python version. It is defined for every ``str``, including lone surrogates and NUL; ``""`` is 0, anything
-# else at least 1. Its cost is bounded: texts longer than `WHOLE` characters are sampled in `WINDOWS` slices.
+# every process and Python version. It is defined for every ``str``, including lone surrogates and NUL; ``""`` is 0,
+# anything else at least 1. Its cost is bounded: texts longer than `SAMPLE_CHARACTERS` characters are sampled in
+# `WINDOWS` slices.
 #
-# The estimate is a sum over neighbouring characters. Each character falls into one of sixteen classes, each pair
-# of neighbouring classes has a price, and a character outside ASCII adds a price for its Unicode block. Word starts,
-# digit groups, base64 and runs of separators need no separate rules, because they differ in their pairs.
+# The estimate is a sum over neighbouring characters. Each character falls into one of sixteen classes, each pair of
+# neighbouring classes has a price, and a character outside ASCII adds a price for its Unicode block. Word starts, digit
+# groups, base64 and runs of separators need no separate rules, because they differ in their pairs.
 #
-# The loop over characters runs in C. Two class numbers fit into one byte, so one shift of the whole text, read as
-# an integer, puts every class next to its predecessor; ``bytes.translate`` turns the pairs into prices; and the
-# lower half of Adler-32 (RFC 1950), started from 0, is the sum of the bytes modulo 65521, which is exact for
-# `CHUNK` bytes, since no price exceeds `TOP_PRICE` and 512 * 127 < 65521.
+# The loop over characters runs in C. Two class numbers fit into one byte, so one shift of the whole text, read as an
+# integer, puts every class next to its predecessor; ``bytes.translate`` turns the pairs into prices; and the lower half
+# of Adler-32 (RFC 1950), started from 0, is the sum of the bytes modulo 65521, which is exact for `CHUNK` bytes, since
+# no price exceeds `TOP_PRICE` and 512 * 127 < 65521.
 
 
 UNIT: Final = 64  # prices are in 1/64 of a token: the price of one dash in a long run of dashes
-WHOLE: Final = 4_096  # characters; longer texts are sampled
+SAMPLE_CHARACTERS: Final = 4_096  # characters; longer texts are sampled
 WINDOWS: Final = 64
-WINDOW: Final = WHOLE // WINDOWS
+WINDOW: Final = SAMPLE_CHARACTERS // WINDOWS
 CHUNK: Final = 512
 TOP_PRICE: Final = 127
 
@@ -163,14 +161,14 @@ _BLOCK: Final = _block_table()
 def estimate_text(text: str) -> int:
     """Return the estimated number of o200k_base tokens in ``text``."""
     length = len(text)
-    if length > WHOLE:
+    if length > SAMPLE_CHARACTERS:
         text = _sample(text)
     prices = pair_codes(text).translate(_PAIR)
     units = _sum(prices) - prices[-1]
     if not text.isascii():
         units += _sum(block_codes(text).translate(_BLOCK, b"\0"))
-    if length > WHOLE:
-        units = units * length // WHOLE
+    if length > SAMPLE_CHARACTERS:
+        units = units * length // SAMPLE_CHARACTERS
     return (units + UNIT // 2) // UNIT or min(length, 1)
 
 
@@ -214,7 +212,7 @@ def _sum(prices: bytes) -> int:
 
 
 def _sample(text: str) -> str:
-    """Return `WHOLE` characters of a longer text: one window from each of `WINDOWS` equal strata.
+    """Return `SAMPLE_CHARACTERS` characters of a longer text: one window from each of `WINDOWS` equal strata.
 
     The position of a window in its stratum follows the golden ratio, so that it does not align with the lines or
     records of the text.
@@ -239,7 +237,7 @@ TOOL_UNITS = 8
 IMAGE_UNITS = 1_600
 """Units of an image: the maximum that a provider bills at its usual limits, to be safe."""
 AUDIO_UNITS = 1_000
-MOST_TOOL_LISTS = 32
+MAX_CACHED_TOOL_LISTS = 32
 DOCUMENT_UNITS = 2_000
 """Minimum units of a document; larger ones are counted by size."""
 DOCUMENT_BYTES_PER_UNIT = 40
@@ -299,7 +297,7 @@ class Meter:
         self.factor = factor
         self.message_overhead = message_overhead
         self._memo: LRU[Any, int] = LRU(remember)
-        self._tools: LRU[tuple[Tool, ...], int] = LRU(MOST_TOOL_LISTS)
+        self._tools: LRU[tuple[Tool, ...], int] = LRU(MAX_CACHED_TOOL_LISTS)
 
     def units(self, message: Message) -> int:
         """Return the units of one message, cached."""
@@ -401,24 +399,20 @@ def media_units(media: Media) -> int:
 
 
 # Running totals, corrected by what providers report. A `Tally` is a total over the first `count` messages, bound to
-# their
-# bytes by a hash chain; `RunningTally` grows by appended messages, and checks in one comparison whether an older tally
-# is
-# still a prefix. A report is exact for the messages it measured; only later messages are estimated. A report for
-# messages
-# that are no longer a prefix only updates the model's factor.
+# their bytes by a hash chain; `RunningTally` grows by appended messages, and checks in one comparison whether an older
+# tally is still a prefix. A report is exact for the messages it measured; only later messages are estimated. A report
+# for messages that are no longer a prefix only updates the model's factor.
 
 
-SMALLEST_SAMPLE = 500
+MIN_SAMPLE_TOKENS = 500
 """Minimum tokens of a calibration sample; smaller reports reflect fixed framing rather than the vocabulary."""
-LOWEST_RATIO, HIGHEST_RATIO = 0.25, 4.0
+MIN_RATIO, MAX_RATIO = 0.25, 4.0
 LOWEST_BELIEVED, HIGHEST_BELIEVED = 0.1, 10.0
 MOST_UNSEEN = 200_000
 """Tokens of a prompt that the host may not see. Reports beyond this and the ratios above measured something else and
-are
-ignored.
+are ignored.
 """
-WEIGHT_OF_NEWEST = 0.3
+NEWEST_WEIGHT = 0.3
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -478,7 +472,7 @@ class Calibration(msgspec.Struct, frozen=True):
         ratio, samples = self.ratio, self.samples
         seen = self._ratio_of(measured, prompt_tokens, estimate, fixed.units, meter)
         if seen is not None:
-            ratio = seen if not samples else ratio + WEIGHT_OF_NEWEST * (seen - ratio)
+            ratio = seen if not samples else ratio + NEWEST_WEIGHT * (seen - ratio)
             samples += 1
         return Calibration(ratio, samples, measured, prompt_tokens, fixed.units)
 
@@ -490,9 +484,9 @@ class Calibration(msgspec.Struct, frozen=True):
         if last is not None and measured.count > last.count and fixed_units == self.anchor_fixed:
             estimate = meter.tokens(measured.units - last.units, measured.count - last.count)
             prompt_tokens -= self.anchor_tokens
-        if min(estimate, prompt_tokens) < SMALLEST_SAMPLE:
+        if min(estimate, prompt_tokens) < MIN_SAMPLE_TOKENS:
             return None
-        return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
+        return min(max(prompt_tokens / estimate, MIN_RATIO), MAX_RATIO)
 
     def predict(self, running: RunningTally, fixed: FixedSize) -> Count:
         """Return the size of the next request: the last report plus later messages, else the corrected estimate."""

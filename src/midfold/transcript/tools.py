@@ -28,14 +28,14 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
     def definition(self, dialect: str) -> dict[str, Any]:
         """Return the definition for a request in this dialect."""
-        told: dict[str, Any] = {"name": self.name, "description": self.description}
+        fields: dict[str, Any] = {"name": self.name, "description": self.description}
         if dialect == "anthropic":
-            return {**told, "input_schema": self.parameters}
-        told["parameters"] = self.parameters
+            return {**fields, "input_schema": self.parameters}
+        fields["parameters"] = self.parameters
         return (
-            {"type": "function", "function": told}
+            {"type": "function", "function": fields}
             if dialect == "openai-chat"
-            else {"type": "function", "strict": False, **told}
+            else {"type": "function", "strict": False, **fields}
         )
 
 

@@ -2,15 +2,12 @@
 
 1. A wrapper is searched only where clients put it: at the start or end of a text in a user message, next to other
    wrappers, never inside a sentence, a tool result or a response. A tool result contains a user's words only if the
-   client
-   says so: for a refused call, or as the reply of a tool that asks the user. Reminders appended to results are
+   client says so: for a refused call, or as the reply of a tool that asks the user. Reminders appended to results are
    recognised by position.
 2. An unknown wrapper is removed only if text remains without it.
-3. `stays` marks wrappers that are part of the client's prompt; newer clients send these in system messages without
-   a tag.
-   The text of a skill is a notice, not a user's instruction. Before the first response, instructions are recognised
-   by tag
-   and position, whatever their first words.
+3. `stays` marks wrappers that are part of the client's prompt; newer clients send these in system messages without a
+   tag. The text of a skill is a notice, not a user's instruction. Before the first response, instructions are
+   recognised by tag and position, whatever their first words.
 4. Each text is read once from each end, so the cost is linear.
 """
 
@@ -148,8 +145,8 @@ _TITLE = re.compile(r"#{1,3} [^\n]{1,400}\n{1,3}")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})(?: [^<>\n]{0,200})?>")
 _END_TAG = re.compile(r"</([A-Za-z][\w-]{0,40})>\Z")
 _END_REACH, _LAST_REACH = 60, 1_000
-LONGEST_TITLE = 80
-LOOKED_AT = 1_000
+MAX_TITLE_CHARACTERS = 80
+MAX_REDACTED_CHARACTERS = 1_000
 """Characters that are redacted before a title is truncated, so that a secret across the cut is still detected."""
 
 
@@ -199,8 +196,8 @@ def read_user_text(text: str) -> UserText:
 def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]:
     """Return the blocks of a text that are part of the client's prompt.
 
-    Before the first response these are the blocks before the user's words; later, only blocks of texts without
-    other words.
+    Before the first response these are the blocks before the user's words; later, only blocks of texts without other
+    words.
     """
     begun = (row for row in _BY_BEGINNING if row.stays and text.startswith(row.begins))
     if role == "system" and (row := next(begun, None)):
@@ -230,8 +227,7 @@ def _titled_block(text: str, start: int, end: int) -> list[Block]:
 def _known_by_place(blocks: list[Block]) -> list[Block]:
     """Mark instructions before the first response and before the user's words as part of the prompt.
 
-    Clients reword their introductions from release to release, so tag and position decide. The first line
-    distinguishes
+    Clients reword their introductions from release to release, so tag and position decide. The first line distinguishes
     blocks, so that only versions of the same block replace each other.
     """
     found: list[Block] = []
@@ -241,7 +237,7 @@ def _known_by_place(blocks: list[Block]) -> list[Block]:
         is_before = is_before and row.meaning != "words"
         is_named = row.meaning == "unknown" and _INSTRUCTIONS.search(row.opening) is not None
         if is_before and not row.stays and (row.meaning == "instructions" or is_named):
-            begins = block.inside.partition("\n")[0][:LONGEST_TITLE]
+            begins = block.inside.partition("\n")[0][:MAX_TITLE_CHARACTERS]
             row = row._replace(stays=True, only_first=True, begins=begins)
         found.append(block._replace(wrapper=row))
     return found
@@ -256,7 +252,7 @@ def user_words(message: Message) -> str:
 
 
 REFUSED = "The user doesn't want to proceed with this tool use"
-_HOW_TO_GO_ON = re.compile(r".{0,240}?\bthe user said:\n", re.DOTALL)
+_USER_SAID = re.compile(r".{0,240}?\bthe user said:\n", re.DOTALL)
 _NOTE_ON_REFUSAL = "\n\nNote: The user's next message may contain"
 QUESTION_TOOLS = (
     "askuserquestion", "askuser", "askquestion", "askquestions", "askfollowupquestion", "requestuserinput", "question",
@@ -270,7 +266,7 @@ _TOPIC = re.compile(
 _ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have been answered|The user answered): ")
 _PAIR = re.compile(r'"([^"\n]{1,2000})"="([^"]{1,2000})"')
 _NOT_ANSWERED = ("<tool_use_error>", "The user did not answer")
-LONGEST_REPLY = 4_000
+MAX_REPLY_CHARACTERS = 4_000
 
 
 def reply_in_result(tool: str, result: ToolResult, arguments: str = "{}") -> str:
@@ -282,16 +278,16 @@ def reply_in_result(tool: str, result: ToolResult, arguments: str = "{}") -> str
         return ""
     text = result.text.strip()
     if text.startswith(REFUSED):
-        opening = _HOW_TO_GO_ON.match(text)
-        return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
+        opening = _USER_SAID.match(text)
+        return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:MAX_REPLY_CHARACTERS] if opening else ""
     if result.is_error:
         return ""
     opening = _ANSWERED.match(text)
     if opening is None:
-        return "" if text.startswith(_NOT_ANSWERED) else text[:LONGEST_REPLY]
+        return "" if text.startswith(_NOT_ANSWERED) else text[:MAX_REPLY_CHARACTERS]
     pairs = _PAIR.findall(text, opening.end())
-    told = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
-    return told[:LONGEST_REPLY]
+    rendered = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
+    return rendered[:MAX_REPLY_CHARACTERS]
 
 
 @lru_cache(maxsize=256)
@@ -326,10 +322,10 @@ def replies(messages: Iterable[Message]) -> Iterator[str]:
 def title_of(messages: Iterable[Message], redact: Callable[[str], str]) -> str:
     """Return a one-line title: the first words that a person typed."""
     words = next(filter(None, map(user_words, messages)), "")
-    line = " ".join(redact(words[:LOOKED_AT]).split())
-    if len(line) <= LONGEST_TITLE:
+    line = " ".join(redact(words[:MAX_REDACTED_CHARACTERS]).split())
+    if len(line) <= MAX_TITLE_CHARACTERS:
         return line
-    return f"{line[: LONGEST_TITLE - 1].rpartition(' ')[0] or line[: LONGEST_TITLE - 1]}…"
+    return f"{line[: MAX_TITLE_CHARACTERS - 1].rpartition(' ')[0] or line[: MAX_TITLE_CHARACTERS - 1]}…"
 
 
 def client_summary(message: Message) -> str:
@@ -364,12 +360,12 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
 def _first_block(text: str, start: int, end: int) -> Block | None:
     tag = _TAG.match(text, start, end)
     if tag is not None:
-        wrapper = _of_tag(tag.group(1))
+        wrapper = _wrapper_of_tag(tag.group(1))
         close = text.find(wrapper.closing, tag.end(), end) if wrapper is not None else -1
         if wrapper is None or close < 0:
             return None
         inside = text[tag.end() : close].strip()
-        return Block(_by_beginning(wrapper, inside), text[start : close + len(wrapper.closing)], inside)
+        return Block(_by_content(wrapper, inside), text[start : close + len(wrapper.closing)], inside)
     if not text.startswith(_OTHER_OPENINGS, start, end):
         return None
     wrapper = next(wrapper for wrapper in _OTHERS if text.startswith(wrapper.opening, start, end))
@@ -385,7 +381,7 @@ def _last_block(text: str, start: int, end: int) -> Block | None:
         if text.startswith(row.opening, line, end):
             return Block(row, text[line:end], text[line:end])
     tag = _END_TAG.search(text, max(end - _END_REACH, start), end)
-    wrapper = _of_tag(tag.group(1)) if tag is not None else None
+    wrapper = _wrapper_of_tag(tag.group(1)) if tag is not None else None
     if tag is None or wrapper is None:
         return None
     place = text.rfind(wrapper.opening, start, end)
@@ -394,16 +390,16 @@ def _last_block(text: str, start: int, end: int) -> Block | None:
     if opening is None or opening.group(1) != tag.group(1) or not is_alone:
         return None
     inside = text[opening.end() : tag.start()].strip()
-    return Block(_by_beginning(wrapper, inside), text[place:end], inside)
+    return Block(_by_content(wrapper, inside), text[place:end], inside)
 
 
-def _by_beginning(wrapper: Wrapper, inside: str) -> Wrapper:
+def _by_content(wrapper: Wrapper, inside: str) -> Wrapper:
     """Return a more specific wrapper with the same tag if the content matches one."""
     found = (row for row in _BY_BEGINNING if row.opening == wrapper.opening and inside.startswith(row.begins))
     return next(found, wrapper)
 
 
-def _of_tag(name: str) -> Wrapper | None:
+def _wrapper_of_tag(name: str) -> Wrapper | None:
     """Return the wrapper of a tag; an unknown tag needs a compound name, unlike most tags that people paste."""
     known = _BY_TAG.get(name)
     if known is not None or not ("-" in name or "_" in name):

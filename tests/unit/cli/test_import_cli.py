@@ -404,7 +404,7 @@ def test_a_packed_log_is_listed_and_refused_without_being_unpacked(home: Path) -
 def test_a_log_of_many_tiny_values_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(home, "codex")
     path.write_bytes(path.read_bytes() + b'{"x":[' + b"{}," * 500_000 + b"{}]}\n")
-    monkeypatch.setattr(client_logs, "MOST_LOG_VALUES", 1_000_000)
+    monkeypatch.setattr(client_logs, "MAX_LOG_VALUES", 1_000_000)
     done = run("codex", "--all")
     assert done.exit_code == 1 and "has more than 1,000,000 JSON values" in done.stderr and stored(home) == {}
 
@@ -417,7 +417,7 @@ def test_a_database_whose_tables_never_end_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, table: str, told: str
 ) -> None:
     path = put(home, "opencode")
-    monkeypatch.setattr(client_logs, "LARGEST_LOG_BYTES", 8 << 20)
+    monkeypatch.setattr(client_logs, "MAX_LOG_BYTES", 8 << 20)
     monkeypatch.setattr(client_logs, "QUERY_SECONDS", 0.5)
     database = sqlite3.connect(path)
     database.execute("DROP TABLE session")
