@@ -77,7 +77,7 @@ class FoundLog(NamedTuple):
     """Folder the session ran in, if stored next to the log."""
     file: Path = Path()
     is_own: bool = False
-    """Whether it is in one of the client's own folders; other logs are untrusted and cannot choose a project."""
+    """True if it is in one of the client's own folders; other logs are untrusted and cannot choose a project."""
 
 
 class LogTitle(NamedTuple):

@@ -22,7 +22,7 @@ class ContextEngine(ABC):
 
     name: ClassVar[str]
     reads_messages: ClassVar[bool] = True
-    """Whether `should_compress` reads the messages; otherwise it is called without them, at constant cost."""
+    """True if `should_compress` reads the messages; otherwise it is called without them, at constant cost."""
 
     @abstractmethod
     def should_compress(self, request: CompactionRequest) -> Pressure:

@@ -35,8 +35,9 @@ class ScriptEnded(BaseException):
 
 
 class ScriptedSummarizer:
-    """Summarizer that answers from a list in order: returns texts and answers, raises exceptions, records every
-    request.
+    """Summarizer that returns the texts and answers of a list in order, raises its exceptions, and records requests.
+
+    Example:
 
         summarizer = ScriptedSummarizer(["first summary", SummaryFailed("network")])
         compact(messages, summarizer=summarizer)

@@ -1,6 +1,9 @@
 """Hypothesis strategies for conversations, well-formed and as clients really send them.
 
-@given(strategies.conversations("anthropic")) def test_mine(messages): ...
+Example:
+
+    @given(strategies.conversations("anthropic"))
+    def test_mine(messages): ...
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ ids = st.sampled_from(["call_1", "call_2", "toolu_01", "x"])
 
 
 def json_values(*, odd: bool = False) -> st.SearchStrategy[Any]:
-    """Return any JSON value; with `odd`, also NaN, infinities and lone surrogates, which only lenient parsers accept."""
+    """Return any JSON value; with `odd`, also NaN, infinities and lone surrogates."""
     characters = st.characters() if odd else st.characters(codec="utf-8")
     strings = st.text(characters, max_size=20)
     floats = st.floats(allow_nan=odd, allow_infinity=odd)

@@ -42,7 +42,7 @@ class Log(NamedTuple):
     damaged: tuple[int, ...] = ()
     """Numbers of unreadable lines, which are omitted."""
     is_open: bool = False
-    """Whether the last message may still grow: blocks still being written, or results still awaited."""
+    """True if the last message may still grow: blocks still being written, or results still awaited."""
 
     @property
     def damage(self) -> str:

@@ -306,8 +306,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Read the usage of an OpenAI chat, OpenAI Responses or Anthropic response, or of its `usage`; None without a
-    prompt size.
+    """Read the usage of a response of any dialect, or its `usage` field; None without a prompt size.
 
     Anthropic's `input_tokens` excludes tokens read from and written to the cache, so those are added. Servers that do
     not count report zero prompt tokens; that is ignored.

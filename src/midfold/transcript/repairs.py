@@ -37,9 +37,7 @@ STUB = "[The result of this call was not recorded.]"
 STRIPPED = "[A tool call without a result was taken out here.]"
 """Placeholder for a message that held only such calls, so that its neighbours do not become adjacent."""
 MAX_PASSES = 5
-"""Maximum repair passes. One repair can require another: without a stray result, a message may leave a call
-unanswered.
-"""
+"""Maximum repair passes; removing a stray result, for example, can leave a call unanswered."""
 OrphanCalls = Literal["bridge", "strip"]
 
 
@@ -272,9 +270,7 @@ class _Work:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 
     def _end_of_batch(self, place: int, *, batches_of_items: bool) -> int:
-        """Return the end of the batch; in the Responses dialect it may span several items, with all results after
-        them.
-        """
+        """Return the end of the batch, which may span several items in the Responses dialect."""
         if batches_of_items:
             scan = place
             while scan < len(self.kept) and self.kept[scan][1].role in ("assistant", "other"):

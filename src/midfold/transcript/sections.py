@@ -24,9 +24,9 @@ class ContextSection(NamedTuple):
     label: Label
     text: str
     in_prompt: bool
-    """Whether it is part of a system message."""
+    """True if it is part of a system message."""
     is_fixed: bool = True
-    """Whether it precedes the first response."""
+    """True if it precedes the first response."""
 
 
 _TAGS: dict[Label, str] = {

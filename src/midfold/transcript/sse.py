@@ -36,7 +36,7 @@ class StreamEvent:
     ) -> None:
         self.raw, self.name, self.data = raw, name, data
         self.is_crowded = is_crowded
-        """Whether it exceeds the limits and was not parsed."""
+        """True if it exceeds the limits and was not parsed."""
         self._decode, self._value = decode, _UNREAD
 
     @property

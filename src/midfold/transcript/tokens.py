@@ -409,9 +409,7 @@ MIN_SAMPLE_TOKENS = 500
 MIN_RATIO, MAX_RATIO = 0.25, 4.0
 LOWEST_BELIEVED, HIGHEST_BELIEVED = 0.1, 10.0
 MOST_UNSEEN = 200_000
-"""Tokens of a prompt that the host may not see. Reports beyond this and the ratios above measured something else and
-are ignored.
-"""
+"""Maximum tokens of a prompt that the host cannot see; less plausible reports are ignored."""
 NEWEST_WEIGHT = 0.3
 
 

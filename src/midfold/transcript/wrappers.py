@@ -36,11 +36,11 @@ class Wrapper(NamedTuple):
     begins: str = ""
     """Start of the content, to distinguish wrappers that share a tag."""
     stays: bool = False
-    """Whether it is part of the client's prompt rather than the conversation."""
+    """True if it is part of the client's prompt rather than the conversation."""
     at_end: bool = False
-    """Whether it is a last paragraph after the user's text."""
+    """True if it is a last paragraph after the user's text."""
     only_first: bool = False
-    """Whether the client sends it only before the first response."""
+    """True if the client sends it only before the first response."""
     items: re.Pattern[str] | None = None
     """Pattern of listed items, if a later wrapper may list fewer: it then replaces only the items it lists."""
 
