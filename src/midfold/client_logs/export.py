@@ -40,7 +40,7 @@ class ClientFile(NamedTuple):
     id: str
 
 
-class Turn(NamedTuple):
+class ExportedTurn(NamedTuple):
     """Consecutive parts of one side of the conversation."""
 
     role: Literal["user", "assistant"]
@@ -206,22 +206,22 @@ def _chat_system(view: View) -> list[dict[str, Any]]:
     return [] if view.prompt is None else [{"role": "system", "content": view.prompt.text}]
 
 
-def _turns(view: View, *, is_own: bool = False, keep_reasoning: bool = False) -> list[Turn]:
+def _turns(view: View, *, is_own: bool = False, keep_reasoning: bool = False) -> list[ExportedTurn]:
     """Return the view as alternating turns."""
-    out: list[Turn] = []
+    out: list[ExportedTurn] = []
     for message in view.transcript:
         role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
         parts = list(_parts(message, is_own, keep_reasoning))
         if not parts:
             continue
         if not out and role == "assistant":
-            out.append(Turn("user", [Text(OPENING_TEXT)]))
+            out.append(ExportedTurn("user", [Text(OPENING_TEXT)]))
         if out and out[-1].role == role:
             out[-1].parts.extend(parts)
         else:
-            out.append(Turn(role, parts))
+            out.append(ExportedTurn(role, parts))
     if out and out[-1].role == "assistant" and (waiting := _unanswered_calls(view)):
-        out.append(Turn("user", [ToolResult(call, (Text(MISSING_RESULT_TEXT),)) for call in waiting]))
+        out.append(ExportedTurn("user", [ToolResult(call, (Text(MISSING_RESULT_TEXT),)) for call in waiting]))
     return out
 
 

@@ -56,7 +56,7 @@ class ScriptedSummarizer:
     def __call__(self, ask: SummaryRequest) -> str | SummaryAnswer:
         self.asks.append(ask)
         if len(self.asks) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.asks)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"got {len(self.asks)} requests; the script has {len(self._script)} answers")
         line = self._script[len(self.asks) - 1]
         if isinstance(line, BaseException):
             raise line
@@ -80,7 +80,7 @@ class FakeClock:
     def advance(self, seconds: float) -> float:
         """Advance the clock; raise ValueError for negative seconds."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"cannot advance the clock by {seconds} seconds")
         self.now += seconds
         return self.now
 
@@ -159,7 +159,7 @@ class ScriptedProvider:
         self._server.server_close()
         self._thread.join()
         if kind is None and self._then is None and len(self.requests) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.requests)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"got {len(self.requests)} requests; the script has {len(self._script)} answers")
 
     def _respond(self, request: Request) -> Answer:
         with self._lock:
@@ -265,7 +265,7 @@ def _json(data: bytes) -> Any:
         return None
 
 
-LONGEST_START = 20.0
+MAX_START_SECONDS = 20.0
 
 
 def uvicorn_module() -> Any:
@@ -285,10 +285,10 @@ def served(app: Any, **options: Any) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    ends = time.monotonic() + LONGEST_START
+    deadline = time.monotonic() + MAX_START_SECONDS
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > ends:
-            raise RuntimeError("the server did not start")
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError(f"the server did not start within {MAX_START_SECONDS:.0f} s")
         time.sleep(0.002)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

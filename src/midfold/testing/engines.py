@@ -320,7 +320,7 @@ class EngineContract:
         if isinstance(given, ContextEngine):
             return given
         found = request.getfixturevalue("engine")
-        assert isinstance(found, ContextEngine), "the fixture `engine` gives no ContextEngine"
+        assert isinstance(found, ContextEngine), "the fixture `engine` must return a ContextEngine"
         return found
 
     @pytest.fixture(params=DIALECTS)
