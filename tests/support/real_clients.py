@@ -1,7 +1,7 @@
 """Run released clients, each installed in its own folder under .bench, on two user messages against a local provider.
 
 Every address that a client might use is configured; all other traffic goes to a proxy that refuses it and records the
-names in `Workplace.strangers`. A command of `midfold run` starts each client, once per user message.
+names in `ClientRun.strangers`. A command of `midfold run` starts each client, once per user message.
 """
 
 from __future__ import annotations

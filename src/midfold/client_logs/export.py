@@ -75,7 +75,7 @@ def claude_code_file(view: View, model: str | None, folder: Path, now: float) ->
             "type": message["role"],
             "message": message if message["role"] == "user" else _claude_code_answer(message, model, number),
             "uuid": this,
-            "timestamp": _moment(now),
+            "timestamp": _timestamp(now),
         }
         lines.append(jsonio.encode(line))
         before = this
@@ -94,7 +94,7 @@ def codex_file(view: View, folder: Path, now: float) -> ClientFile:
     """Return the history as a Codex session for a project in this folder."""
     items = response_items(view, is_own=True)
     name = str(uuid5(_NAMES, jsonio.encode([items, now]).decode("utf-8", "replace")))
-    at = _moment(now)
+    at = _timestamp(now)
     meta = {"id": name, "session_id": name, "timestamp": at, "cwd": str(folder), "originator": "codex_exec"}
     meta |= {"cli_version": CODEX_VERSION, "source": "exec", "thread_source": "user"}
     lines = [{"timestamp": at, "type": "session_meta", "payload": meta}]
@@ -113,7 +113,7 @@ def _user_text(item: Mapping[str, Any]) -> str:
     return "\n".join(str(block["text"]) for block in blocks if isinstance(block, Mapping) and block.get("text"))
 
 
-def _moment(now: float) -> str:
+def _timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -142,7 +142,7 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
     if view.dialect.name == "openai-responses":
         kept = [message for message in view.transcript if not (is_own and _is_prompt(message, view))]
         closed = [_closing_item(call) for call in _unanswered_calls(view)]
-        return [*(_whole_item(message_value(message, view.dialect)) for message in kept), *closed]
+        return [*(_codex_item(message_value(message, view.dialect)) for message in kept), *closed]
     items: list[dict[str, Any]] = []
     for turn in _turns(view, is_own=is_own):
         kind = "output_text" if turn.role == "assistant" else "input_text"
@@ -158,7 +158,7 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
     return items
 
 
-def _whole_item(value: dict[str, Any]) -> dict[str, Any]:
+def _codex_item(value: dict[str, Any]) -> dict[str, Any]:
     """Return the item with everything that Codex expects in its files: a type and a content list."""
     content, is_message = value.get("content"), value.get("type", "message") == "message"
     if is_message and isinstance(content, str):

@@ -1,9 +1,9 @@
 """Find the session logs of coding agents on this machine, describe them, and import them into a store.
 
 1. Logs are searched only on request, and are never written.
-2. A session belongs to the folder it ran in (`project:...`), which only the local user can access; no gateway key can
-   have such a name. A log outside the client's own folders is untrusted: it cannot choose a project and belongs to the
-   folder where it was found (`project:imported/...`).
+2. A session belongs to the folder it ran in (`project:...`), owned by the local user; no gateway key can have such a
+   name. A log outside the client's own folders is untrusted: it cannot choose a project and belongs to the folder where
+   it was found (`project:imported/...`).
 3. Importing a log again changes nothing, or adds what is new. Turns taken back since then become a branch. A last
    message that may still grow is imported when it is complete, or when the log has been idle.
 4. Logs are limited in unpacked bytes and in JSON values, because a small file may unpack to gigabytes.

@@ -52,7 +52,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
         outcome = yield from engine.compress(applied)
         return decision.settle(outcome.with_recovery(request.messages))
     try:
-        outcome = _report_words(engine, request, (yield from _compress(engine, applied)))
+        outcome = _report_omissions(engine, request, (yield from _compress(engine, applied)))
         return decision.settle(outcome.with_recovery(request.messages))
     except PluginError as error:
         reason = _failure_text(engine, error)
@@ -65,7 +65,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     )
 
 
-def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
+def _report_omissions(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
     """Return the outcome of a plugin engine; its receipt lists the user's rules and tasks missing from the view.
 
     A subclass of the built-in engine has already listed them.

@@ -145,9 +145,9 @@ def _write_block(part: Part) -> Any:
         case Text(text=text):
             return {"type": "text", **known, "text": text}
         case ToolCall():
-            return _written_call(part, known)
+            return _call_block(part, known)
         case ToolResult():
-            return _written_result(part, known)
+            return _result_block(part, known)
         case Thinking(signature=data, redacted=True):
             return {"type": "redacted_thinking", **known, "data": data or ""}
         case Thinking(text=text, signature=signature):
@@ -166,7 +166,7 @@ def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:
     return {"type": "base64", "media_type": mime or default, "data": data}
 
 
-def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
+def _call_block(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool_use block; arguments that are not a JSON object are wrapped in one, as the API requires."""
     before = known.get("input")
     if "input" in known and _arguments(before) == call.arguments:
@@ -181,7 +181,7 @@ def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", **known, "id": call.id, "name": call.name, "input": value}
 
 
-def _written_result(result: ToolResult, known: Mapping[str, Any]) -> dict[str, Any]:
+def _result_block(result: ToolResult, known: Mapping[str, Any]) -> dict[str, Any]:
     before = known.get("content")
     block = {
         "type": "tool_result",

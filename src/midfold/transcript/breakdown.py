@@ -63,9 +63,9 @@ def by_kind(
 
 def _add(units: dict[str, int], role: str, part: Part, meter: Meter) -> None:
     if isinstance(part, ToolResult):
-        pictures = sum(part_units((item,), meter.counter) for item in part.parts if isinstance(item, Media))
-        units["media"] += pictures
-        units["tool results"] += part_units((part,), meter.counter) - pictures
+        media_units = sum(part_units((item,), meter.counter) for item in part.parts if isinstance(item, Media))
+        units["media"] += media_units
+        units["tool results"] += part_units((part,), meter.counter) - media_units
         return
     kind = {Thinking: "thinking", ToolCall: "tool calls", Media: "media"}.get(type(part), "other")
     if isinstance(part, Text):
@@ -177,15 +177,15 @@ def context_breakdown(
     meter = meter or Meter()
     given = sections or {}
     prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
-    talk = [message for message in messages if message.role != "system"]
-    units, in_prompts, beside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
+    conversation = [message for message in messages if message.role != "system"]
+    units, in_prompts, outside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
     foldable = dict.fromkeys(units, 0)
     for label, text in given.items():
         units[label] = meter.counter.count(text)
         if _contains(prompts, text):
             in_prompts += units[label]
-        elif not _contains(talk, text):
-            beside += units[label]
+        elif not _contains(conversation, text):
+            outside += units[label]
     for found in find_sections(messages if system is None else (system, *messages)):
         if found.label not in given and not any(_overlap(found.text, text) for text in given.values()):
             size = meter.counter.count(found.text)
@@ -198,7 +198,7 @@ def context_breakdown(
         "MCP tools": meter.tokens(meter.tool_units(tuple(filter(_is_mcp, tools)))),
         **{label: meter.tokens(size) for label, size in units.items()},
     }
-    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(beside)
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(outside)
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
         categories=tuple(

@@ -291,7 +291,7 @@ def _opencode(session: Line, lines: Sequence[Line]) -> Log:
         if any(kind_of(part) == "compaction" for part in found):
             out.folds.add(len(out.messages) + 1)
         if info.get("role") == "user":
-            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _moment(info, "created"))
+            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _timestamp(info, "created"))
         elif info.get("role") == "assistant":
             waits = not mapping_of(info.get("time")).get("completed")
             _add_steps(out, info, found)
@@ -315,15 +315,15 @@ def _add_steps(out: _ChatMessages, info: Line, parts: Sequence[Line]) -> None:
         states = [mapping_of(part.get("state")) for part in tools]
         named = [(string_of(part.get("callID")), string_of(part.get("tool"))) for part in tools]
         calls = [(*names, state.get("input")) for names, state in zip(named, states, strict=True)]
-        made = out.answer(text, thought, calls, _moment(info, "completed") or _moment(info, "created"))
+        made = out.answer(text, thought, calls, _timestamp(info, "completed") or _timestamp(info, "created"))
         place = place if made is None else made
         for (call, _), state in zip(named, states, strict=True):
             if state.get("status") in DONE:
                 result = string_of(state.get("output")) or string_of(state.get("error"))
-                out.result(call, result, _moment(state, "end"))
+                out.result(call, result, _timestamp(state, "end"))
     tokens = mapping_of(info.get("tokens"))
     if tokens and len(steps) == 1:
-        out.count(place, _opencode_usage(tokens), _moment(info, "completed"))
+        out.count(place, _opencode_usage(tokens), _timestamp(info, "completed"))
 
 
 def _opencode_usage(tokens: Line) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def _opencode_text(part: Line) -> str:
     return string_of(part.get("text")) if kind_of(part) == "text" and not part.get("ignored") else ""
 
 
-def _moment(of: Line, what: str) -> str:
+def _timestamp(of: Line, what: str) -> str:
     """Return a timestamp in milliseconds as an ISO 8601 string, or '' if there is none."""
     stamp = mapping_of(of.get("time")).get(what)
     if not isinstance(stamp, int | float) or not 0 < stamp < 1e14:

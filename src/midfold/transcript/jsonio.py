@@ -242,14 +242,14 @@ def encode_whole(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_with_whole(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_replace_nested(msgspec.to_builtins(value)))
 
 
-def _with_whole(value: Any) -> Any:
+def _replace_nested(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_with_whole(key): _with_whole(item) for key, item in value.items()}
+        return {_replace_nested(key): _replace_nested(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_whole(item) for item in value]
+        return [_replace_nested(item) for item in value]
     return whole(value) if isinstance(value, str) else value
 
 
@@ -309,18 +309,18 @@ def array_spans(source: bytes) -> list[Span]:
     position = _skip(source, _expect(source, _skip(source, 0), b"["))
     spans: list[Span] = []
     if source[position : position + 1] == b"]":
-        return _whole(source, position + 1, spans)
+        return _require_end(source, position + 1, spans)
     while True:
         begin = _skip(source, position)
         end = value_end(source, begin)
         spans.append(Span(begin, end))
         position = _skip(source, end)
         if source[position : position + 1] == b"]":
-            return _whole(source, position + 1, spans)
+            return _require_end(source, position + 1, spans)
         position = _expect(source, position, b",")
 
 
-def _whole(source: bytes, end: int, spans: list[Span]) -> list[Span]:
+def _require_end(source: bytes, end: int, spans: list[Span]) -> list[Span]:
     if _skip(source, end) != len(source):
         raise NotJSON("unexpected data after the array", end)
     return spans

@@ -295,14 +295,14 @@ def _write_calls(calls: list[ToolCall], origin: Mapping[str, Any], fields: dict[
     if legacy is not None:
         kept = [call for call in calls if not call.id and (call.wire is legacy or call.wire == legacy)]
         fields["function_call"] = {**_as_mapping(legacy), **_function(kept[0])} if kept else REMOVE
-    written = [_written_call(call) for call in calls if call not in kept]
+    written = [_call_value(call) for call in calls if call not in kept]
     if written:
         fields["tool_calls"] = written
     elif "tool_calls" in origin:
         fields["tool_calls"] = REMOVE
 
 
-def _written_call(call: ToolCall) -> Any:
+def _call_value(call: ToolCall) -> Any:
     """Return the original call if unchanged, else the call with its new id, name and arguments."""
     if call.wire is not None and _call(call.wire, "", Notes()) == call:
         return call.wire

@@ -72,7 +72,7 @@ def sanitize(
     for _ in range(MAX_PASSES):
         work.group_batches(pair(work.messages), result_role, batches_of_items=batches_of_items)
         pairing = work.pairing(batches_of_items=batches_of_items)
-        if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
+        if not pairing.orphans and not pairing.unanswered and not any(map(is_empty, work.messages[:-1])):
             break
         if pairing.orphans:
             work.remove_orphans(pairing)
@@ -107,10 +107,6 @@ def _item(message: Message) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _is_useless(message: Message) -> bool:
-    return is_empty(message)
 
 
 class _Work:
@@ -159,7 +155,7 @@ class _Work:
                 continue
             parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
             if len(parts) < len(message.parts):
-                parts = _unless_hidden(parts)
+                parts = _drop_if_invisible(parts)
                 self.repairs.append(Repair(index, "removed a call without a name"))
             if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
                 self.repairs.append(Repair(index, "set missing call arguments to an empty object"))
@@ -243,11 +239,11 @@ class _Work:
     def strip(self, missing: dict[int, dict[int, ToolCall]]) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
-            left = _unless_hidden(part for place, part in enumerate(message.parts) if place not in calls)
+            left = _drop_if_invisible(part for place, part in enumerate(message.parts) if place not in calls)
             self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
             self.repairs.append(Repair(index, f"removed {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
-            if not left and before is not None and _only_thinks(before):
+            if not left and before is not None and _is_reasoning_only(before):
                 self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
 
     def bridge(self, missing: dict[int, dict[int, ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
@@ -285,7 +281,7 @@ class _Work:
         last = len(self.kept) - 1
         left: list[tuple[int, Message]] = []
         for number, (index, message) in enumerate(self.kept):
-            if _is_useless(message) and not (number == last and message.role == "assistant"):
+            if is_empty(message) and not (number == last and message.role == "assistant"):
                 self.repairs.append(Repair(index, "removed an empty message"))
             else:
                 left.append((index, message))
@@ -307,7 +303,7 @@ def _is_legacy(message: Message) -> bool:
     return isinstance(value, Mapping) and value.get("role") == "function"
 
 
-def _unless_hidden(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _drop_if_invisible(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Return the remaining parts, or none if only reasoning and blank text are left.
 
     Providers reject an assistant message without visible content.
@@ -317,7 +313,7 @@ def _unless_hidden(parts: Iterable[Part]) -> tuple[Part, ...]:
     return () if all(isinstance(part, Thinking) for part in visible) else left
 
 
-def _only_thinks(message: Message) -> bool:
+def _is_reasoning_only(message: Message) -> bool:
     return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
 
 

@@ -194,7 +194,7 @@ class _AnswerParser(ABC):
             calls=tuple(calls),
             finish=self.finish,
             usage=self.usage,
-            problem="" if self.finish and self._is_whole() else ENDED_EARLY,
+            problem="" if self.finish and self._is_complete() else ENDED_EARLY,
         )
 
     def count(self, usage: Any) -> None:
@@ -205,7 +205,7 @@ class _AnswerParser(ABC):
     def _text(self) -> str:
         return "".join(self.texts)
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Return whether a stream with a finish reason has also ended properly."""
         return True
 
@@ -294,10 +294,10 @@ class _ChatParser(_AnswerParser):
         message: dict[str, Any] = {"role": "assistant", "content": self.content or self._text() or None}
         message |= {field: "".join(pieces) for field, pieces in self.reasoning.items() if any(pieces)} | self.kept
         if self.calls:
-            message["tool_calls"] = [self._whole_call(index, calls) for index in sorted(self.calls)]
+            message["tool_calls"] = [self._finished_call(index, calls) for index in sorted(self.calls)]
         yield message
 
-    def _whole_call(self, index: int, calls: list[ToolCall]) -> dict[str, Any]:
+    def _finished_call(self, index: int, calls: list[ToolCall]) -> dict[str, Any]:
         kept = {**self.calls[index]}
         kept["id"] = str(kept["id"] or f"call_{index}")
         if kept["type"] != "function":
@@ -353,13 +353,13 @@ class _AnthropicParser(_AnswerParser):
         self.texts = [_content_text(blocks)]
         self.finish, self.has_ended = _finish_of(value.get("stop_reason")), True
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return self.has_ended
 
     def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
         kept = [
             block
-            for block in (self._whole_block(index) for index in sorted(self.blocks))
+            for block in (self._finished_block(index) for index in sorted(self.blocks))
             if block.get("type") != "text" or str(block.get("text", "")).strip()
         ]
         calls += [
@@ -369,7 +369,7 @@ class _AnthropicParser(_AnswerParser):
         ]
         yield {"role": "assistant", "content": kept}
 
-    def _whole_block(self, index: int) -> dict[str, Any]:
+    def _finished_block(self, index: int) -> dict[str, Any]:
         block = {key: value for key, value in self.blocks[index].items() if value is not None}
         for field in _ANTHROPIC_DELTAS.values():
             if (index, field) in self.pieces:

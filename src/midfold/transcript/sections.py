@@ -65,7 +65,7 @@ _MARK = re.compile(
 )
 """Start of a section in a system message."""
 _FILE = re.compile(r"^(?:Contents of|Instructions from:|--- Context from:) (?P<path>[^\n]{1,600})", re.MULTILINE)
-_NO_FILE = re.compile(r"^# (?:currentDate|gitStatus|userEmail)\b", re.MULTILINE)
+_AFTER_FILES = re.compile(r"^# (?:currentDate|gitStatus|userEmail)\b", re.MULTILINE)
 """Headings that Claude Code sends after the project files, in the same block."""
 _MEMORY_FILE = re.compile(r"\bmemory/|\bMEMORY\.md\b|\bauto-?memory\b", re.IGNORECASE)
 
@@ -116,7 +116,7 @@ def _in_block(block: Block) -> Iterator[ContextSection]:
 
 def _files(text: str, *, in_prompt: bool) -> Iterator[ContextSection]:
     """Yield the files in a text, each including the line that names it."""
-    end = _NO_FILE.search(text)
+    end = _AFTER_FILES.search(text)
     text = text[: end.start()] if end else text
     starts = list(_FILE.finditer(text))
     for number, start in enumerate(starts):

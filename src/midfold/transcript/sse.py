@@ -21,7 +21,7 @@ MAX_EVENT_LINES, MAX_EVENT_VALUES = 10_000, 200_000
 """Maximum lines and values of an event; a larger one is passed through unparsed."""
 BYTE_ORDER_MARK = "\ufeff"
 _EVENT_END = re.compile(rb"(?:\n[\r\n]|\r\r|\r\n[\r\n])[\r\n]*+")
-_USUAL = re.compile(r"(?:event: ([^\r\n]*+)\n)?data: ([^\r\n]*+)\n\n")
+_SIMPLE_EVENT = re.compile(r"(?:event: ([^\r\n]*+)\n)?data: ([^\r\n]*+)\n\n")
 _UNREAD: Any = object()
 Decode = Callable[[str], Any]
 
@@ -94,9 +94,9 @@ class EventReader:
         text = raw.decode("utf-8", "replace")
         if not self._begun:
             self._begun, text = True, text.removeprefix(BYTE_ORDER_MARK)
-        usual = _USUAL.fullmatch(text)
-        if usual is not None:
-            return StreamEvent(raw, usual[1] or "", usual[2], self._decode)
+        simple = _SIMPLE_EVENT.fullmatch(text)
+        if simple is not None:
+            return StreamEvent(raw, simple[1] or "", simple[2], self._decode)
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         name, data = "", list[str]()

@@ -43,7 +43,7 @@ class Tokenizer:
         self.name = VOCABULARIES.get(family, VOCABULARIES["o200k"])
         vocabulary = _vocabulary(self.name)
         self._ids, self._flat = vocabulary.encode_ordinary, vocabulary.encode_flat
-        self._special = _beginning(vocabulary.special_tokens())
+        self._special = _common_prefix(vocabulary.special_tokens())
 
     def count(self, text: str, /) -> int:
         if not text.isascii():
@@ -59,7 +59,7 @@ class Tokenizer:
         return len(self._ids(text))
 
 
-def _beginning(texts: Iterable[str]) -> str:
+def _common_prefix(texts: Iterable[str]) -> str:
     """Return the common prefix."""
     ordered = sorted(texts)
     first, last = ordered[0], ordered[-1]

@@ -211,7 +211,7 @@ def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]
     if start < end and not is_first:
         return ()
     if is_first:
-        blocks = _known_by_place(blocks or _titled_block(text, start, end))
+        blocks = _mark_prompt_blocks(blocks or _titled_block(text, start, end))
     return tuple(block for block in blocks if block.wrapper.stays and (is_first or not block.wrapper.only_first))
 
 
@@ -224,7 +224,7 @@ def _titled_block(text: str, start: int, end: int) -> list[Block]:
     return [block._replace(text=text[start:end])]
 
 
-def _known_by_place(blocks: list[Block]) -> list[Block]:
+def _mark_prompt_blocks(blocks: list[Block]) -> list[Block]:
     """Mark instructions before the first response and before the user's words as part of the prompt.
 
     Clients reword their introductions from release to release, so tag and position decide. The first line distinguishes
