@@ -203,4 +203,4 @@ def test_words_that_another_engine_loses_are_reported() -> None:
     result = midfold.compact([*messages, user("Go on.")], context_length=16_000, engine=Forgetful(), force=True)
     assert result.changed and "Never push" not in view_text(result.messages)
     assert len(result.receipt.omitted_words) == 1
-    assert any('"forgetful" left out rules' in notice for notice in result.receipt.notices)
+    assert any('"forgetful" omitted rules' in notice for notice in result.receipt.notices)

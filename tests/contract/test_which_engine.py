@@ -166,7 +166,9 @@ def test_serve_and_agent_say_on_standard_error_that_the_engine_cannot_be_used(tm
         assert 'CONTEXT ENGINE NOT USED: "broken"' in told.stderr
 
 
-@pytest.mark.parametrize(("engine", "code", "told"), [("raising", 1, "ZeroDivisionError"), ("noop", 0, "never folds")])
+@pytest.mark.parametrize(
+    ("engine", "code", "told"), [("raising", 1, "ZeroDivisionError"), ("noop", 0, "never compacts")]
+)
 def test_doctor_proves_a_compaction_with_the_engine_that_is_configured(
     engine: str, code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

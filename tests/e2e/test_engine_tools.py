@@ -87,9 +87,7 @@ def test_the_gateway_offers_and_runs_them_and_the_client_sees_the_answer(
     assert "notary_read failed: KeyError" in missing
     names = [tool.get("name") or tool["function"]["name"] for tool in provider.requests[0].body["tools"]]
     assert names == ["context_search", "context_unfold", "context_timeline", "notary_count", "notary_read"]
-    assert (
-        left_out == 'context engine "notary": its tool "context_search" cannot be offered: another tool has that name'
-    )
+    assert left_out == 'Context engine "notary": tool "context_search" omitted: the name is already taken'
 
 
 def test_the_gateway_leaves_a_tool_to_the_client_that_has_one_of_its_name(tmp_path: Path) -> None:
@@ -151,4 +149,4 @@ def test_the_agent_offers_and_runs_them(wire: Any, tmp_path: Path) -> None:
     names = [tool.get("name") or tool["function"]["name"] for tool in tools]
     assert names[-5:] == ["notary_count", "notary_read", "context_search", "context_unfold", "context_timeline"]
     assert names.count("context_search") == 1
-    assert len(notices) == 1 and '"context_search" cannot be offered' in notices[0]
+    assert len(notices) == 1 and '"context_search" omitted' in notices[0]

@@ -1,1 +1,1 @@
-"""Shared by the tests: where the data is, and conversions written without midfold."""
+"""Shared test support: locations of test data, and converters written independently of midfold."""

@@ -1,4 +1,4 @@
-"""Broken histories of every shape, and what a strict provider says about calls that are not answered directly."""
+"""Broken histories in every dialect, and a strict provider's check for calls that are not answered directly."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ IDS = ("a", "b", "c", "d", "")
 
 
 def broken_history(rng: random.Random, dialect: str, length: int) -> Messages:
-    """Asks, answers, calls and results in any order: lost, doubled, interrupted, with ids of others or none."""
+    """Return messages, calls and results in random order: lost, repeated, interrupted, with wrong or missing ids."""
     return [message for _ in range(length) for message in _MAKERS[dialect](rng)]
 
 
 def unanswered_directly(messages: Messages, dialect: str) -> list[int]:
-    """Places of calls that the messages directly after them do not answer; the newest may still be running."""
+    """Return the indexes of calls not answered by the messages directly after them; the newest may still be running."""
     return _CHECKS[dialect](messages)
 
 
@@ -117,7 +117,7 @@ def _check_anthropic(messages: Messages) -> list[int]:
 
 
 def _check_responses(messages: Messages) -> list[int]:
-    """A batch of items is answered by the items directly after it."""
+    """Return the indexes of items that break the rule that a batch is answered by the items directly after it."""
     bad, open_calls, since = [], [], 0
     for place, item in enumerate(messages):
         kind = item.get("type")

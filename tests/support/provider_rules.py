@@ -1,12 +1,12 @@
-"""What providers refuse, written from their documented errors and without a line of the code it checks.
+"""Rules by which providers reject requests, written from their documented errors, not from midfold's code.
 
-    problem = check("anthropic", body, window=32_768)      # None, or the status and words the provider would answer
+    problem = check("anthropic", body, window=32_768)      # None, or the status and message of the provider
 
-Rules of this file (OpenAI and Anthropic, November 2026): every call is answered and every answer called for; Anthropic
-has the user speak first, roles alternate, no empty text; its messages of the system follow the user's, end the list or
-are followed by the assistant's, hold text and changes of the tools, and may have settings of their own (which models
-take them, and what must be announced as a beta, is not checked); nobody takes fields that are not theirs; the prompt
-and the answer together fit the context.
+Rules (OpenAI and Anthropic, November 2026): every call is answered and every result has a call. For Anthropic the user
+speaks first, roles alternate and no text is empty; system messages inside the list follow the user's, end the list or
+precede the assistant's, hold text and changes of the tools, and may have their own settings (which models support them,
+and which need a beta header, is not checked). Unknown fields are rejected. Prompt and response together fit the
+context.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BLOCK_FIELDS = {
 
 
 class Problem(NamedTuple):
-    """An answer that is no success."""
+    """Error response of a provider."""
 
     status: int
     message: str
@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 class Violation(Exception):
-    """A request breaks a rule."""
+    """Raised if a request breaks a rule."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Violation(Exception):
 
 
 def prompt_tokens(wire: str, body: Mapping[str, Any]) -> int:
-    """The whole prompt: messages, system prompt and tools."""
+    """Return the tokens of the whole prompt: messages, system prompt and tools."""
     items = body.get("input" if wire == "responses" else "messages") or []
     listed = [items] if isinstance(items, str) else items
     beside = [body.get(key) for key in ("system", "instructions") if body.get(key)]
@@ -67,12 +67,12 @@ def prompt_tokens(wire: str, body: Mapping[str, Any]) -> int:
 
 
 def signature(thinking: str) -> str:
-    """What makes a thought the provider's own; an edited one does not fit it."""
+    """Return the signature of the provider's thinking; it does not match edited text."""
     return "sig-" + sha256(thinking.encode()).hexdigest()[:24]
 
 
 def check(wire: str, body: Any, window: int) -> Problem | None:
-    """What is wrong with a request; None if the provider would answer it."""
+    """Return the problem of a request, or None if the provider would answer it."""
     if not isinstance(body, Mapping):
         return Problem(400, "the body is not a JSON object")
     try:

@@ -1,8 +1,8 @@
-"""Splits the two specification documents into their statements, so that the map can be checked against the originals.
+"""Split the two specification documents into statements, so that the map can be checked against the originals.
 
-A statement is a sentence of a paragraph or of a list item, a row of a table, a line of a code block, or a heading that
-says something in parentheses. Not statements: other headings, the head of a table, lines without a letter or digit
-(boxes, braces), the fences themselves, the title of an admonition, and labels of up to three words like "Acceptance:".
+A statement is a sentence of a paragraph or list item, a row of a table, a line of a code block, or a heading with
+parentheses. Not statements: other headings, the head of a table, lines without a letter or digit (boxes, braces),
+fences, the title of an admonition, and labels of up to three words like "Acceptance:".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Block(NamedTuple):
 
 
 def statements(document: str) -> list[Statement]:
-    """Every statement of one document, in its order."""
+    """Return every statement of one document, in order."""
     found: list[Statement] = []
     heading = ""
     for block in _blocks(document.splitlines()):
@@ -87,7 +87,7 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
 
 
 def _continues(text: str, line: str) -> bool:
-    """Whether a line goes on with what is open; a list item only if the line is indented or begins in lower case."""
+    """Return whether a line continues the open text; for a list item only if it is indented or starts in lower case."""
     if _ITEM.match(line) or _LABEL.fullmatch(line) or _LABEL.fullmatch(text):
         return False
     return not _ITEM.match(text) or line[0] == " " or not line[0].isupper()

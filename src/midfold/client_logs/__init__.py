@@ -1,1 +1,1 @@
-"""Files that coding agents keep on this machine: `client_logs` finds and imports them, `client_files` writes them."""
+"""Session files of coding agents on this machine: `find` locates and imports them, `export` writes them."""

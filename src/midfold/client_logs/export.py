@@ -1,11 +1,10 @@
-"""A history for those who go on without midfold: as a provider's request has it, or as a client keeps it in its files.
+"""Export a session's view as a provider's request body or as a session file of a client.
 
-Rules of this file:
-1. What the model sees is what is written: the view. A block or item of the same dialect is written as it came.
-2. Between dialects words, calls and their results are carried over. Thoughts are bound to the provider that wrote them
-   and are left out; a picture becomes a line that says so.
-3. Instructions that a client sends by itself (its rules, its environment) are not in its file: it sends them again.
-4. Turns alternate, the user begins, and every call has its result: what is cut off at the end is closed.
+1. The export is the view that the model sees. Blocks or items of the same dialect are written unchanged.
+2. Between dialects, text, calls and results are converted. Reasoning is bound to its provider and is dropped; an image
+   becomes a line that names it.
+3. Instructions that a client adds itself (rules, environment) are omitted from its file, because it sends them again.
+4. Turns alternate, the user starts, and every call has a result; open calls at the end get one.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ from midfold.transcript.wrappers import prompt_blocks
 
 Target = Literal["anthropic", "claude-code", "codex", "openai"]
 TARGETS: tuple[Target, ...] = ("claude-code", "codex", "anthropic", "openai")
-BEGUN = "(The conversation goes on from here.)"
-CUT_OFF = "[no result: the conversation was exported here]"
+OPENING_TEXT = "(The conversation goes on from here.)"
+MISSING_RESULT_TEXT = "[no result: the conversation was exported here]"
 CLAUDE_CODE_VERSION, CODEX_VERSION = "2.1.325", "0.166.0"
-"""Whose files these are like."""
+"""Client versions whose file formats are written."""
 _NAMES = UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 
 
 class ClientFile(NamedTuple):
-    """The lines of a file, where a client looks for it below its own folder, and the id it is resumed by."""
+    """Lines of a session file, its path below the client's folder, and the id to resume it."""
 
     lines: list[bytes]
     place: Path
     id: str
 
 
-class Speech(NamedTuple):
-    """What one side says until the other one speaks."""
+class ExportedTurn(NamedTuple):
+    """Consecutive parts of one side of the conversation."""
 
     role: Literal["user", "assistant"]
     parts: list[Part]
 
 
 def request_of(view: View, target: Target) -> dict[str, Any]:
-    """The history in the body of a request."""
+    """Return the history as a request body."""
     if target == "anthropic":
         system = {"system": view.prompt.text} if view.prompt is not None else {}
         return {**system, "messages": anthropic_messages(view)}
@@ -60,7 +59,7 @@ def request_of(view: View, target: Target) -> dict[str, Any]:
 
 
 def claude_code_file(view: View, model: str | None, folder: Path, now: float) -> ClientFile:
-    """A session of Claude Code's, for a project in this folder."""
+    """Return the history as a Claude Code session for a project in this folder."""
     messages = anthropic_messages(view, is_own=True)
     name = str(uuid5(_NAMES, jsonio.encode([messages, now]).decode("utf-8", "replace")))
     lines, before = list[bytes](), None
@@ -76,7 +75,7 @@ def claude_code_file(view: View, model: str | None, folder: Path, now: float) ->
             "type": message["role"],
             "message": message if message["role"] == "user" else _claude_code_answer(message, model, number),
             "uuid": this,
-            "timestamp": _moment(now),
+            "timestamp": _timestamp(now),
         }
         lines.append(jsonio.encode(line))
         before = this
@@ -86,23 +85,23 @@ def claude_code_file(view: View, model: str | None, folder: Path, now: float) ->
 
 def _claude_code_answer(message: dict[str, Any], model: str | None, number: int) -> dict[str, Any]:
     is_call = any(block["type"] == "tool_use" for block in message["content"])
-    told = {"id": f"msg_midfold_{number}", "type": "message", "model": model or "<synthetic>"}
+    head = {"id": f"msg_midfold_{number}", "type": "message", "model": model or "<synthetic>"}
     reason = {"stop_reason": "tool_use" if is_call else "end_turn", "stop_sequence": None}
-    return {**told, **message, **reason, "usage": {"input_tokens": 0, "output_tokens": 0}}
+    return {**head, **message, **reason, "usage": {"input_tokens": 0, "output_tokens": 0}}
 
 
 def codex_file(view: View, folder: Path, now: float) -> ClientFile:
-    """A session of Codex's, for a project in this folder."""
+    """Return the history as a Codex session for a project in this folder."""
     items = response_items(view, is_own=True)
     name = str(uuid5(_NAMES, jsonio.encode([items, now]).decode("utf-8", "replace")))
-    at = _moment(now)
+    at = _timestamp(now)
     meta = {"id": name, "session_id": name, "timestamp": at, "cwd": str(folder), "originator": "codex_exec"}
     meta |= {"cli_version": CODEX_VERSION, "source": "exec", "thread_source": "user"}
     lines = [{"timestamp": at, "type": "session_meta", "payload": meta}]
     for item in items:
         lines.append({"timestamp": at, "type": "response_item", "payload": item})
-        if said := _user_text(item):
-            lines.append({"timestamp": at, "type": "event_msg", "payload": {"type": "user_message", "message": said}})
+        if text := _user_text(item):
+            lines.append({"timestamp": at, "type": "event_msg", "payload": {"type": "user_message", "message": text}})
     day = datetime.fromtimestamp(now, UTC)
     place = Path("sessions") / f"{day:%Y/%m/%d}" / f"rollout-{day:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
     return ClientFile([jsonio.encode(line) for line in lines], place, name)
@@ -114,16 +113,16 @@ def _user_text(item: Mapping[str, Any]) -> str:
     return "\n".join(str(block["text"]) for block in blocks if isinstance(block, Mapping) and block.get("text"))
 
 
-def _moment(now: float) -> str:
+def _timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def anthropic_messages(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
-    """The history as Anthropic's messages."""
+    """Return the history as Anthropic messages."""
     same = view.dialect.name == "anthropic"
     return [
-        {"role": speech.role, "content": [_anthropic_block(part, same=same) for part in speech.parts]}
-        for speech in _speeches(view, is_own=is_own, keeps_thoughts=same)
+        {"role": turn.role, "content": [_anthropic_block(part, same=same) for part in turn.parts]}
+        for turn in _turns(view, is_own=is_own, keep_reasoning=same)
     ]
 
 
@@ -139,15 +138,15 @@ def _anthropic_block(part: Part, *, same: bool) -> dict[str, Any]:
 
 
 def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
-    """The history as items of OpenAI's Responses."""
+    """Return the history as items of OpenAI's Responses API."""
     if view.dialect.name == "openai-responses":
         kept = [message for message in view.transcript if not (is_own and _is_prompt(message, view))]
         closed = [_closing_item(call) for call in _unanswered_calls(view)]
-        return [*(_whole_item(message_value(message, view.dialect)) for message in kept), *closed]
+        return [*(_codex_item(message_value(message, view.dialect)) for message in kept), *closed]
     items: list[dict[str, Any]] = []
-    for speech in _speeches(view, is_own=is_own):
-        kind = "output_text" if speech.role == "assistant" else "input_text"
-        for part in speech.parts:
+    for turn in _turns(view, is_own=is_own):
+        kind = "output_text" if turn.role == "assistant" else "input_text"
+        for part in turn.parts:
             if isinstance(part, ToolCall):
                 call = {"call_id": part.id, "name": part.name, "arguments": part.arguments}
                 items.append({"type": "function_call", **call})
@@ -155,12 +154,12 @@ def response_items(view: View, *, is_own: bool = False) -> list[dict[str, Any]]:
                 items.append({"type": "function_call_output", "call_id": part.call_id, "output": _result_text(part)})
             else:
                 content = [{"type": kind, "text": _text(part)}]
-                items.append({"type": "message", "role": speech.role, "content": content})
+                items.append({"type": "message", "role": turn.role, "content": content})
     return items
 
 
-def _whole_item(value: dict[str, Any]) -> dict[str, Any]:
-    """An item with all that Codex expects of one in its files: a type, and a list of what is in it."""
+def _codex_item(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the item with everything that Codex expects in its files: a type and a content list."""
     content, is_message = value.get("content"), value.get("type", "message") == "message"
     if is_message and isinstance(content, str):
         kind = "output_text" if value.get("role") == "assistant" else "input_text"
@@ -169,7 +168,7 @@ def _whole_item(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_prompt(message: Message, view: View) -> bool:
-    """Whether an item is nothing but what Codex sends by itself: all that it says as a developer, and its wrappers."""
+    """Return whether the item holds only what Codex sends automatically: developer messages and its wrappers."""
     if recognise(message) is not None:
         return False
     if message_value(message, view.dialect).get("role") in ("developer", "system"):
@@ -179,21 +178,23 @@ def _is_prompt(message: Message, view: View) -> bool:
 
 
 def chat_messages(view: View) -> list[dict[str, Any]]:
-    """The history as messages of OpenAI's chat completions."""
+    """Return the history as OpenAI chat messages."""
     if view.dialect.name == "openai-chat":
-        closed = [{"role": "tool", "tool_call_id": call, "content": CUT_OFF} for call in _unanswered_calls(view)]
+        closed = [
+            {"role": "tool", "tool_call_id": call, "content": MISSING_RESULT_TEXT} for call in _unanswered_calls(view)
+        ]
         return [*view.messages, *closed]
     out: list[dict[str, Any]] = []
-    for speech in _speeches(view):
-        calls = [part for part in speech.parts if isinstance(part, ToolCall)]
-        results = [part for part in speech.parts if isinstance(part, ToolResult)]
-        words = "\n\n".join(_text(part) for part in speech.parts if not isinstance(part, ToolCall | ToolResult))
+    for turn in _turns(view):
+        calls = [part for part in turn.parts if isinstance(part, ToolCall)]
+        results = [part for part in turn.parts if isinstance(part, ToolResult)]
+        words = "\n\n".join(_text(part) for part in turn.parts if not isinstance(part, ToolCall | ToolResult))
         out += [{"role": "tool", "tool_call_id": part.call_id, "content": _result_text(part)} for part in results]
         if calls:
             named = [{"id": one.id, "type": "function", "function": _function(one)} for one in calls]
             out.append({"role": "assistant", "content": words or None, "tool_calls": named})
         elif words:
-            out.append({"role": speech.role, "content": words})
+            out.append({"role": turn.role, "content": words})
     return out
 
 
@@ -205,27 +206,27 @@ def _chat_system(view: View) -> list[dict[str, Any]]:
     return [] if view.prompt is None else [{"role": "system", "content": view.prompt.text}]
 
 
-def _speeches(view: View, *, is_own: bool = False, keeps_thoughts: bool = False) -> list[Speech]:
-    """The view as turns that alternate."""
-    out: list[Speech] = []
+def _turns(view: View, *, is_own: bool = False, keep_reasoning: bool = False) -> list[ExportedTurn]:
+    """Return the view as alternating turns."""
+    out: list[ExportedTurn] = []
     for message in view.transcript:
         role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
-        parts = list(_parts(message, is_own, keeps_thoughts))
+        parts = list(_parts(message, is_own, keep_reasoning))
         if not parts:
             continue
         if not out and role == "assistant":
-            out.append(Speech("user", [Text(BEGUN)]))
+            out.append(ExportedTurn("user", [Text(OPENING_TEXT)]))
         if out and out[-1].role == role:
             out[-1].parts.extend(parts)
         else:
-            out.append(Speech(role, parts))
+            out.append(ExportedTurn(role, parts))
     if out and out[-1].role == "assistant" and (waiting := _unanswered_calls(view)):
-        out.append(Speech("user", [ToolResult(call, (Text(CUT_OFF),)) for call in waiting]))
+        out.append(ExportedTurn("user", [ToolResult(call, (Text(MISSING_RESULT_TEXT),)) for call in waiting]))
     return out
 
 
 def _unanswered_calls(view: View) -> list[str]:
-    """The ids of calls at the end that have no result."""
+    """Return the ids of calls without a result."""
     waiting: dict[str, None] = {}
     for part in (part for message in view.transcript for part in message.parts):
         if isinstance(part, ToolCall):
@@ -236,21 +237,21 @@ def _unanswered_calls(view: View) -> list[str]:
 
 
 def _closing_item(call: str) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call, "output": CUT_OFF}
+    return {"type": "function_call_output", "call_id": call, "output": MISSING_RESULT_TEXT}
 
 
-def _parts(message: Message, is_own: bool, keeps_thoughts: bool) -> Iterator[Part]:
+def _parts(message: Message, is_own: bool, keep_reasoning: bool) -> Iterator[Part]:
     for part in sorted(message.parts, key=lambda one: not isinstance(one, ToolResult)):
         if isinstance(part, Text):
             kept = _without_prompt(part.text) if is_own and message.role != "assistant" else part.text
             if kept.strip():
                 yield part if kept == part.text else Text(kept)
-        elif keeps_thoughts or not isinstance(part, Thinking | Opaque):
+        elif keep_reasoning or not isinstance(part, Thinking | Opaque):
             yield part
 
 
 def _without_prompt(text: str) -> str:
-    """A text without what clients send by themselves."""
+    """Return a text without the blocks that clients send automatically."""
     for block in prompt_blocks(text, "user", is_first=True):
         if block.wrapper.client:
             text = text.replace(block.text, "", 1)
@@ -276,5 +277,5 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def resume_command(target: Target, given: str) -> Sequence[str]:
-    """What a user types to go on."""
+    """Return the command that resumes the session."""
     return ("claude", "--resume", given) if target == "claude-code" else ("codex", "exec", "resume", given)

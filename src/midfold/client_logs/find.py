@@ -1,13 +1,12 @@
-"""The logs that coding agents keep on this machine: where they are, what they are about, and how they are stored.
+"""Find the session logs of coding agents on this machine, describe them, and import them into a store.
 
-Rules of this file:
-1. Nothing is looked for without being asked. Logs are read and never written.
-2. A session belongs to the folder it was held in (`project:...`): the local user's own, as with the hooks of Claude
-   Code. No key of a gateway can be called so. A log outside the client's own folders may be a stranger's: it cannot
-   choose a project, and belongs to the folder in which it was found (`project:imported/...`).
-3. What a log holds now is brought in: again, it changes nothing; one that has grown adds the rest. What was taken back
-   since then makes a branch. A last message that may still grow waits until it is whole, or the log is left alone.
-4. Every log is read up to a limit, of bytes after unpacking and of JSON values: a small file may unpack to gigabytes.
+1. Logs are searched only on request, and are never written.
+2. A session belongs to the folder it ran in (`project:...`), owned by the local user; no gateway key can have such a
+   name. A log outside the client's own folders is untrusted: it cannot choose a project and belongs to the folder where
+   it was found (`project:imported/...`).
+3. Importing a log again changes nothing, or adds what is new. Turns taken back since then become a branch. A last
+   message that may still grow is imported when it is complete, or when the log has been idle.
+4. Logs are limited in unpacked bytes and in JSON values, because a small file may unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ SUFFIXES = {
     "gemini-cli": (".jsonl", ".json"),
     "copilot": (".jsonl",),
 }
-BEGINNINGS = {"codex": "rollout-", "gemini-cli": "session-", "copilot": "events"}
-"""How the names of logs end and begin."""
-BEGINNING = 256 * 1024
-"""Bytes of a log in which its first words are looked for."""
-STILL = 600.0
-"""Seconds after which nothing more is written to a message that was begun."""
-LONGEST_PATH = 4_096
-LARGEST_LOG_BYTES = 256 << 20
-"""Also of a packed log after unpacking."""
-MOST_LOG_VALUES = 8_000_000
-"""JSON values take up to 100 bytes of memory each, however short they are in a file."""
+PREFIXES = {"codex": "rollout-", "gemini-cli": "session-", "copilot": "events"}
+"""Suffixes and prefixes of log file names."""
+HEAD_BYTES = 256 * 1024
+"""Bytes at the start of a log that are searched for the user's first words."""
+IDLE_SECONDS = 600.0
+"""Seconds without a change after which an open message counts as complete."""
+MAX_PATH_CHARACTERS = 4_096
+MAX_LOG_BYTES = 256 << 20
+"""Maximum bytes of a log, after unpacking."""
+MAX_LOG_VALUES = 8_000_000
+"""Maximum JSON values of a log; each takes up to 100 bytes of memory, however short it is in the file."""
 READ_BYTES = 1 << 20
 QUERY_SECONDS = 30.0
 QUERY_STEPS = 100_000
-"""Steps of SQLite's virtual machine between two looks at the clock."""
+"""SQLite virtual machine steps between two checks of the clock."""
 ROW_BYTES = 64
-"""What a row counts at least."""
+"""Minimum bytes counted per row."""
 LATEST_TIME = 253_402_300_799.0
-"""The last second of the year 9999."""
+"""Last second of the year 9999, as a Unix time."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.:-]+")
 FIRST_MESSAGES = 8
@@ -63,73 +62,73 @@ Report = Callable[[int, int], None]
 
 
 class FoundLog(NamedTuple):
-    """A log on this machine."""
+    """Log found on this machine."""
 
     client: str
     name: str
-    """What the client calls the session, as far as the file's name tells."""
+    """The client's name for the session, derived from the file name."""
     place: str
     size: int
     changed: float
     """Seconds since 1970."""
     load: Callable[[int | None], bytes]
-    """The log, or so many bytes of its beginning."""
+    """Function that returns the log, or that many bytes of its start."""
     folder: str = ""
-    """Where the session was held, if that stands beside the log."""
+    """Folder the session ran in, if stored next to the log."""
     file: Path = Path()
     is_own: bool = False
-    """Whether it is in a folder of the client's own; others may come from anywhere and cannot choose a project."""
+    """True if it is in one of the client's own folders; other logs are untrusted and cannot choose a project."""
 
 
 class LogTitle(NamedTuple):
-    """What a log is about; nothing in one without words of a user."""
+    """Session, title and folder of a log; the title is empty without words of a user."""
 
     session: str
     title: str
     folder: str
 
 
-# Where logs are
+# Locating logs
 
 
 def client_folders(client: str, environment: Environment) -> list[Path]:
-    """The folders of a client's own, the usual one first."""
+    """Return the client's own folders, the default one first."""
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
     places = {
-        "claude-code": _either(environment, "CLAUDE_CONFIG_DIR", home / ".claude", home / ".config" / "claude"),
-        "codex": _either(environment, "CODEX_HOME", home / ".codex"),
+        "claude-code": _configured_or(environment, "CLAUDE_CONFIG_DIR", home / ".claude", home / ".config" / "claude"),
+        "codex": _configured_or(environment, "CODEX_HOME", home / ".codex"),
         "gemini-cli": [home / ".gemini" / "tmp"],
         "opencode": [data / "opencode"],
-        "copilot": _either(environment, "COPILOT_HOME", home / ".copilot"),
+        "copilot": _configured_or(environment, "COPILOT_HOME", home / ".copilot"),
     }
     return places[client]
 
 
-def usual_places(client: str, environment: Environment) -> list[Path]:
-    """The folders in which a client keeps its logs."""
+def log_folders(client: str, environment: Environment) -> list[Path]:
+    """Return the folders where a client keeps its logs."""
     below = {"claude-code": ["projects"], "codex": ["sessions", "archived_sessions"], "copilot": ["session-state"]}
     return [place / name for place in client_folders(client, environment) for name in below.get(client, ["."])]
 
 
-def _either(environment: Environment, name: str, *usual: Path) -> list[Path]:
+def _configured_or(environment: Environment, name: str, *usual: Path) -> list[Path]:
     return [Path(environment[name])] if environment.get(name) else list(usual)
 
 
 def find_logs(client: str, place: Path | None, environment: Environment) -> list[FoundLog]:
-    """The logs of a client, in its usual folders or in another file or folder; the newest first."""
+    """Return the logs of a client in its default folders or in the given file or folder, newest first."""
     if place is not None and not place.exists():
-        raise TranscriptError(f"there is no file or folder {place}")
-    places = [place] if place is not None else usual_places(client, environment)
+        raise TranscriptError(f"file or folder not found: {place}")
+    places = [place] if place is not None else log_folders(client, environment)
     find = _find_opencode if client == "opencode" else partial(_find_files, client)
-    own = [folder.resolve() for folder in usual_places(client, environment)]
+    own = [folder.resolve() for folder in log_folders(client, environment)]
     found = [
         log._replace(is_own=_is_inside(log.file, own)) for folder in places if folder.exists() for log in find(folder)
     ]
     if not found:
-        looked = ", ".join(map(str, places))
-        hint = "; a file that `opencode export ID` wrote will do" if client == "opencode" else ""
-        raise TranscriptError(f"there is no log of {CLIENTS[client]} in {looked}{hint}")
+        searched = ", ".join(map(str, places))
+        hint = "; you can also pass a file written by `opencode export ID`" if client == "opencode" else ""
+        raise TranscriptError(f"no {CLIENTS[client]} logs found in {searched}{hint}")
     return sorted(found, key=lambda log: -log.changed)
 
 
@@ -144,59 +143,59 @@ def _find_files(client: str, place: Path) -> Iterator[FoundLog]:
         name = path.parent.name if path.name == "events.jsonl" else path.name.partition(".")[0]
         root = path.parent.parent / ".project_root"
         has_root = client == "gemini-cli" and root.is_file()
-        folder = _load(root, LONGEST_PATH).decode("utf-8", "replace").strip() if has_root else ""
+        folder = _load(root, MAX_PATH_CHARACTERS).decode("utf-8", "replace").strip() if has_root else ""
         yield FoundLog(client, name, str(path), known.st_size, known.st_mtime, partial(_load, path), folder, path)
 
 
 def _is_log(client: str, path: Path) -> bool:
-    """By its name; sub-agents have logs of their own, whose sessions are parts of others."""
+    """Return whether the file name is that of a log; logs of sub-agents are part of other sessions and excluded."""
     if not path.name.endswith(SUFFIXES[client]) or not path.is_file():
         return False
     if client == "claude-code":
         return not path.name.startswith("agent-") and "subagents" not in path.parts
-    return path.name.startswith(BEGINNINGS[client])
+    return path.name.startswith(PREFIXES[client])
 
 
-def _load(path: Path, most: int | None) -> bytes:
+def _load(path: Path, max_bytes: int | None) -> bytes:
     try:
         with path.open("rb") as file:
             if path.suffix == ".zst":
-                return _unpack(file, most)
-            return _read_bounded(file, most, path)
+                return _unpack(file, max_bytes)
+            return _read_bounded(file, max_bytes, path)
     except OSError as error:
         raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _read_bounded(stream: Any, most: int | None, path: Path) -> bytes:
-    """Read `most` bytes, or all of a stream; raise where that is more than a log may have."""
-    limit = LARGEST_LOG_BYTES + 1 if most is None else most
+def _read_bounded(stream: Any, max_bytes: int | None, path: Path) -> bytes:
+    """Read `max_bytes` bytes, or all of a stream; raise if that exceeds the maximum size of a log."""
+    limit = MAX_LOG_BYTES + 1 if max_bytes is None else max_bytes
     pieces, size = list[bytes](), 0
     while size < limit and (piece := stream.read(min(READ_BYTES, limit - size))):
         pieces.append(piece)
         size += len(piece)
-    if size > LARGEST_LOG_BYTES:
+    if size > MAX_LOG_BYTES:
         raise _too_large(path)
     return b"".join(pieces)
 
 
 def _too_large(place: str | Path) -> TranscriptError:
-    return TranscriptError(f"{place} holds more than {LARGEST_LOG_BYTES >> 20} MB; it was left out")
+    return TranscriptError(f"{place} is larger than {MAX_LOG_BYTES >> 20} MB; skipped")
 
 
-def _unpack(file: Any, most: int | None) -> bytes:
+def _unpack(file: Any, max_bytes: int | None) -> bytes:
     try:
         import zstandard
     except ImportError:
-        raise MissingExtra("a log that is packed with zstd", "trajectories") from None
+        raise MissingExtra("reading a log compressed with zstd", "trajectories") from None
     try:
         unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return _read_bounded(unpacked, most, Path(file.name))
+        return _read_bounded(unpacked, max_bytes, Path(file.name))
     except zstandard.ZstdError as error:
-        raise TranscriptError(f"{file.name} is damaged or cut off: {error}") from None
+        raise TranscriptError(f"{file.name} is damaged or truncated: {error}") from None
 
 
 def _find_opencode(place: Path) -> Iterator[FoundLog]:
-    """The sessions of its database; of a file that `opencode export` wrote, that one."""
+    """Yield the sessions of an opencode database, or the one in a file written by `opencode export`."""
     database = place if place.suffix == ".db" else place / "opencode.db"
     if place.is_file() and database != place:
         yield from _find_files("opencode", place)
@@ -212,49 +211,49 @@ def _find_opencode(place: Path) -> Iterator[FoundLog]:
 
 
 def _rows(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
-    """Run a query for a limited time, up to a limited size: its tables may be views that compute without end."""
-    rows, size, ends = list[tuple[Any, ...]](), 0, time.monotonic() + QUERY_SECONDS
+    """Run a query with time and size limits, because its tables may be views that never finish."""
+    rows, size, deadline = list[tuple[Any, ...]](), 0, time.monotonic() + QUERY_SECONDS
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_LOG_BYTES)
-            connection.set_progress_handler(lambda: time.monotonic() > ends, QUERY_STEPS)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LOG_BYTES)
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, QUERY_STEPS)
             for row in connection.execute(query, values):
                 rows.append(row)
                 size += ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
-                if size > LARGEST_LOG_BYTES:
+                if size > MAX_LOG_BYTES:
                     raise _too_large(database)
     except sqlite3.Error as error:
         raise TranscriptError(f"cannot read {database}: {error}") from None
     return rows
 
 
-def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
-    """A session as `opencode export` writes it; of its beginning, a few messages."""
+def _export_opencode(database: Path, name: str, max_bytes: int | None) -> bytes:
+    """Return a session as `opencode export` writes it; only a few messages if only the start is needed."""
     row = _rows(database, "SELECT id, title, directory FROM session WHERE id = ?", name)[0]
-    limit = f" LIMIT {FIRST_MESSAGES}" if most is not None else ""
+    limit = f" LIMIT {FIRST_MESSAGES}" if max_bytes is not None else ""
     wanted = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id{limit}"
     below = f"SELECT message_id, data FROM part WHERE message_id IN (SELECT id FROM ({wanted})) ORDER BY id"
     try:
         parts: dict[str, list[Any]] = {}
         for message, data in _rows(database, below, name):
             parts.setdefault(message, []).append(jsonio.decode(str(data).encode()))
-        said = [
+        messages = [
             {"info": jsonio.decode(str(data).encode()), "parts": parts.get(number, [])}
             for number, data in _rows(database, wanted, name)
         ]
     except jsonio.NotJSON as error:
-        raise TranscriptError(f"{database}: a row of session {name} cannot be read: {error}") from None
-    return jsonio.encode({"info": dict(zip(("id", "title", "directory"), row, strict=True)), "messages": said})
+        raise TranscriptError(f"{database}: cannot read a row of session {name}: {error}") from None
+    return jsonio.encode({"info": dict(zip(("id", "title", "directory"), row, strict=True)), "messages": messages})
 
 
-# What a log is about
+# Describing logs
 
 
 def title_log(log: FoundLog) -> LogTitle:
-    """By the beginning of a log; without a title it holds no words of a user, or nobody can read it."""
-    data = log.load(BEGINNING)
-    if len(data) == BEGINNING and log.client != "opencode":
+    """Describe a log by its start; the title is empty if it has no user words or is unreadable."""
+    data = log.load(HEAD_BYTES)
+    if len(data) == HEAD_BYTES and log.client != "opencode":
         data = data[: data.rfind(b"\n") + 1] or data
     try:
         document = _parse(data, log.place)
@@ -265,36 +264,37 @@ def title_log(log: FoundLog) -> LogTitle:
 
 
 def _parse(data: bytes, place: str) -> Document:
-    if sum(map(data.count, (b",", b"{", b"["))) > MOST_LOG_VALUES:
-        raise TranscriptError(f"{place} holds more than {MOST_LOG_VALUES:,} JSON values; it was left out")
+    if sum(map(data.count, (b",", b"{", b"["))) > MAX_LOG_VALUES:
+        raise TranscriptError(f"{place} has more than {MAX_LOG_VALUES:,} JSON values; skipped")
     return read(data, name=place)
 
 
-# Into a store
+# Importing logs
 
 
 def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) -> ImportedLog:
-    """Brings a log into a store; one without words of a user is left out, and has no session."""
+    """Import a log into a store; one without words of a user is skipped and has no session."""
     document = _parse(log.load(None), log.place)
     require_messages([document], log.place)
     if document.log is None or document.log.client != log.client:
         what = CLIENTS.get(document.log.client, "") if document.log is not None else ""
-        raise TranscriptError(f"{log.place} is no log of {CLIENTS[log.client]}" + (f" but of {what}" if what else ""))
+        found = f" but a {what} log" if what else ""
+        raise TranscriptError(f"{log.place} is not a {CLIENTS[log.client]} log{found}")
     if not title_of(document.messages, redact):
         return ImportedLog("", 0, 0, document.log.damage)
     name = session_name(log, document.log)
-    waits = document.log.is_open and time.time() - log.changed < STILL
+    waits = document.log.is_open and time.time() - log.changed < IDLE_SECONDS
     return sessions.keep_log(document, name, waits=waits, report=report)
 
 
 def session_name(log: FoundLog, known: Log) -> str:
-    """Return the name under which a log is stored; raise where the id in it cannot be part of a name."""
+    """Return the session name for a log; raise if its session id is not valid in a name."""
     session, folder = known.session or _NOT_IN_ID.sub("-", log.name)[:100], known.folder or log.folder
     if not _SESSION_ID.fullmatch(session):
         shown = ascii(session[:40])
         raise TranscriptError(f"{log.place}: the session id {shown} is not 1 to 100 letters, digits, or any of _.:-")
-    if not folder.isprintable() or len(folder) > LONGEST_PATH:
-        raise TranscriptError(f"{log.place}: the working directory in it, {folder[:40]!a}, is no path")
+    if not folder.isprintable() or len(folder) > MAX_PATH_CHARACTERS:
+        raise TranscriptError(f"{log.place}: its working directory {folder[:40]!a} is not a path")
     project = project_prefix(Path(folder)) if folder else f"project:{log.client}/"
     if not log.is_own:
         project = "project:imported/" + project_prefix(log.file.parent).removeprefix("project:")

@@ -1,6 +1,6 @@
-"""Context engines: their contract, the built-in compressor, and one that does nothing. Pure: who drives them does I/O.
+"""Context engines: the contract, the built-in compressor, and one that never compacts. No I/O; the driver does that.
 
-The compressor is made of the parts in `fold/`. `decide` says when to compact; an engine's `compress` only compacts.
+The compressor uses the parts in `compaction/`. `decide` says when to compact; an engine's `compress` only compacts.
 """
 
 from midfold.engines.compressor import Compressor, Noop

@@ -1,8 +1,8 @@
-"""The built-in engine: head, fold, tail.
+"""The built-in engine: keep head and tail, replace the fold between them by a summary.
 
-    plan -> old results as digests: enough? -> summary of the raw fold -> assemble -> laws -> outcome
+    plan -> digest old results: enough? -> summarize the raw fold -> assemble -> check laws -> outcome
 
-Everything between two yields is pure. A compaction that fails, or would not help, returns the transcript it was given.
+Everything between two yields is pure. A compaction that fails, or would not help, returns the original transcript.
 """
 
 from __future__ import annotations
@@ -37,40 +37,35 @@ from midfold.engines.contract import ContextEngine
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
 
-# The cheap pre-pass: old tool results as digests. If that alone lands where a fold should, there is no fold.
-#
-# Rules:
-# 1. Only messages between head and tail are touched, and of those only tool results over 200 characters, and arguments
-#    with very long strings.
-# 2. A duplicate refers to a newer copy only if that copy stays whole. Otherwise it gets a digest of its own.
-# 3. Every original keeps a handle.
-# 4. Nothing is made in vain: where digests cannot land, that is found out before they are made, or with the first
-#    ones.
+# Cheap first step: replace old tool results by digests. If that is enough, nothing is folded. Only messages between
+# head and tail change: tool results over 200 characters and arguments with very long strings. A duplicate refers to a
+# newer copy only if that copy stays whole, else it gets its own digest. Every original keeps a handle. Work stops as
+# soon as digests cannot reach the target.
 
 
-SMALLEST_RESULT = 200
-LONG_ARGUMENTS = 2_000
-ENOUGH = 0.5
-"""Of the threshold: digests that bring the view down to this, or to what a compaction would leave, are enough, unless
-that is so large that the next rewrite of the cached prefix would follow after few turns
-(`CompactionContext.roomy_limit`)."""
-SMALLEST_DIGEST = 12
-"""Tokens; a digest has at least its handle and a word on what was done."""
-MOST_CHARACTERS_PER_TOKEN = 6
-"""Of digests, with something to spare."""
-DOUBT = 1.1
-"""Sizes of digests are rough before they are made: what lands within so much of the target is tried."""
+MIN_DIGESTED_CHARACTERS = 200
+LONG_ARGUMENT_CHARACTERS = 2_000
+ENOUGH_SHARE = 0.5
+"""Fraction of the threshold. Digests suffice if they reach this or the size after a compaction, unless that is so
+large that the next rewrite of the cached prefix would follow after few turns (`CompactionContext.roomy_limit`).
+"""
+MIN_DIGEST_TOKENS = 12
+"""Minimum tokens of a digest: its handle and a few words."""
+MAX_CHARACTERS_PER_TOKEN = 6
+"""Maximum characters per token of a digest, with a margin."""
+SIZE_TOLERANCE = 1.1
+"""Tolerance for the rough digest sizes before they are built: targets within this factor are tried."""
 
 
-NOTHING = Plan(0, 0)
-"""The plan that folds nothing."""
+EMPTY_PLAN = Plan(0, 0)
+"""Plan that folds nothing."""
 
 
 def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
-    """The outcome of digesting alone, or None where a fold is needed."""
+    """Return the outcome of digesting alone, or None if a fold is needed."""
     request = job.request
-    asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
-    slack = -1.0 if request.options.prune == "off" or asked_for_summary else _slack(job, plan)
+    needs_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
+    slack = -1.0 if request.options.prune == "off" or needs_summary else _slack(job, plan)
     if slack < 0:
         return None
     work = _Prune(job, plan, slack)
@@ -81,13 +76,13 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
     digests = (*media_digests(job), *work.digests)
-    if not digests or new_tokens > _enough(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
+    if not digests or new_tokens > _max_digested_size(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
         return None
     work.originals |= missing_originals(job, messages, ())
     receipt = make_receipt(
         job,
         "pruned",
-        f"{'digests of old tool results' if work.digests else 'placeholders for old pictures'} were enough",
+        f"{'digests of old tool results' if work.digests else 'placeholders for old images'} were enough",
         plan,
         new=messages,
         digests=digests,
@@ -98,40 +93,43 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     return make_outcome(job, messages, receipt, job.state, Archive(work.originals))
 
 
-def _enough(job: CompactionContext, plan: Plan) -> int:
-    """Return the largest size at which digests suffice: as small as a compaction would make it, and some turns away
-    from the next rewrite."""
-    return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.roomy_limit)
+def _max_digested_size(job: CompactionContext, plan: Plan) -> int:
+    """Return the maximum size at which digests suffice: the size after a compaction, but some turns away from the next
+    rewrite.
+    """
+    return min(max(int(job.request.budget.threshold_tokens * ENOUGH_SHARE), size_of(job, plan)), job.roomy_limit)
 
 
 def _slack(job: CompactionContext, plan: Plan) -> float:
-    """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
+    """Return how many tokens the view would be below the target with minimal digests; negative if above."""
     view, sizes, scale, fold = job.view, job.sizes, job.scale, plan.fold()
-    slack = _enough(job, plan) * DOUBT - (job.staying(NOTHING) - sum(map(sizes.__getitem__, fold)))
+    slack = _max_digested_size(job, plan) * SIZE_TOLERANCE - (
+        job.staying(EMPTY_PLAN) - sum(map(sizes.__getitem__, fold))
+    )
     gain = 0.0
     for index in fold:
-        most = _most_gain(view[index], sizes[index], scale) if _is_prunable(view[index]) else 0.0
-        gain += most
-        slack -= sizes[index] - most
+        saving = _max_saving(view[index], sizes[index], scale) if _is_prunable(view[index]) else 0.0
+        gain += saving
+        slack -= sizes[index] - saving
         if slack < 0:
             break
     return slack if gain > 0 or job.media else -1.0
 
 
-def _most_gain(message: Message, size: int, scale: float) -> float:
-    """What digests and shorter arguments can take off a message at most."""
+def _max_saving(message: Message, size: int, scale: float) -> float:
+    """Return the maximum tokens that digests and shorter arguments can save in a message."""
     results = 0
     for part in message.parts:
         if isinstance(part, ToolCall):
-            if len(part.arguments) > LONG_ARGUMENTS:
+            if len(part.arguments) > LONG_ARGUMENT_CHARACTERS:
                 return size
         elif isinstance(part, ToolResult):
             results += _is_long(part)
-    return max(size - results * SMALLEST_DIGEST * scale, 0.0) if results else 0.0
+    return max(size - results * MIN_DIGEST_TOKENS * scale, 0.0) if results else 0.0
 
 
 def _is_long(result: ToolResult) -> bool:
-    return len(result.text) > SMALLEST_RESULT or any(isinstance(part, Media) for part in result.parts)
+    return len(result.text) > MIN_DIGESTED_CHARACTERS or any(isinstance(part, Media) for part in result.parts)
 
 
 def _is_prunable(message: Message) -> bool:
@@ -151,7 +149,7 @@ class _Prune:
         self.copies = duplicates(job.messages, plan.head_end, plan.tail_start)
 
     def messages(self) -> Transcript | None:
-        """The messages with digests in them; None as soon as they cannot land any more."""
+        """Return the messages with digests, or None as soon as they cannot reach the target."""
         out = list(self.job.view)
         for index in sorted(self.fold):
             message = out[index]
@@ -168,10 +166,10 @@ class _Prune:
     def part(self, place: Place, part: Part, message: Message) -> Part:
         if isinstance(part, ToolResult):
             return self.result(place, part, message)
-        if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
-            most = self.job.request.options.argument_characters
+        if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENT_CHARACTERS:
+            limit = self.job.request.options.argument_characters
             short = self.job.omissions.attempt(
-                "tool arguments", lambda: self.arguments(part.arguments, most), part.arguments
+                "tool arguments", lambda: self.arguments(part.arguments, limit), part.arguments
             )
             if len(short) < len(part.arguments):
                 self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
@@ -188,7 +186,7 @@ class _Prune:
             return result
         call_place = self.calls.get(place)
         call = self.job.messages[call_place.message].parts[call_place.part] if call_place else None
-        asked = call if isinstance(call, ToolCall) else None
+        known_call = call if isinstance(call, ToolCall) else None
         copy = self.copies.get(place)
         if self.job.request.options.prune == "placeholder":
             kind, short = "placeholder", PLACEHOLDER
@@ -198,29 +196,29 @@ class _Prune:
                 back_reference(handle_of(self.job.messages[copy.message]), f"message {copy.message}"),
             )
         else:
-            kind, short = "digest", self.digest(asked, result, handle_of(message))
+            kind, short = "digest", self.digest(known_call, result, handle_of(message))
         self.count(min(short, text, key=len))
         if len(short) >= len(text) and not has_media:
             return result
-        self.note(place, kind, asked.name if asked else result.name or "", len(text), len(short), message)
+        self.note(place, kind, known_call.name if known_call else result.name or "", len(text), len(short), message)
         return ToolResult(result.call_id, (Text(short),), result.is_error, result.name, wire=result.wire)
 
     def digest(self, call: ToolCall | None, result: ToolResult, handle: str) -> str:
-        """Return the digest of a result, or the result's own text where none can be made."""
+        """Return the digest of a result, or the result's own text if none can be made."""
         redact = self.job.request.redact
         return self.job.omissions.attempt(
             "tool digest", lambda: digest(call, result, handle=handle, redact=redact), result.text or PLACEHOLDER
         )
 
-    def arguments(self, text: str, most: int) -> str:
-        """Return shortened arguments, redacted before they are cut; the same text where nothing is long."""
-        if shrink_arguments(text, most) is text:
+    def arguments(self, text: str, max_characters: int) -> str:
+        """Return shortened arguments, redacted before they are cut, or the same text if nothing is long."""
+        if shrink_arguments(text, max_characters) is text:
             return text
-        return shrink_arguments(redact_arguments(text, self.job.request.redact), most)
+        return shrink_arguments(redact_arguments(text, self.job.request.redact), max_characters)
 
     def count(self, text: str) -> None:
-        """What stays of a result is more than the least it could be."""
-        more = len(text) // MOST_CHARACTERS_PER_TOKEN - SMALLEST_DIGEST
+        """Subtract what a shown result exceeds the minimal digest by."""
+        more = len(text) // MAX_CHARACTERS_PER_TOKEN - MIN_DIGEST_TOKENS
         self.slack -= max(more, 0) * self.job.scale
 
     def note(self, place: Place, kind: str, tool: str, before: int, after: int, message: Message) -> None:
@@ -239,7 +237,7 @@ class _Prune:
 
 
 class Compressor(ContextEngine):
-    """The built-in engine: head, fold, tail. Subclass it to change one thing about it."""
+    """The built-in engine: head, fold, tail. Subclass it to change parts of it."""
 
     name: ClassVar[str] = "compressor"
     reads_messages: ClassVar[bool] = False
@@ -248,7 +246,7 @@ class Compressor(ContextEngine):
         return request.budget.pressure(CompactionContext(request).prompt_tokens)
 
     def compress(self, request: CompactionRequest) -> Flow:
-        """Compact now: when to compact was decided by `should_compress` and the host, and is not decided again."""
+        """Compact now; `should_compress` and the host have already decided when."""
         job = CompactionContext(request)
         if not job.messages:
             return leave(job, "the conversation is empty")
@@ -295,11 +293,8 @@ class Compressor(ContextEngine):
         return assemble(job, plan, ask, answer)
 
 
-# The engine that never folds: for measuring, and for hosts that want everything but compaction.
-
-
 class Noop(ContextEngine):
-    """The engine that never folds."""
+    """Engine that never compacts, for measurements and for hosts that want everything else."""
 
     name: ClassVar[str] = "noop"
     reads_messages: ClassVar[bool] = False
@@ -309,4 +304,4 @@ class Noop(ContextEngine):
 
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
-        return leave(CompactionContext(request), "the engine never folds")
+        return leave(CompactionContext(request), "the engine never compacts")

@@ -1,8 +1,8 @@
-"""The contract of a context engine, on one screen.
+"""The contract of a context engine.
 
-An engine holds configuration only, no session state: everything it knows about a conversation is in the request. It
-says how urgent a fold is (`should_compress`), and compacts as a generator (`compress`): it yields the summary it needs,
-is sent the answer, and returns the outcome. Whoever drives it does the I/O.
+An engine holds configuration only, no session state: everything about a conversation is in the request.
+`should_compress` returns how urgent a compaction is. `compress` is a generator: it yields summary requests, is sent the
+responses, and returns the outcome. The driver does the I/O.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from midfold.transcript.tools import ToolSpec
 
 
 class ContextEngine(ABC):
-    """Subclass this, give it a name, and implement two methods."""
+    """Base class of context engines: set a name and implement two methods."""
 
     name: ClassVar[str]
     reads_messages: ClassVar[bool] = True
-    """Whether `should_compress` looks at the messages. One that does not is asked without them, at a constant cost."""
+    """True if `should_compress` reads the messages; otherwise it is called without them, at constant cost."""
 
     @abstractmethod
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        """How urgent it is, by `request.prompt_tokens` or whatever else the engine goes by. Called after every turn.
+        """Return how urgent a compaction is, by `request.prompt_tokens` or any other measure. Called after every turn.
 
-        HARD folds before the next request, SOFT may prepare a fold, NONE does neither. Strikes, pauses after failures
-        and `enabled` are the host's business.
+        HARD compacts before the next request, SOFT may prepare a compaction, NONE does neither. The host handles
+        strikes, cooldowns after failures and `enabled`.
         """
 
     @abstractmethod
     def compress(self, request: CompactionRequest) -> Flow:
-        """Compacts, or returns the same messages with a receipt that says why not. Never mutates the request."""
+        """Compact, or return the same messages with a receipt that says why not. Never mutate the request."""
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """Tools for the agent; none by default."""
+        """Return tools for the agent, none by default."""
         return ()
 
     def call_tool(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
-        """Runs one of `tools()`; the archive gives the originals behind the conversation's handles."""
+        """Run one of `tools()`; the archive provides the originals of the conversation's handles."""
         raise KeyError(name)

@@ -1,8 +1,7 @@
-"""The tools of a context engine: which of them a model is offered, and what a call of one gives.
+"""Offer the tools of a context engine to a model, and run calls of them.
 
-Rules of this file:
-1. A name that somebody else's tool has, or that providers do not take, is left out, with a notice.
-2. Whatever a plugin raises becomes a PluginError, so that the model is told and the conversation goes on.
+Tools with a name that is taken or that providers reject are omitted with a notice. Anything a plugin raises becomes a
+PluginError, which is reported to the model, and the conversation continues.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from midfold.engines import ContextEngine, ToolSpec
 from midfold.errors import PluginError
 from midfold.transcript import jsonio
 
-LONGEST_ANSWER = 20_000
-"""Characters a model is given of one answer."""
+MAX_RESULT_CHARACTERS = 20_000
+"""Maximum characters of a tool result for the model."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class EngineTools:
-    """The tools that one engine has beside those named in `taken`."""
+    """Tools of one engine, except those with names in `taken`."""
 
     def __init__(self, engine: ContextEngine, taken: Collection[str]) -> None:
         self._engine = engine
@@ -31,34 +30,34 @@ class EngineTools:
         try:
             offered: Iterable[ToolSpec] = tuple(engine.tools())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-            self._leave_out("its tools", f"asking for them failed: {type(error).__name__}")
+            self._omit("tools", f"tools() raised {type(error).__name__}")
             return
         for spec in offered:
             if problem := _problem(spec, {*taken, *self.specs}):
-                self._leave_out(f'its tool "{getattr(spec, "name", "")!s:.64}"', problem)
+                self._omit(f'tool "{getattr(spec, "name", "")!s:.64}"', problem)
             else:
                 self.specs[spec.name] = spec
 
-    def _leave_out(self, what: str, why: str) -> None:
-        self.notices = (*self.notices, f'context engine "{self._engine.name}": {what} cannot be offered: {why}')
+    def _omit(self, what: str, why: str) -> None:
+        self.notices = (*self.notices, f'Context engine "{self._engine.name}": {what} omitted: {why}')
 
     def call(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
-        """What a tool says, as far as it is not too long. Raises PluginError where it fails."""
+        """Return the truncated result of a tool; raise PluginError if it fails."""
         try:
-            told = self._engine.call_tool(name, arguments, archive)
-        except Exception as error:  # a plugin may raise anything; the model is told what
+            result = self._engine.call_tool(name, arguments, archive)
+        except Exception as error:  # a plugin may raise anything; it is reported to the model
             raise PluginError(f"{name} failed: {type(error).__name__}: {redact(str(error))[:500]}") from error
-        if not isinstance(told, str):
-            raise PluginError(f"{name} failed: it gave a value of type {type(told).__name__}, expected text")
-        left = len(told) - LONGEST_ANSWER
-        return told if left <= 0 else f"{told[:LONGEST_ANSWER]}\n[... {left:,} characters left out ...]"
+        if not isinstance(result, str):
+            raise PluginError(f"{name} failed: it gave a value of type {type(result).__name__}, expected text")
+        left = len(result) - MAX_RESULT_CHARACTERS
+        return result if left <= 0 else f"{result[:MAX_RESULT_CHARACTERS]}\n[... {left:,} characters left out ...]"
 
 
 def _problem(spec: object, taken: Collection[str]) -> str:
     if not isinstance(spec, ToolSpec):
         return f"found a value of type {type(spec).__name__}, expected a ToolSpec"
     if not _NAME.fullmatch(str(spec.name)):
-        return "a name has 1 to 64 letters, digits, dashes and underscores"
+        return "a name must have 1 to 64 letters, digits, dashes or underscores"
     if spec.name in taken:
-        return "another tool has that name"
-    return "" if jsonio.encode(spec.parameters).startswith(b"{") else "its parameters are no JSON Schema of an object"
+        return "the name is already taken"
+    return "" if jsonio.encode(spec.parameters).startswith(b"{") else "its parameters are not a JSON Schema object"

@@ -1,10 +1,8 @@
-"""How an engine is asked: when to fold, and to fold. Whatever a plugin does, the conversation stays whole.
+"""Call an engine safely: the conversation stays whole whatever a plugin does.
 
-Rules of this file:
-1. An engine that says nothing of use about when to fold leaves that to the size of the prompt.
-2. One that raises while it folds, or gives back what is no legal conversation, has folded nothing: every message stays.
-3. What another engine makes of the user's words is checked and reported, never rewritten.
-4. All of this is in the receipt, failures in the words of `ENGINE_FAILED`. Faults of the built-in engines raise.
+If `should_compress` fails, the prompt size decides. If `compress` raises or returns an illegal conversation, nothing is
+folded. A plugin's omissions of the user's words are reported, never rewritten. All of this is in the receipt, failures
+as `ENGINE_FAILED`. Errors of the built-in engines are raised.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from midfold.transcript.message import Message
 
 ENGINE_FAILED = "CONTEXT ENGINE FAILED"
 BUILT_IN = (Compressor, Noop)
-LONGEST_REASON = 300
+MAX_REASON_CHARACTERS = 300
 
 
 def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Situation) -> Situation:
-    """The situation with what the engine says of it."""
+    """Return the situation with the engine's pressure, or with its failure."""
     if type(engine) in BUILT_IN:
         return msgspec.structs.replace(situation, pressure=engine.should_compress(request))
     try:
@@ -40,37 +38,37 @@ def ask_engine(engine: ContextEngine, request: CompactionRequest, situation: Sit
         if not isinstance(pressure, Pressure):
             raise PluginError(_type_problem("should_compress", pressure, "a Pressure"))
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the size decides instead
-        told = f"{_words(engine, error)}. When to fold is decided by the size of the prompt"
-        return msgspec.structs.replace(situation, fault=told)
+        fault = f"{_failure_text(engine, error)}. The prompt size decides when to compact"
+        return msgspec.structs.replace(situation, fault=fault)
     return msgspec.structs.replace(situation, pressure=pressure)
 
 
 def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
-    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
+    """Carry out the decision: run the engine's compaction, or return a receipt that says why there is none."""
     if not decision.fold:
         return _decline(CompactionContext(request), decision)
-    asked = decision.apply(request)
+    applied = decision.apply(request)
     if type(engine) in BUILT_IN:
-        outcome = yield from engine.compress(asked)
+        outcome = yield from engine.compress(applied)
         return decision.settle(outcome.with_recovery(request.messages))
     try:
-        outcome = _report_words(engine, request, (yield from _compress(engine, asked)))
+        outcome = _report_omissions(engine, request, (yield from _compress(engine, applied)))
         return decision.settle(outcome.with_recovery(request.messages))
     except PluginError as error:
-        reason = _words(engine, error)
+        reason = _failure_text(engine, error)
     except MidfoldError:
         raise
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the conversation stays as it was
-        reason = _words(engine, error)
+        reason = _failure_text(engine, error)
     return decision.settle(
-        fail(CompactionContext(request), f"{reason}. Nothing was folded, every message is as it was")
+        fail(CompactionContext(request), f"{reason}. Nothing was compacted; every message is unchanged")
     )
 
 
-def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
-    """Return the outcome of another engine; its receipt lists the user's rules and tasks that the view lacks.
+def _report_omissions(engine: ContextEngine, request: CompactionRequest, outcome: Outcome) -> Outcome:
+    """Return the outcome of a plugin engine; its receipt lists the user's rules and tasks missing from the view.
 
-    A subclass of the built-in engine has listed them already.
+    A subclass of the built-in engine has already listed them.
     """
     if isinstance(engine, Compressor) or not outcome.changed:
         return outcome
@@ -79,7 +77,7 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
     if not missing:
         return outcome
     notice = (
-        f'The engine "{engine.name}" left out rules, decisions or tasks in {len(missing):,} message(s) of the user; '
+        f'Engine "{engine.name}" omitted rules, decisions or tasks of {len(missing):,} user message(s); '
         "see omitted_words for their handles."
     )
     receipt = msgspec.structs.replace(
@@ -89,13 +87,13 @@ def _report_words(engine: ContextEngine, request: CompactionRequest, outcome: Ou
 
 
 def _decline(job: CompactionContext, decision: Decision) -> Outcome:
-    """Return the outcome of a decision not to fold; a cooldown reports the failure that started it."""
+    """Return the outcome of a decision not to compact; a cooldown reports the failure that started it."""
     if not decision.pause:
         return decision.settle(leave(job, decision.reason))
     kind = decision.failure
-    told = account(kind, kept=True, left=decision.pause)._asdict()
+    facts = account(kind, kept=True, left=decision.pause)._asdict()
     job.notices.append(paused_words(kind, decision.pause))
-    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
+    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **facts))
     return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
 
 
@@ -110,7 +108,7 @@ def _compress(engine: ContextEngine, request: CompactionRequest) -> Flow:
         except StopIteration as stop:
             return _legal(stop.value, request)
         if not isinstance(ask, SummaryRequest):
-            raise PluginError(f"compress asked for a value of type {type(ask).__name__}, expected a SummaryRequest")
+            raise PluginError(f"compress yielded a value of type {type(ask).__name__}, expected a SummaryRequest")
         answer = yield ask
 
 
@@ -119,18 +117,18 @@ def _legal(outcome: object, request: CompactionRequest) -> Outcome:
         raise PluginError(_type_problem("compress", outcome, "an Outcome"))
     messages, given = outcome.messages, cast("object", outcome.messages)
     if not isinstance(given, tuple) or not all(isinstance(message, Message) for message in given):
-        raise PluginError("compress gave back messages that are no tuple of Message")
+        raise PluginError("compress returned messages that are not a tuple of Message")
     if request.messages and not messages:
-        raise PluginError("compress gave back no messages")
+        raise PluginError("compress returned no messages")
     if outcome.changed and (found := violations(messages)) and not violations(request.messages):
-        raise PluginError(f"compress gave back messages that no provider takes: {found[0]}")
+        raise PluginError(f"compress returned messages that providers reject: {found[0]}")
     return outcome
 
 
 def _type_problem(method: str, value: object, what: str) -> str:
-    return f"{method} gave a value of type {type(value).__name__}, expected {what}"
+    return f"{method} returned a value of type {type(value).__name__}, expected {what}"
 
 
-def _words(engine: ContextEngine, error: Exception) -> str:
-    reason = redact(str(error))[:LONGEST_REASON] if isinstance(error, PluginError) else type(error).__name__
+def _failure_text(engine: ContextEngine, error: Exception) -> str:
+    reason = redact(str(error))[:MAX_REASON_CHARACTERS] if isinstance(error, PluginError) else type(error).__name__
     return f'{ENGINE_FAILED}: "{engine.name}": {reason}'

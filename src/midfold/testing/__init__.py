@@ -1,7 +1,8 @@
-"""What midfold's users test with: a scripted summarizer and provider, a clock, a server for an application.
+"""Test doubles for users of midfold: a scripted summarizer and provider, a fake clock, and a server for an
+application.
 
-They need nothing but midfold (`served` needs uvicorn). `answers` is what a provider may answer; `strategies` needs
-hypothesis; `engines` is a contract suite for authors of engines and needs pytest, too.
+They need only midfold (`served` also needs uvicorn). `answers` builds provider responses; `strategies` needs
+hypothesis; `engines` is a contract suite for authors of engines and needs pytest and hypothesis.
 """
 
 from midfold.testing.doubles import (

@@ -1,6 +1,6 @@
-"""Doubles for what midfold reaches out to: a summarizer and a provider that follow a script, a clock, a server.
+"""Test doubles: a summarizer and a provider that follow a script, a fake clock, and a local server.
 
-The servers are real ones on loopback, so that clients are tested with real connections. Nothing leaves the machine.
+The servers are real ones on loopback, so clients are tested with real connections. Nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ Line = str | SummaryAnswer | BaseException
 
 
 class ScriptEnded(BaseException):
-    """A ScriptedSummarizer was asked once more than its script has answers.
+    """Raised if a ScriptedSummarizer or ScriptedProvider gets more requests than its script has answers.
 
-    No Exception, on purpose: drivers take any Exception for a failing model, and a mistake in a test is not that.
+    Deliberately not an Exception: drivers treat any Exception as a failing model, and a mistake in a test is not one.
     """
 
 
 class ScriptedSummarizer:
-    """Answers from a list, in order: texts and answers are returned, exceptions raised. Every ask is recorded.
+    """Summarizer that returns the texts and answers of a list in order, raises its exceptions, and records requests.
 
-    summarizer = ScriptedSummarizer(["first summary", SummaryFailed("network")])
-    compact(messages, summarizer=summarizer)
-    summarizer.asks[0].prompt()
+    Example:
+
+        summarizer = ScriptedSummarizer(["first summary", SummaryFailed("network")])
+        compact(messages, summarizer=summarizer)
+        summarizer.asks[0].prompt()
     """
 
     def __init__(self, script: Iterable[Line] = ()) -> None:
@@ -48,25 +50,25 @@ class ScriptedSummarizer:
 
     @property
     def left(self) -> int:
-        """How many answers nobody has asked for yet."""
+        """Return the number of unused answers."""
         return max(len(self._script) - len(self.asks), 0)
 
     def __call__(self, ask: SummaryRequest) -> str | SummaryAnswer:
         self.asks.append(ask)
         if len(self.asks) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.asks)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"got {len(self.asks)} requests; the script has {len(self._script)} answers")
         line = self._script[len(self.asks) - 1]
         if isinstance(line, BaseException):
             raise line
         return line
 
     async def later(self, ask: SummaryRequest) -> str | SummaryAnswer:
-        """The same, to be awaited: `await host.compress_async(messages)`."""
+        """Answer like `__call__`, for `await host.compress_async(messages)`."""
         return self(ask)
 
 
 class FakeClock:
-    """Seconds that pass only when told to. Call it like `time.monotonic` or `time.time`; `sleep` does not wait."""
+    """Clock that only advances on request. Call it like `time.monotonic` or `time.time`; `sleep` does not wait."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now
@@ -76,9 +78,9 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Lets time pass; it never goes back."""
+        """Advance the clock; raise ValueError for negative seconds."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"cannot advance the clock by {seconds} seconds")
         self.now += seconds
         return self.now
 
@@ -91,11 +93,11 @@ class FakeClock:
 
 
 NO_CONTENT = 204
-"""An answer of this status has no body, not even an empty one in chunks."""
+"""Status whose responses have no body, not even an empty chunked one."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client sent. `body` is the JSON value of it, or None."""
+    """Request of a client; `body` is its JSON value, or None."""
 
     method: str
     path: str
@@ -112,13 +114,13 @@ Entry = Answer | Callable[[Request], Answer]
 
 
 class ScriptedProvider:
-    """Each entry of the script answers one request, in order; a function in it is given the request.
+    """Provider whose script answers one request per entry, in order; a function in it receives the request.
 
-    with ScriptedProvider([error(529), openai_json("## Goal")]) as provider:  # midfold.testing.answers
-        compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
-    provider.requests[0].body["messages"]
+        with ScriptedProvider([error(529), openai_json("## Goal")]) as provider:  # midfold.testing.answers
+            compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
+        provider.requests[0].body["messages"]
 
-    Leaving it ends the server, and fails if it was asked more often than the script foresaw.
+    Leaving the context stops the server, and raises ScriptEnded if there were more requests than entries.
     """
 
     def __init__(self, script: Iterable[Entry] = (), *, then: Entry | None = None) -> None:
@@ -136,11 +138,11 @@ class ScriptedProvider:
 
     @property
     def left(self) -> int:
-        """How many answers nobody has asked for yet."""
+        """Return the number of unused answers."""
         return max(len(self._script) - len(self.requests), 0)
 
     def endpoint(self, wire: Wire = "openai", **changes: Any) -> Endpoint:
-        """This server, as a summary model."""
+        """Return this server as the endpoint of a summary model."""
         base = f"{self.url}/v1" if wire == "openai" else self.url
         made = Endpoint(name="scripted", wire=wire, base_url=base, model="scripted", timeout=5.0)
         return msgspec.structs.replace(made, **changes)
@@ -157,7 +159,7 @@ class ScriptedProvider:
         self._server.server_close()
         self._thread.join()
         if kind is None and self._then is None and len(self.requests) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.requests)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"got {len(self.requests)} requests; the script has {len(self._script)} answers")
 
     def _respond(self, request: Request) -> Answer:
         with self._lock:
@@ -170,14 +172,14 @@ class ScriptedProvider:
 
 
 def refusing_url() -> str:
-    """An address on this machine where nobody listens."""
+    """Return a local URL where nothing listens."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
 def http_date(seconds: float) -> str:
-    """A time as Retry-After may name it."""
+    """Return a time in the format of Retry-After."""
     return formatdate(seconds, usegmt=True)
 
 
@@ -186,7 +188,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what some tests are about."""
+        """Ignore clients that disconnect, as some tests do so on purpose."""
 
 
 def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> type[BaseHTTPRequestHandler]:
@@ -238,18 +240,18 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
                 self.wfile.write(b"0\r\n\r\n")
 
         def _reset(self) -> None:
-            """A connection closed with nothing lingering is reset."""
+            """Close without lingering, which resets the connection."""
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-            """Tests print nothing."""
+            """Suppress log output."""
 
     return Handler
 
 
 def _write_slowly(write: Callable[[bytes], Any], pieces: list[bytes], pause: float, stopped: threading.Event) -> None:
-    """Bytes at once, or one by one with a pause after each."""
+    """Write the bytes at once, or one by one with a pause after each."""
     data = b"".join(pieces)
     for piece in (data[at : at + 1] for at in range(len(data))) if pause else (data,):
         write(piece)
@@ -263,7 +265,7 @@ def _json(data: bytes) -> Any:
         return None
 
 
-LONGEST_START = 20.0
+MAX_START_SECONDS = 20.0
 
 
 def uvicorn_module() -> Any:
@@ -274,7 +276,7 @@ def uvicorn_module() -> Any:
 
 @contextmanager
 def served(app: Any, **options: Any) -> Iterator[str]:
-    """Runs `app` with uvicorn, as `midfold serve` does, until the block ends; `options` are uvicorn's."""
+    """Run `app` with uvicorn, as `midfold serve` does, until the block ends; `options` are passed to uvicorn."""
     uvicorn = uvicorn_module()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -283,10 +285,10 @@ def served(app: Any, **options: Any) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    ends = time.monotonic() + LONGEST_START
+    deadline = time.monotonic() + MAX_START_SECONDS
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > ends:
-            raise RuntimeError("the server did not start")
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError(f"the server did not start within {MAX_START_SECONDS:.0f} s")
         time.sleep(0.002)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -297,6 +299,6 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:
-    """Runs it in so many threads, each with its number; what one raises is raised here."""
+    """Run `work` in `count` threads, each with its number; raise what one of them raises."""
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(work, range(count)))

@@ -1,12 +1,12 @@
-"""Messages over the exact bytes they came from, pure: three dialects, laws, tokens, models' answers and their streams.
+"""Lossless conversations: read messages in three provider dialects and write them back byte for byte.
 
-document = transcript.read(source)          # bytes, a list of messages, or a request body; the dialect is sniffed
-document.messages, document.system, document.tools, document.problems
-transcript.write(document)                  # the very bytes or objects that came in
-transcript.write(document, messages=new)    # the same shape, with other messages
+    document = transcript.read(source)          # bytes, messages or a request body; detects the dialect
+    document.messages, document.system, document.tools, document.problems
+    transcript.write(document)                  # exactly the bytes or objects that were read
+    transcript.write(document, messages=new)    # the same shape with other messages
 
-This is the lowest room: it imports `errors` and `lru` only, and whoever changes a message here must show that untouched
-ones stay byte for byte.
+Also here: transcript laws, token counting, and parsing of model responses and streams. No I/O. This is the lowest layer
+and imports only `errors` and `lru`. Unchanged messages must keep their exact bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Anthropic messages: content blocks, tool results inside user messages, the system prompt beside the list.
+"""Anthropic Messages dialect: content blocks, tool results inside user messages, system prompt outside the list.
 
-What the system says in the middle may be text, a change of the tools, or settings for the next answer without a word.
+A system message inside the list may carry text, a change of the tools, or only an `output_config` without content.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ def _media(kind: str, block: Mapping[str, Any]) -> Media:
 
 
 def _content(parts: tuple[Part, ...], before: Any) -> Any:
-    """Text stays a string where it was one. The API refuses empty text, so no parts make an empty list."""
+    """Return the content value for the parts, keeping plain strings as strings.
+
+    The API rejects empty text blocks, so no parts become an empty list.
+    """
     only = parts[0] if len(parts) == 1 else None
     if type(only) is Text and only.wire is None and not isinstance(before, list | tuple):
         return only.text
@@ -134,7 +137,7 @@ def _content(parts: tuple[Part, ...], before: Any) -> Any:
 
 
 def _write_block(part: Part) -> Any:
-    """The block it was read from as long as it says the same, else that with what it says now."""
+    """Return the original block if the part is unchanged, else the block updated with the part's values."""
     if part.wire is not None and _read_block(original(part), "", Notes()) == part:
         return original(part)
     known: Mapping[str, Any] = part.wire if isinstance(part.wire, Mapping) else {}
@@ -142,9 +145,9 @@ def _write_block(part: Part) -> Any:
         case Text(text=text):
             return {"type": "text", **known, "text": text}
         case ToolCall():
-            return _written_call(part, known)
+            return _call_block(part, known)
         case ToolResult():
-            return _written_result(part, known)
+            return _result_block(part, known)
         case Thinking(signature=data, redacted=True):
             return {"type": "redacted_thinking", **known, "data": data or ""}
         case Thinking(text=text, signature=signature):
@@ -153,7 +156,7 @@ def _write_block(part: Part) -> Any:
             return {"type": kind, **known, "source": _source(kind, data, mime)}
         case Opaque(body=body):
             return {"type": "text", "text": body}
-    raise TranscriptError(f"Anthropic messages carry no {getattr(part, 'kind', type(part).__name__)}")
+    raise TranscriptError(f"Anthropic messages do not support {getattr(part, 'kind', type(part).__name__)} parts")
 
 
 def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:
@@ -163,8 +166,8 @@ def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:
     return {"type": "base64", "media_type": mime or default, "data": data}
 
 
-def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The API takes nothing but an object as input; other arguments are wrapped in one."""
+def _call_block(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool_use block; arguments that are not a JSON object are wrapped in one, as the API requires."""
     before = known.get("input")
     if "input" in known and _arguments(before) == call.arguments:
         value = before
@@ -178,7 +181,7 @@ def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", **known, "id": call.id, "name": call.name, "input": value}
 
 
-def _written_result(result: ToolResult, known: Mapping[str, Any]) -> dict[str, Any]:
+def _result_block(result: ToolResult, known: Mapping[str, Any]) -> dict[str, Any]:
     before = known.get("content")
     block = {
         "type": "tool_result",

@@ -1,4 +1,4 @@
-"""Where the tokens of a conversation go."""
+"""Break a conversation's tokens down by kind, by message and by context category."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = (
 
 
 class MessageSize(NamedTuple):
-    """One message and what it costs."""
+    """Size of one message in tokens, with the tools it calls or answers."""
 
     position: int
     role: str
@@ -35,7 +35,7 @@ class MessageSize(NamedTuple):
 
 
 def fit_sizes(sizes: Mapping[str, int], total: int) -> dict[str, int]:
-    """Scale estimated sizes so that they add up to a total that is known better."""
+    """Scale estimated sizes so that they add up to a known total."""
     scale = total / max(sum(sizes.values()), 1)
     fitted = {name: round(tokens * scale) for name, tokens in sizes.items()}
     if fitted:
@@ -63,9 +63,9 @@ def by_kind(
 
 def _add(units: dict[str, int], role: str, part: Part, meter: Meter) -> None:
     if isinstance(part, ToolResult):
-        pictures = sum(part_units((item,), meter.counter) for item in part.parts if isinstance(item, Media))
-        units["media"] += pictures
-        units["tool results"] += part_units((part,), meter.counter) - pictures
+        media_units = sum(part_units((item,), meter.counter) for item in part.parts if isinstance(item, Media))
+        units["media"] += media_units
+        units["tool results"] += part_units((part,), meter.counter) - media_units
         return
     kind = {Thinking: "thinking", ToolCall: "tool calls", Media: "media"}.get(type(part), "other")
     if isinstance(part, Text):
@@ -74,7 +74,7 @@ def _add(units: dict[str, int], role: str, part: Part, meter: Meter) -> None:
 
 
 def largest(messages: Transcript, meter: Meter, limit: int = 10) -> list[MessageSize]:
-    """The messages that cost most, with the tools they speak of."""
+    """Return the largest messages and the tools they refer to."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     sized = [(meter.units(message), -index, message) for index, message in enumerate(messages)]
     sized.sort(key=lambda item: item[:2], reverse=True)
@@ -100,38 +100,38 @@ class ContextBucket(msgspec.Struct, frozen=True):
     name: str
     tokens: int
     foldable: int = 0
-    """Tokens of it that a compaction can shrink: what was said or reported after the first answer."""
+    """Tokens of the category that a compaction can shrink: everything after the first response."""
 
 
 class ContextShare(NamedTuple):
-    """A part of the window: a category, the reserve for the answer, or what is free."""
+    """Share of the context window: a category, the response reserve or free space."""
 
     name: str
     tokens: int
     share: float
-    """Of the window; of everything where the window is not known."""
+    """Fraction of the window, or of the total if the window is unknown."""
 
 
 RESERVE, FREE = "reserved for the answer", "free space"
 
 
 class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """What fills the context, for a usage bar; no text of it is needed to draw one."""
+    """Tokens in the context by category, enough to draw a usage bar without any text."""
 
     categories: tuple[ContextBucket, ...]
     estimated_total_tokens: int
     measured_prompt_tokens: int | None = None
     context_max_tokens: int | None = None
     reserved_tokens: int = 0
-    """What the answer needs of the window."""
+    """Tokens of the window reserved for the response."""
 
     @property
     def total_tokens(self) -> int:
-        """What the provider measured where it did, else the estimate."""
+        """Return the size the provider measured, or the estimate if there is none."""
         return self.measured_prompt_tokens or self.estimated_total_tokens
 
     def scale_conversation(self, scale: float) -> ContextBreakdown:
-        """Return the breakdown of a conversation that is `scale` times as long as what was counted."""
+        """Return the breakdown with the foldable tokens of each category multiplied by `scale`."""
         scaled = []
         for bucket in self.categories:
             foldable = round(bucket.foldable * scale)
@@ -141,9 +141,9 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> tuple[ContextShare, ...]:
-        """The window from its beginning to its end: each category there is, the reserve, and what is free.
+        """Return the non-empty shares of the window in order: categories, response reserve, free space.
 
-        Categories are estimates: where the whole was measured they are corrected by it, and add up to it.
+        Category sizes are estimates; they are scaled to add up to the measured total if there is one.
         """
         sizes = fit_sizes({bucket.name: bucket.tokens for bucket in self.categories}, self.total_tokens)
         if self.context_max_tokens:
@@ -154,7 +154,7 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MCP_NAMES = ("mcp__", "mcp_")
-"""How tools of MCP servers are called, and the definitions that stand for a whole server."""
+"""Name prefixes of MCP tools."""
 
 
 def context_breakdown(
@@ -168,24 +168,24 @@ def context_breakdown(
     context_max_tokens: int | None = None,
     reserved_tokens: int = 0,
 ) -> ContextBreakdown:
-    """Return the context by category, for a usage bar: fixed costs apart from the conversation.
+    """Return the context by category for a usage bar, with fixed costs separate from the conversation.
 
-    Rules, skills, sub-agents and memory are found in what clients send. `sections` maps a label (one of these or one's
-    own) to its text, and overrides what was found under that label: it is subtracted from the system prompt or the
-    conversation if it is part of one of them, and added to the total if it is not.
+    Rules, skills, sub-agents and memory are detected in what clients send. `sections` maps a label (one of these or a
+    custom one) to its text and overrides what was detected under that label: the text is subtracted from the system
+    prompt or the conversation if it occurs there, and added to the total otherwise.
     """
     meter = meter or Meter()
     given = sections or {}
     prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
-    talk = [message for message in messages if message.role != "system"]
-    units, in_prompts, beside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
+    conversation = [message for message in messages if message.role != "system"]
+    units, in_prompts, outside = dict.fromkeys((*SECTIONS, *given), 0), 0, 0
     foldable = dict.fromkeys(units, 0)
     for label, text in given.items():
         units[label] = meter.counter.count(text)
         if _contains(prompts, text):
             in_prompts += units[label]
-        elif not _contains(talk, text):
-            beside += units[label]
+        elif not _contains(conversation, text):
+            outside += units[label]
     for found in find_sections(messages if system is None else (system, *messages)):
         if found.label not in given and not any(_overlap(found.text, text) for text in given.values()):
             size = meter.counter.count(found.text)
@@ -198,7 +198,7 @@ def context_breakdown(
         "MCP tools": meter.tokens(meter.tool_units(tuple(filter(_is_mcp, tools)))),
         **{label: meter.tokens(size) for label, size in units.items()},
     }
-    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(beside)
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + meter.tokens(outside)
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
         categories=tuple(

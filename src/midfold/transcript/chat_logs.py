@@ -1,9 +1,8 @@
-"""Logs of Gemini CLI, Copilot CLI and opencode: they keep a shape of their own, and become chat messages.
+"""Read session logs of Gemini CLI, Copilot CLI and opencode as OpenAI chat messages.
 
-Rules of this file:
-1. A call stands in the answer that made it, its result in a message right behind it, whatever the log keeps together.
-2. What a client shows and does not send (notices, intermediate states, steps of sub-agents) is left out.
-3. Media become a line that names them: what a log has of them is no part of a chat message.
+Each tool result becomes its own message directly after the assistant message with the call, even if the log stores them
+together. Records that a client shows but does not send (notices, intermediate states, sub-agent steps) are omitted.
+Media become a line that names them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ EMPTY: Line = {}
 
 
 def is_chat_line(line: Line) -> bool:
-    """Whether a line shows that its log is one of these."""
+    """Return whether the line identifies its log as one of Gemini CLI or Copilot CLI."""
     is_copilot = kind_of(line) in COPILOT_KINDS and isinstance(line.get("data"), Mapping)
     return is_copilot or ("projectHash" in line and "sessionId" in line)
 
@@ -33,7 +32,7 @@ def read_chat_lines(lines: Sequence[Line]) -> Log:
 
 
 def is_chat_body(body: Mapping[str, Any]) -> bool:
-    """Whether an object is a whole log."""
+    """Return whether the object is a whole log of Gemini CLI or opencode."""
     return "messages" in body and ("info" in body or ("projectHash" in body and "sessionId" in body))
 
 
@@ -52,7 +51,7 @@ def read_chat_body(body: Mapping[str, Any]) -> Log | None:
 
 
 class _ChatMessages:
-    """Chat messages as they come in, and what is said of them."""
+    """Builder of chat messages with their times, usage and compaction boundaries."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -60,11 +59,11 @@ class _ChatMessages:
         self.turns: dict[int, LoggedTurn] = {}
         self.folds: set[int] = set()
         self.answered: set[str] = set()
-        """Calls that have their result."""
+        """Ids of calls that already have a result."""
         self.model = ""
 
     def begin(self, text: str, at: str) -> None:
-        """A system prompt: it stands first, also where a log writes it down behind the first ask."""
+        """Insert the system prompt first, even if the log records it after the first user message."""
         if any(message["role"] not in ("user", "other") for message in self.messages[:2]) or len(self.messages) > 2:
             self.say("system", text, at)
         elif text:
@@ -76,7 +75,10 @@ class _ChatMessages:
             self._add({"role": role, "content": text}, at)
 
     def answer(self, text: str, thoughts: str, calls: Sequence[tuple[str, str, Any]], at: str) -> int | None:
-        """The place of an answer; None for one that says nothing. A call is its id, its name and its arguments."""
+        """Append an assistant message and return its index, or None if it is empty.
+
+        Each call is (id, tool name, arguments).
+        """
         made = [
             {"id": name, "type": "function", "function": {"name": tool, "arguments": _arguments(given)}}
             for name, tool, given in calls
@@ -98,7 +100,7 @@ class _ChatMessages:
             self.answered.add(call)
 
     def count(self, place: int | None, usage: Mapping[str, Any], at: str) -> None:
-        """The usage of an answer."""
+        """Record the usage of the response at `place`."""
         if place is not None and read_usage(usage) is not None:
             self.turns[place] = LoggedTurn(usage, at, self.model)
 
@@ -130,7 +132,7 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-# Gemini CLI: a line for each message, written again when it changes, and lines that change what was written.
+# Gemini CLI: one line per message, rewritten when it changes; `$set` and `$rewindTo` lines edit earlier ones.
 
 
 def _gemini(lines: Sequence[Line]) -> Log:
@@ -145,8 +147,8 @@ def _gemini(lines: Sequence[Line]) -> Log:
         else:
             change = mapping_of(line.get("$set")) or line
             known |= {key: value for key, value in change.items() if key != "messages"}
-            if isinstance(anew := change.get("messages"), list | tuple):
-                records = {one["id"]: one for one in map(mapping_of, anew) if isinstance(one.get("id"), str)}
+            if isinstance(replaced := change.get("messages"), list | tuple):
+                records = {one["id"]: one for one in map(mapping_of, replaced) if isinstance(one.get("id"), str)}
     out = _ChatMessages()
     for record in records.values():
         _add_gemini(out, record)
@@ -200,7 +202,7 @@ def _add_gemini(out: _ChatMessages, record: Line) -> None:
 
 
 def _gemini_texts(content: Any) -> Iterator[str]:
-    """The texts of a part, or of a list of them."""
+    """Yield the texts of a part or of a list of parts."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list | tuple):
@@ -210,15 +212,15 @@ def _gemini_texts(content: Any) -> Iterator[str]:
         response = mapping_of(mapping_of(content.get("functionResponse")).get("response"))
         media = mapping_of(content.get("inlineData")) or mapping_of(content.get("fileData"))
         if response:
-            said = response.get("output", response.get("error"))
-            yield said if isinstance(said, str) else jsonio.encode(response).decode("utf-8", "replace")
+            output = response.get("output", response.get("error"))
+            yield output if isinstance(output, str) else jsonio.encode(response).decode("utf-8", "replace")
         elif media:
             yield f"[{string_of(media.get('mimeType')) or 'a file'}]"
         elif not content.get("thought"):
             yield string_of(content.get("text"))
 
 
-# Copilot CLI: a line for each event.
+# Copilot CLI: one line per event.
 
 
 def _copilot(lines: Sequence[Line]) -> Log:
@@ -248,15 +250,15 @@ def _copilot(lines: Sequence[Line]) -> Log:
 
 
 def _add_answer(out: _ChatMessages, data: Line, at: str) -> int | None:
-    asked = data.get("toolRequests")
-    requests = list(map(mapping_of, asked if isinstance(asked, list | tuple) else ()))
+    requested = data.get("toolRequests")
+    requests = list(map(mapping_of, requested if isinstance(requested, list | tuple) else ()))
     out.model = string_of(data.get("model")) or out.model
     calls = [(string_of(one.get("toolCallId")), string_of(one.get("name")), one.get("arguments")) for one in requests]
     return out.answer(string_of(data.get("content")), string_of(data.get("reasoningText")), calls, at)
 
 
 def _copilot_usage(usage: Line) -> dict[str, Any]:
-    """Its input is the whole prompt."""
+    """Return the usage with OpenAI field names; Copilot's input count covers the whole prompt."""
     return {
         "prompt_tokens": usage.get("inputTokens"),
         "completion_tokens": usage.get("outputTokens"),
@@ -273,33 +275,33 @@ def _add_copilot(out: _ChatMessages, kind: str, data: Line, at: str) -> None:
         out.say("user", string_of(data.get("transformedContent")) or text, at)
     elif kind == "tool.execution_complete" and not data.get("isUserRequested"):
         failed = string_of(mapping_of(data.get("error")).get("message"))
-        said = string_of(mapping_of(data.get("result")).get("content"))
-        out.result(string_of(data.get("toolCallId")), said or failed, at)
+        output = string_of(mapping_of(data.get("result")).get("content"))
+        out.result(string_of(data.get("toolCallId")), output or failed, at)
 
 
-# opencode: what `opencode export` writes. A message has parts; a tool's part has its call and its result.
+# opencode: the output of `opencode export`. A tool part holds both the call and its result.
 
 
-def _opencode(info: Line, lines: Sequence[Line]) -> Log:
+def _opencode(session: Line, lines: Sequence[Line]) -> Log:
     out = _ChatMessages()
     waits = False
     for line in lines:
-        said, parts = mapping_of(line.get("info")), line.get("parts")
+        info, parts = mapping_of(line.get("info")), line.get("parts")
         found = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list | tuple) else []
         if any(kind_of(part) == "compaction" for part in found):
             out.folds.add(len(out.messages) + 1)
-        if said.get("role") == "user":
-            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _moment(said, "created"))
-        elif said.get("role") == "assistant":
-            waits = not mapping_of(said.get("time")).get("completed")
-            _add_steps(out, said, found)
-    folder = string_of(info.get("directory"))
-    return out.log("opencode", string_of(info.get("id")), string_of(info.get("title")), folder, is_open=waits)
+        if info.get("role") == "user":
+            out.say("user", "\n\n".join(filter(None, map(_opencode_text, found))), _timestamp(info, "created"))
+        elif info.get("role") == "assistant":
+            waits = not mapping_of(info.get("time")).get("completed")
+            _add_steps(out, info, found)
+    folder = string_of(session.get("directory"))
+    return out.log("opencode", string_of(session.get("id")), string_of(session.get("title")), folder, is_open=waits)
 
 
-def _add_steps(out: _ChatMessages, said: Line, parts: Sequence[Line]) -> None:
-    """An answer may have been made in several steps: each is a message, and its results follow it."""
-    out.model = string_of(said.get("modelID")) or out.model
+def _add_steps(out: _ChatMessages, info: Line, parts: Sequence[Line]) -> None:
+    """Append one message per step of a response, each followed by its tool results."""
+    out.model = string_of(info.get("modelID")) or out.model
     steps: list[list[Line]] = [[]]
     for part in parts:
         if kind_of(part) == "step-start" and steps[-1]:
@@ -313,19 +315,19 @@ def _add_steps(out: _ChatMessages, said: Line, parts: Sequence[Line]) -> None:
         states = [mapping_of(part.get("state")) for part in tools]
         named = [(string_of(part.get("callID")), string_of(part.get("tool"))) for part in tools]
         calls = [(*names, state.get("input")) for names, state in zip(named, states, strict=True)]
-        made = out.answer(text, thought, calls, _moment(said, "completed") or _moment(said, "created"))
+        made = out.answer(text, thought, calls, _timestamp(info, "completed") or _timestamp(info, "created"))
         place = place if made is None else made
         for (call, _), state in zip(named, states, strict=True):
             if state.get("status") in DONE:
                 result = string_of(state.get("output")) or string_of(state.get("error"))
-                out.result(call, result, _moment(state, "end"))
-    tokens = mapping_of(said.get("tokens"))
+                out.result(call, result, _timestamp(state, "end"))
+    tokens = mapping_of(info.get("tokens"))
     if tokens and len(steps) == 1:
-        out.count(place, _opencode_usage(tokens), _moment(said, "completed"))
+        out.count(place, _opencode_usage(tokens), _timestamp(info, "completed"))
 
 
 def _opencode_usage(tokens: Line) -> dict[str, Any]:
-    """Its input is what was neither read from a cache nor written to one, as with Anthropic."""
+    """Return the usage with Anthropic field names; like Anthropic, opencode excludes cached tokens from the input."""
     cache = mapping_of(tokens.get("cache"))
     return {
         "input_tokens": tokens.get("input"),
@@ -341,8 +343,8 @@ def _opencode_text(part: Line) -> str:
     return string_of(part.get("text")) if kind_of(part) == "text" and not part.get("ignored") else ""
 
 
-def _moment(of: Line, what: str) -> str:
-    """A time in milliseconds, written as others write it."""
+def _timestamp(of: Line, what: str) -> str:
+    """Return a timestamp in milliseconds as an ISO 8601 string, or '' if there is none."""
     stamp = mapping_of(of.get("time")).get(what)
     if not isinstance(stamp, int | float) or not 0 < stamp < 1e14:
         return ""

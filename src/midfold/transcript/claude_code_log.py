@@ -1,11 +1,11 @@
-"""The log that Claude Code keeps of a session: {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ...}.
+"""Read session logs of Claude Code: {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ...}.
 
-Rules of this file:
-1. Claude Code writes a line for each block. Lines of one answer become one message again, results that follow each
-   other one message of results. Side chains, notices of failed requests and what only the screen shows are left out.
-2. Its lines are a tree. What the newest message does not descend from was taken back by the user, and is left out;
-   the other results of a batch, and what stands in no relation to the newest message, stay. Compactions that the agent
-   made are bridged: the whole session is read.
+Claude Code writes one line per content block. Lines of one response are merged into one message, and consecutive tool
+results into one message. Side chains, API error notices and lines shown only on screen are omitted.
+
+The lines form a tree. Lines off the path to the newest message were rewound by the user and are omitted, except the
+other results of a batch and lines unrelated to that path. Compactions by Claude Code are bridged through
+`logicalParentUuid`, so the whole session is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from midfold.transcript.log_lines import Line, Log, LoggedTurn, mapping_of, stri
 TURNS = frozenset({"user", "assistant"})
 EMPTY: Line = {}
 TITLES = {"custom-title": "customTitle", "ai-title": "aiTitle", "summary": "summary"}
-"""Lines that name the session, the user's own word first."""
+"""Line types that carry a session title, in order of preference: the user's own title first."""
 
 
 def is_turn(line: Line) -> bool:
@@ -58,7 +58,7 @@ def read_claude_code(lines: Sequence[Line]) -> Log:
 
 
 def _newest_model(lines: Sequence[Line]) -> str:
-    """Each answer names it, but for those that Claude Code made up itself."""
+    """Return the model of the newest response, skipping synthetic ones that Claude Code wrote itself."""
     for line in reversed(lines):
         name = string_of(mapping_of(line.get("message")).get("model")) if kind_of(line) == "assistant" else ""
         if name and not name.startswith("<") and not line.get("isSidechain"):
@@ -67,7 +67,7 @@ def _newest_model(lines: Sequence[Line]) -> str:
 
 
 def _first(lines: Sequence[Line], field: str) -> str:
-    """What the first line says that says anything of it; a session that was resumed may begin with lines of another."""
+    """Return the first non-empty value of the field; a resumed session may start with lines of another one."""
     return next((found for line in lines if is_turn(line) and (found := string_of(line.get(field)))), "")
 
 
@@ -77,7 +77,7 @@ def _title(lines: Sequence[Line]) -> str:
 
 
 def _is_open(messages: Sequence[Line], last: Line) -> bool:
-    """Whether more of the last message may come: of an answer without its end or its call, of results of some calls."""
+    """Return whether the last message may still grow: an incomplete response, or missing tool results."""
     if not messages or not last:
         return False
     if last["type"] == "assistant":
@@ -90,21 +90,21 @@ def _is_open(messages: Sequence[Line], last: Line) -> bool:
 
 
 def _with_queued(line: Line) -> Line:
-    """What a user typed while the agent worked stands in an attachment; it was said all the same."""
+    """Convert a queued command (typed while the agent worked, logged as an attachment) to a user line."""
     attached = line.get("attachment")
     if not isinstance(attached, Mapping) or attached.get("type") != "queued_command" or not attached.get("prompt"):
         return line
     return {**line, "type": "user", "message": {"role": "user", "content": attached["prompt"]}}
 
 
-def _was_sent(line: Line) -> bool:
-    """Whether the model saw a line; a summary of the agent's own is hidden on its screen, and sent."""
+def _is_sent(line: Line) -> bool:
+    """Return whether the line was sent to the model; compaction summaries are hidden on screen but sent."""
     hidden = line.get("isVisibleInTranscriptOnly") and not line.get("isCompactSummary")
     return not (hidden or line.get("isSidechain") or line.get("isApiErrorMessage"))
 
 
 class _Messages:
-    """Messages as their lines come in. What a line holds is not changed: a message that grows has a list of its own."""
+    """Builder that merges lines into messages; it copies content lists instead of changing those of the log."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ class _Messages:
         self._ends_in_results = False
 
     def answer(self, name: str, content: Any, at: str) -> int:
-        """The place of the message that these blocks are in."""
+        """Add blocks of a response and return the index of its message."""
         place = self._answers.get(name)
         if place is not None:
             self._grow(place, content, at)
@@ -157,41 +157,41 @@ def _only_results(content: Any) -> bool:
 
 
 def _result_of(block: Any) -> str:
-    """The call that a block answers."""
+    """Return the id of the call that the block answers, or ''."""
     is_result = isinstance(block, Mapping) and kind_of(block) == "tool_result"
     return string_of(block.get("tool_use_id")) if is_result else ""
 
 
 def _call_of(block: Any) -> str:
-    """The call that a block makes."""
+    """Return the id of the call that the block makes, or ''."""
     is_call = isinstance(block, Mapping) and kind_of(block) == "tool_use"
     return string_of(block.get("id")) if is_call else ""
 
 
 def _current(lines: Sequence[Line]) -> list[Line]:
-    """The turns of the conversation as it stands, in the order of the file."""
-    turns = [line for line in lines if is_turn(line) and _was_sent(line)]
+    """Return the lines on the current branch of the conversation, in file order."""
+    turns = [line for line in lines if is_turn(line) and _is_sent(line)]
     trunk = _trunk(turns[-1] if turns else None, {_name(line): line for line in lines})
     answers = {_answer(line) for line in turns if _name(line) in trunk} - {""}
     parts = [line for line in turns if _answer(line) in answers]
     calls = {_call_of(block) for line in parts for block in _blocks(line["message"]["content"])} - {""}
-    beside: set[str] = set()
+    off_trunk: set[str] = set()
     for line in lines:
-        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in beside):
-            beside.add(_name(line))
-    beside.discard("")
-    return [line for line in turns if _name(line) not in beside or _belongs(line, answers, calls)]
+        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in off_trunk):
+            off_trunk.add(_name(line))
+    off_trunk.discard("")
+    return [line for line in turns if _name(line) not in off_trunk or _belongs(line, answers, calls)]
 
 
 def _belongs(line: Line, answers: set[str], calls: set[str]) -> bool:
-    """Whether a line beside the trunk is part of an answer in it, or the result of such a part."""
+    """Return whether a line off the trunk is part of a response on it, or a result of such a part."""
     if _answer(line):
         return _answer(line) in answers
     return any(_result_of(block) in calls for block in _blocks(line["message"]["content"]))
 
 
 def _trunk(newest: Line | None, by_name: Mapping[str, Line]) -> set[str]:
-    """The newest message and everything it descends from."""
+    """Return the ids of the newest line and all its ancestors."""
     found: set[str] = set()
     line = newest
     while line is not None and _name(line) and _name(line) not in found:
@@ -205,10 +205,10 @@ def _name(line: Line) -> str:
 
 
 def _answer(line: Line) -> str:
-    """The answer that a line is a part of."""
+    """Return the id of the response that the line is part of, or ''."""
     return string_of(line["message"].get("id")) if line["type"] == "assistant" else ""
 
 
 def _parent(line: Line) -> str:
-    """What a line follows; after a compaction of the agent's own, what it followed before."""
+    """Return the id of the parent line; after a compaction by Claude Code, the parent before it."""
     return string_of(line.get("parentUuid")) or string_of(line.get("logicalParentUuid"))

@@ -1,4 +1,4 @@
-"""What a dialect must know: how to read one message, and which fields say what a changed message means."""
+"""The interface of a provider dialect, and helpers to read malformed values with a note of the problem."""
 
 from __future__ import annotations
 
@@ -10,51 +10,48 @@ from msgspec import Raw, Struct
 from midfold.transcript import jsonio
 from midfold.transcript.message import NULL, Message, Opaque, Part, Problem, Reading, Role
 
-REMOVE = object()  # the value of a field that a changed message must not have
+REMOVE = object()  # marks a field to delete from a changed message
 
 
 class Dialect(Protocol):
-    """One of the shapes in which providers exchange conversations."""
+    """Message format of one provider API."""
 
     name: ClassVar[str]
     list_key: ClassVar[str]
-    """Where a request body keeps its messages."""
+    """Key of the message list in a request body."""
     system_key: ClassVar[str | None]
-    """Where a request body keeps a system prompt that is not a message."""
+    """Key of the system prompt in a request body, None if it is a message."""
     output_keys: ClassVar[tuple[str, ...]]
-    """Where a request body limits the length of the answer."""
+    """Keys that limit the response length in a request body."""
 
     @staticmethod
     def read(value: Any) -> Reading:
-        """Role, parts and problems of one message; never raises."""
+        """Return role, parts and problems of one message; never raise."""
         ...
 
     @staticmethod
     def read_system(value: Any) -> Reading:
-        """The same for a system prompt that stands outside the list."""
+        """Return the same for a system prompt outside the list."""
         ...
 
     @staticmethod
     def fields(message: Message, origin: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields that carry role and parts; REMOVE for those that must go. All other fields of `origin` stay."""
+        """Return the fields that carry role and parts, REMOVE for fields to delete; other fields of `origin` stay."""
         ...
 
     @staticmethod
     def system_value(message: Message, origin: Any) -> Any:
-        """A changed system prompt as the value of `system_key`."""
+        """Return a changed system prompt as the value of `system_key`."""
         ...
 
 
-# Collects what is wrong with one message while a dialect reads it, and reads the odd values that clients send.
-
-
 def original(part: Part) -> Any:
-    """The value a part was read from."""
+    """Return the value a part was read from."""
     return None if part.wire is NULL else part.wire
 
 
 def describe(value: Any) -> str:
-    """What kind of JSON value this is, in words, never its content."""
+    """Return the JSON type of the value in words, without its content."""
     match value:
         case None:
             return "null"
@@ -72,7 +69,7 @@ def describe(value: Any) -> str:
 
 
 class Notes(Struct, gc=False):
-    """The problems of one message, with paths relative to it (`.tool_calls[0].function`)."""
+    """Collector for the problems of one message, with paths relative to it (`.tool_calls[0].function`)."""
 
     problems: list[Problem] = []
 
@@ -86,14 +83,14 @@ class Notes(Struct, gc=False):
         return Reading(role, tuple(parts), tuple(self.problems))
 
     def mapping(self, path: str, value: Any) -> Mapping[str, Any]:
-        """An object, or an empty one with a note."""
+        """Return the value if it is an object, else note the problem and return an empty one."""
         if isinstance(value, Mapping):
             return value
         self.expect(path, "an object", value)
         return {}
 
     def items(self, path: str, value: Any) -> list[Any] | tuple[Any, ...]:
-        """A list, or an empty one with a note; an absent or null list is simply empty."""
+        """Return the value if it is a list, else an empty one; note the problem unless it is None."""
         if isinstance(value, (list, tuple)):
             return value
         if value is not None:
@@ -101,7 +98,7 @@ class Notes(Struct, gc=False):
         return []
 
     def name(self, path: str, value: Any, what: str) -> str:
-        """A string that identifies something; numbers are read as text, anything else as ''."""
+        """Return an identifier; numbers are converted to text, anything else to ''."""
         if isinstance(value, str):
             if not value:
                 self.add(path, f"expected {what}, found an empty string")
@@ -110,7 +107,7 @@ class Notes(Struct, gc=False):
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
     def arguments(self, path: str, value: Any) -> str:
-        """Tool-call arguments as JSON text."""
+        """Return tool call arguments as JSON text."""
         if isinstance(value, str):
             if value and not jsonio.is_json(value):
                 self.add(path, "expected JSON text, found a string that is not JSON")
@@ -124,11 +121,11 @@ class Notes(Struct, gc=False):
 
 
 def kind_of(value: Mapping[str, Any]) -> str:
-    """The `type` of a block, '' if it has none that is a string."""
+    """Return the `type` of a block, or '' if it is not a string."""
     kind = value.get("type")
     return kind if isinstance(kind, str) else ""
 
 
 def string(value: Any) -> str:
-    """A string as it is, anything else as its JSON text."""
+    """Return a string unchanged, None as '', and any other value as JSON text."""
     return value if isinstance(value, str) else "" if value is None else jsonio.text_of(value)

@@ -1,10 +1,8 @@
-"""Whole conversations: from bytes, lists or request bodies to a `Document`.
+"""Read conversations from bytes, lists or request bodies into a `Document`, and write them back.
 
-Rules of this file:
-1. Reading never raises for what a message says, only when there is no conversation to be found.
-2. An object is a request body if it has a list of messages; with `input`, only if it is not itself an item.
-3. JSON lines hold messages of one conversation, or one conversation each (a body, or a list), or they are the log of a
-   coding agent. A log is read as if it were the JSON list of its messages, and that is what is written.
+Reading raises only if there is no conversation, never because of a message's content. An object is a request body if it
+has `messages`, or `input` and is not itself an item. JSON lines are messages of one conversation, or one conversation
+each (a body or a list), or the log of a coding agent. A log is read and written as the JSON list of its messages.
 """
 
 from __future__ import annotations
@@ -25,19 +23,19 @@ from midfold.transcript.dialect import Dialect, describe, kind_of
 from midfold.transcript.jsonio import elements, entries, first_byte, gaps
 from midfold.transcript.laws import pairing_problems
 from midfold.transcript.log_lines import Log, LoggedTurn, mapping_of, string_of
-from midfold.transcript.logs import name_shape, read_log, read_log_body
+from midfold.transcript.logs import describe_line_types, read_log, read_log_body
 from midfold.transcript.message import Message, Problem, Tool, Transcript, plain
 from midfold.transcript.openai_chat import OpenAIChat
 from midfold.transcript.openai_responses import OpenAIResponses
 from midfold.transcript.splice import message_bytes, message_value, replace_values
 
-# Which of the three shapes a list of messages or a request body has.
+# Detection of the dialect.
 
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (OpenAIChat, OpenAIResponses, Anthropic)}
 
-MOST_TOOLS, MOST_TOOL_BYTES = 5_000, 4_000_000
-"""Definitions that are remembered."""
+MAX_CACHED_TOOLS, MAX_CACHED_TOOL_BYTES = 5_000, 4_000_000
+"""Maximum number and total bytes of cached tool definitions."""
 CHAT_ROLES = frozenset({"tool", "function"})
 CHAT_FIELDS = ("tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal")
 CHAT_BLOCKS = frozenset({"image_url", "input_audio", "file"})
@@ -63,7 +61,7 @@ ANTHROPIC_BLOCKS = frozenset(
 
 
 def sniff(messages: Iterable[Any], body: Mapping[str, Any] | None = None) -> type[Dialect]:
-    """The dialect by the first evidence found; a list that fits all of them is OpenAI chat."""
+    """Return the dialect by the first evidence found; OpenAI chat if there is none."""
     evidence = _dialect_from_body(body) if body is not None else None
     if evidence is not None:
         return evidence
@@ -91,7 +89,7 @@ def _from_message(value: Any) -> type[Dialect] | None:
         return None
     role = value.get("role")
     kind = kind_of(value)
-    # An Anthropic answer that was appended whole also says `type: message`; its blocks decide below.
+    # An Anthropic response appended verbatim also has `type: message`; its blocks decide below.
     if role is None and (kind in RESPONSES_ITEMS or kind.endswith(("_call", "_call_output"))):
         return OpenAIResponses
     if (isinstance(role, str) and role in CHAT_ROLES and not kind) or any(field in value for field in CHAT_FIELDS):
@@ -113,18 +111,18 @@ def _from_block(block: Any) -> type[Dialect] | None:
     return OpenAIChat if kind in CHAT_BLOCKS else None
 
 
-MOST_FIELDS = 5
+MAX_LISTED_KEYS = 5
 BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
 Source = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
 
 
 class LogWithoutMessages(TranscriptError):
-    """A log in which nobody has said anything yet, or only a sub-agent."""
+    """A log without any messages, or with only those of a sub-agent."""
 
 
 class Document:
-    """A conversation with everything that came around it."""
+    """A conversation with its dialect, request body and source."""
 
     def __init__(
         self,
@@ -143,11 +141,11 @@ class Document:
         self.lines = lines
         self.messages: Transcript = tuple([Message.over(wire, dialect.read) for wire in wires])
         self.log: Log | None = None
-        """What a log says beside its messages."""
+        """The log it was read from, with data beside the messages."""
         self._lacks: dict[bytes | re.Pattern[bytes], bool] = {}
 
     def lacks(self, what: bytes | re.Pattern[bytes]) -> bool:
-        """Whether bytes that were read surely do not have this in them; looked for once."""
+        """Return whether the source bytes certainly do not contain this; the result is cached."""
         known = self._lacks.get(what)
         if known is None:
             source = self.source if isinstance(self.source, bytes) else None
@@ -156,12 +154,12 @@ class Document:
         return known
 
     def surely_lacks(self, *words: bytes) -> None:
-        """Somebody has looked for these before."""
+        """Record that the source does not contain these."""
         self._lacks |= dict.fromkeys(words, True)
 
     @cached_property
     def system(self) -> Message | None:
-        """A system prompt that stands beside the messages (Anthropic `system`, Responses `instructions`)."""
+        """Return the system prompt outside the messages (Anthropic `system`, Responses `instructions`)."""
         key = self.dialect.system_key
         value = self.body.get(key) if self.body is not None and key else None
         if value is None or (isinstance(value, Raw) and bytes(value) == b"null"):
@@ -180,7 +178,7 @@ class Document:
 
     @property
     def max_output(self) -> int | None:
-        """The longest answer the request asks for."""
+        """Return the maximum response tokens that the request sets."""
         for key in self.dialect.output_keys:
             value = self.setting(key)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -188,13 +186,13 @@ class Document:
         return None
 
     def setting(self, key: str) -> Any:
-        """A field of the request body, decoded; None if there is none, or if nobody can read it."""
+        """Return a field of the request body, decoded; None if it is missing or unreadable."""
         value = self.body.get(key) if self.body is not None else None
         return _value(value) if isinstance(value, Raw) else value
 
     def refuse_what_is_no_json(self) -> None:
-        """Raises TranscriptError where a message holds NaN or an infinity: nobody could read what is written of it."""
-        if jsonio.is_plainly_json([message.wire for message in self.messages]):
+        """Raise TranscriptError if a message holds NaN or an infinity, which other JSON readers reject."""
+        if jsonio.is_plain_json([message.wire for message in self.messages]):
             return
         for index, message in enumerate(self.messages):
             if message.wire is not None and (found := jsonio.no_number(message.wire)):
@@ -205,7 +203,7 @@ class Document:
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong with the conversation, with paths such as `messages[12].tool_calls[0].function`."""
+        """Return all problems of the conversation, with paths such as `messages[12].tool_calls[0].function`."""
         found = [
             problem.under(f"{self.list_key}[{index}]")
             for index, message in enumerate(self.messages)
@@ -220,7 +218,7 @@ class Document:
 
 
 def recording_of(document: Document) -> Log:
-    """What is known beside the messages: what the log says, or what stands in the messages' own `_meta`."""
+    """Return the log data of the conversation, from the log or from the messages' `_meta` fields."""
     if document.log is not None:
         return document.log
     times, turns, folds = [], {}, set()
@@ -235,35 +233,35 @@ def recording_of(document: Document) -> Log:
 
 
 def meta_of(message: Message) -> Mapping[str, Any]:
-    """What recordings of sessions say of a message in it."""
+    """Return the `_meta` field that session recordings add to a message."""
     value = _value(message.wire) if message.wire is not None else None
     return mapping_of(value.get("_meta")) if isinstance(value, Mapping) else {}
 
 
 def require_messages(documents: Sequence[Document], name: str) -> None:
-    """Raises TranscriptError where something was read and none of it is a message."""
+    """Raise TranscriptError if the documents have entries but none is a message."""
     if any(message.role != "other" for document in documents for message in document.messages):
         return
     if any(document.messages for document in documents):
-        shape = name_shape([_value(message.wire) for document in documents for message in document.messages])
+        shape = describe_line_types([_value(message.wire) for document in documents for message in document.messages])
         found = f"; {shape}" if shape else ""
-        raise TranscriptError(f"{name} is not a transcript: nothing in it is a message with a role{found}")
+        raise TranscriptError(f"{name} is not a transcript: it contains no message with a role{found}")
 
 
 def read(
     source: Source, *, dialect: str | None = None, strict: bool = False, name: str = "the conversation"
 ) -> Document:
-    """The one conversation in `source`; `name` is how errors call it."""
+    """Read the one conversation in `source`; error messages refer to it as `name`."""
     documents = read_many(source, dialect=dialect, strict=strict, name=name)
     if len(documents) != 1:
-        raise TranscriptError(f"{name} holds {len(documents)} conversations, expected one")
+        raise TranscriptError(f"{name} contains {len(documents)} conversations; expected one")
     return documents[0]
 
 
 def read_many(
     source: Source, *, dialect: str | None = None, strict: bool = False, name: str = "the conversation"
 ) -> list[Document]:
-    """Every conversation in `source`: JSON lines may hold one conversation per line."""
+    """Read every conversation in `source`; JSON lines may hold one per line."""
     chosen = None if dialect is None else _dialect(dialect)
     if isinstance(source, bytes | bytearray | memoryview | str):
         data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
@@ -297,7 +295,7 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
     first = text.lstrip(SPACE)[:1]
     if first not in (b"[", b"{"):
         if b"\n{" not in text:
-            raise TranscriptError(f"{name} is not a transcript: expected JSON, or JSON lines, of messages")
+            raise TranscriptError(f"{name} is not a transcript: expected JSON or JSON lines of messages")
         return _from_lines(text, source, dialect, name)
     try:
         if first == b"[":
@@ -310,7 +308,7 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
         if not _is_message(body) and read_log([{key: _value(value) for key, value in body.items()}]) is None:
             raise TranscriptError(
                 f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role; "
-                f"found one with {', '.join(map(repr, list(body)[:MOST_FIELDS])) or 'nothing in it'}"
+                f"found an object with {', '.join(map(repr, list(body)[:MAX_LISTED_KEYS])) or 'no keys'}"
             )
     except jsonio.NotJSON as error:
         if b"\n" not in text.strip(SPACE):
@@ -349,7 +347,10 @@ def _from_body(body: Mapping[str, Any], source: Any, dialect: type[Dialect] | No
 
 
 def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: str) -> list[Document]:
-    """Lines of messages, or of whole conversations. After a first good line, one that nobody can read is a problem."""
+    """Read lines of messages, or of whole conversations.
+
+    An unreadable line becomes a problem of the document if a readable one precedes it, else an error.
+    """
     messages: list[Raw] = []
     documents: list[Document] = []
     damaged: list[int] = []
@@ -376,7 +377,7 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
     if not starts_well:
         raise TranscriptError(f"{name}, line {damaged[0]}: expected one JSON object per line")
     if documents:
-        raise TranscriptError(f"{name} is not a transcript: some lines are messages, others whole conversations")
+        raise TranscriptError(f"{name} is not a transcript: some lines are messages, others are conversations")
     first = _value(messages[0])
     if not isinstance(first, Mapping) or not _is_message(first):
         raise TranscriptError(f"{name} is not a transcript: expected messages with a role, one per line")
@@ -389,7 +390,7 @@ def _log_of(lines: Sequence[Raw]) -> Log | None:
 
 
 def _may_be_log(values: Sequence[Any]) -> bool:
-    """Lines of logs have no role of their own; nor have many items of the Responses shape."""
+    """Return whether the first value has no role, as in logs (and in many Responses items)."""
     first = values[0] if values else None
     return isinstance(first, Mapping) and "role" not in first
 
@@ -402,7 +403,7 @@ def _over_log(log: Log) -> Document:
 
 def _from_log(log: Log, source: Any, name: str) -> Document:
     if not log.messages:
-        raise LogWithoutMessages(f"{name} is a log without messages: expected lines of a user or an assistant")
+        raise LogWithoutMessages(f"{name} is a log without messages; expected user or assistant lines")
     data = jsonio.encode(log.messages)
     given = data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data
     document = _from_array(data, given, log.dialect)
@@ -411,7 +412,7 @@ def _from_log(log: Log, source: Any, name: str) -> Document:
 
 
 def _conversation(line: bytes, dialect: type[Dialect] | None, name: str) -> Document | None:
-    """The conversation a line holds; None for a line that is a message."""
+    """Return the conversation in the line, or None if the line is a message."""
     if line[:1] == b"[":
         return _from_array(line, line, dialect)
     if line[:1] != b"{":
@@ -422,18 +423,20 @@ def _conversation(line: bytes, dialect: type[Dialect] | None, name: str) -> Docu
 
 
 def _value(wire: Any) -> Any:
-    """The JSON value for sniffing; a message nobody can read gives no evidence."""
+    """Return the decoded JSON value, or None if it is unreadable."""
     try:
         return plain(wire)
     except jsonio.NotJSON:
         return None
 
 
-_known_tools: LRU[bytes, Tool] = LRU(MOST_TOOLS, most_bytes=MOST_TOOL_BYTES, size=lambda tool: len(tool.body))
+_known_tools: LRU[bytes, Tool] = LRU(
+    MAX_CACHED_TOOLS, most_bytes=MAX_CACHED_TOOL_BYTES, size=lambda tool: len(tool.body)
+)
 
 
 def tool_of(value: Any) -> Tool:
-    """A tool definition of any dialect. Clients send the same bytes with every request: those are read once."""
+    """Read a tool definition of any dialect, caching by bytes because clients resend them with every request."""
     if isinstance(value, Raw):
         key = blake2b(value, digest_size=16).digest()
         return _known_tools.get_or_make(key, lambda: tool_of(plain(value)))
@@ -444,21 +447,18 @@ def tool_of(value: Any) -> Tool:
     return Tool(name if isinstance(name, str) else "", jsonio.text_of(value))
 
 
-# Documents back to the shape they came in.
-#
-# Rules:
-# 1. What nobody changed is written as exactly what was read: the same object, or the same bytes.
-# 2. A change is spliced: all other bytes of a body or a list, all other fields of a dict, stay as they were. That
-#    holds for what stands between two messages as well, as long as both stay neighbours.
+# Write documents back in the shape they were read. Without changes that is the same object or the same bytes; a change
+# is spliced in, so all other bytes of a body or list and all other fields of a dict stay, including the bytes between
+# two messages that remain neighbours.
 
 
 def write(document: Document, *, messages: Transcript | None = None, system: Message | None = None) -> Any:
-    """The conversation in the shape it came in, with other messages or another system prompt if given."""
+    """Write the conversation in its original shape, with other messages or another system prompt if given."""
     new = document.messages if messages is None else messages
     changed_system = None if system is None or system is document.system else system
     if changed_system is not None and (document.body is None or document.dialect.system_key is None):
         shape = "list" if document.body is None else "body"
-        raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt beside its messages")
+        raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt outside its messages")
     source = document.source
     if changed_system is None and _same(new, document.messages) and not _has_grown(document):
         return source
@@ -479,7 +479,7 @@ def _same(new: Transcript, old: Transcript) -> bool:
 
 
 def _has_grown(document: Document) -> bool:
-    """Whether the caller has put more into their own list since it was read."""
+    """Return whether the caller changed the length of the source list since it was read."""
     source: Any = document.source
     values = source.get(document.list_key) if isinstance(source, Mapping) else source
     return isinstance(values, list) and len(values) != len(document.messages)
@@ -505,7 +505,7 @@ def _write_bytes(document: Document, messages: Transcript, system: Message | Non
 
 
 def _join(document: Document, messages: Transcript, around: list[bytes], separator: bytes) -> bytes:
-    """Messages between the pieces that stood around the old ones; new neighbours get the usual piece between them."""
+    """Join messages with the original bytes between them; new neighbours get the usual separator."""
     places = {id(message.wire): index for index, message in enumerate(document.messages)}
     usual = around[1] if len(around) > 2 else separator
     if len(around) == 1:
@@ -532,22 +532,28 @@ def _system_value(document: Document, system: Message) -> Any:
     return plain(value) if isinstance(value, Raw) else value
 
 
-# A request the provider has in its cache, with one instruction more at its end.
-#
-# The same system prompt, tools and messages in the same order: the provider reads them from its cache, and only the
-# instruction and the answer cost full price.
+# Summary requests that reuse the provider's prompt cache: same system prompt, tools and messages in the same order,
+# plus one instruction at the end, so only the instruction and the response cost full price.
 
 
 WIRES = {"openai-chat": "openai", "anthropic": "anthropic"}
-"""Dialects in which a summary can be asked for, and the wires they are spoken on."""
-KEPT = ("system", "tools", "tool_choice", "thinking", "reasoning_effort", "parallel_tool_calls", "prompt_cache_key")
-"""Fields of a request that are part of what is cached, or that decide where it is looked for."""
+"""Dialects that support cached-prefix summary requests, with their wire names."""
+CACHED_PREFIX_KEYS = (
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "reasoning_effort",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+)
+"""Request fields that are part of the cached prefix or select the cache."""
 
 
 def prefix_request(
     document: Document, messages: Transcript, instruction: str, wire: str, *, system: Any = None, tools: Any = None
 ) -> dict[str, Any] | None:
-    """The body of the request; None where the wire speaks another dialect than the conversation."""
+    """Return the request body, or None if the wire uses another dialect than the conversation."""
     if WIRES.get(document.dialect.name) != wire:
         return None
     body: dict[str, Any] = {}
@@ -555,7 +561,7 @@ def prefix_request(
         body["system"] = plain(system)
     if tools:
         body["tools"] = [plain(tool) for tool in tools]
-    for key in KEPT:
+    for key in CACHED_PREFIX_KEYS:
         if document.body is not None and document.body.get(key) is not None:
             body[key] = document.setting(key)
     values = [message_value(message, document.dialect) for message in messages]
@@ -563,8 +569,10 @@ def prefix_request(
 
 
 def with_instruction(values: list[Any], instruction: str, dialect: str) -> list[Any]:
-    """Messages as plain values, and what the user says behind them; where two of a role must not follow each other, as
-    a part of the last one."""
+    """Append a user message with the instruction to message values.
+
+    In Anthropic's dialect it joins a final user message, as user messages must not follow each other.
+    """
     typed = {"type": "message"} if dialect == "openai-responses" else {}
     last = values[-1] if values else None
     if dialect != "anthropic" or not isinstance(last, dict) or last.get("role") != "user":

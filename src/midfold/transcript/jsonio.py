@@ -1,8 +1,8 @@
-"""JSON as clients really send it.
+"""Read and write JSON as clients really send it.
 
-msgspec is strict and fast; it refuses lone surrogates, NaN, 1e400 and bytes that are not UTF-8. Agents send all of
-these. Whatever msgspec refuses is read by the standard library instead; numbers that Python would change keep their
-literal text as `msgspec.Raw`, so that writing a value never alters a number it did not understand.
+msgspec rejects lone surrogates, NaN, 1e400 and bytes that are not UTF-8; agents send all of these. Input that msgspec
+rejects is read by the standard library. Numbers that Python would change are kept as literal text in `msgspec.Raw`, so
+writing a value never alters them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _any = msgspec.json.Decoder()
 _raw = msgspec.json.Decoder(Raw)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
-LONGEST_PATH, LONGEST_KEY = 50, 100
-"""Steps of a path that an error names, and characters of a key in it."""
+_INVALID_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
+MAX_PATH_STEPS, MAX_KEY_CHARACTERS = 50, 100
+"""Maximum steps of a path in an error message, and characters per key."""
 PLAIN_DEPTH = 8
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class NotJSON(ValueError):
-    """The bytes are not JSON; `offset` is where reading stopped (in bytes, or None when nesting is too deep)."""
+    """Error for bytes that are not JSON; `offset` is the byte position, or None if nesting is too deep."""
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
         self.reason, self.offset = reason, offset
@@ -36,7 +36,7 @@ class NotJSON(ValueError):
 
 
 def decode(data: bytes | str | Raw) -> Any:
-    """The value of any JSON text a client may send; raises NotJSON only for what is not JSON at all."""
+    """Return the value of any JSON text a client may send; raise NotJSON only if it is not JSON at all."""
     try:
         return _any.decode(data)
     except (*REFUSALS, UnicodeEncodeError):
@@ -61,7 +61,7 @@ def _exact_float(literal: str) -> float | Raw:
 
 
 def _integer(literal: str) -> int | Raw:
-    # CPython refuses to convert integers of more than 4,300 digits; such a literal is kept as it is.
+    # CPython refuses to convert integers of more than 4,300 digits; keep such literals unconverted.
     return int(literal) if len(literal) < 4000 else _literal(literal)
 
 
@@ -70,10 +70,10 @@ def _literal(literal: str) -> Raw:
 
 
 def encode(value: Any) -> bytes:
-    """Compact JSON of any value made of JSON types and `Raw`; other objects become their `str`."""
+    """Return compact JSON of a value made of JSON types and `Raw`; other objects are written as their `str`."""
     try:
         data = msgspec.json.encode(value, enc_hook=str)
-        if b"null" not in data or not _needs_care(value):
+        if b"null" not in data or not _has_invalid_number(value):
             return data
     except (UnicodeEncodeError, TypeError, RecursionError):
         pass
@@ -81,43 +81,43 @@ def encode(value: Any) -> bytes:
 
 
 def encode_quickly(value: Any) -> bytes:
-    """As `encode`, but NaN may become null: for hashing and measuring, not for writing."""
+    """Encode like `encode`, except that NaN may become null; for hashing and measuring only."""
     try:
         return msgspec.json.encode(value, enc_hook=str)
     except (UnicodeEncodeError, TypeError, RecursionError):
         return encode(value)
 
 
-def _needs_care(value: Any) -> bool:
-    """msgspec writes NaN and infinities as null; only a float at hand needs another writer."""
+def _has_invalid_number(value: Any) -> bool:
+    """Return whether the value holds a NaN or infinity, which msgspec would write as null."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
-        return any(_needs_care(item) for item in value.values())
+        return any(_has_invalid_number(item) for item in value.values())
     if isinstance(value, list | tuple):
-        return any(_needs_care(item) for item in value)
+        return any(_has_invalid_number(item) for item in value)
     return False
 
 
 def no_number(value: Any) -> tuple[str, str] | None:
-    """Where in a value the first number stands that JSON does not have, as a path, and what it is; None if nowhere.
+    """Return path and literal of the first number that JSON does not allow, or None.
 
-    Exact bytes are looked into as well; a literal that is only too large for Python is JSON.
+    Raw bytes are searched too. A literal that is only too large for Python is valid JSON.
     """
     if isinstance(value, Raw):
         data = bytes(value)
-        if not any(literal in data for literal in _NO_NUMBERS):
+        if not any(literal in data for literal in _INVALID_NUMBERS):
             return None
         try:
             _any.decode(data)
         except (*REFUSALS, UnicodeEncodeError):
-            return _find_not_a_number(_decode_leniently(data))
+            return _find_invalid_number(_decode_leniently(data))
         return None
-    return None if is_plainly_json([value]) else _find_not_a_number(value)
+    return None if is_plain_json([value]) else _find_invalid_number(value)
 
 
-def is_plainly_json(values: list[Any]) -> bool:
-    """Whether values are plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
+def is_plain_json(values: list[Any]) -> bool:
+    """Return quickly whether all values are plain JSON types; deeply nested values return False."""
     level: list[Any] = [values]
     for _ in range(PLAIN_DEPTH):
         below: list[Any] = []
@@ -140,22 +140,22 @@ def is_plainly_json(values: list[Any]) -> bool:
 
 
 class _Step(NamedTuple):
-    """One step of a path; a client's keys may be long, and many values may stand under one of them."""
+    """One step of a path, linked to its parent because keys may be long and shared by many values."""
 
     before: _Step | None
     key: Any
     is_named: bool
 
 
-def _find_not_a_number(value: Any) -> tuple[str, str] | None:
-    """Iterative, because a client's value may be nested deeper than calls may be; what was seen is not seen again."""
+def _find_invalid_number(value: Any) -> tuple[str, str] | None:
+    """Search iteratively, as the nesting may exceed the recursion limit; visit each container once."""
     todo: list[tuple[Any, _Step | None]] = [(value, None)]
     seen: set[int] = set()
     while todo:
         item, place = todo.pop()
         if isinstance(item, float) and not math.isfinite(item):
             return _path(place), json.dumps(item)
-        if isinstance(item, Raw) and bytes(item) in _NO_NUMBERS:
+        if isinstance(item, Raw) and bytes(item) in _INVALID_NUMBERS:
             return _path(place), bytes(item).decode()
         if isinstance(item, Mapping | list | tuple) and id(item) not in seen:
             seen.add(id(item))
@@ -167,22 +167,22 @@ def _find_not_a_number(value: Any) -> tuple[str, str] | None:
 
 def _path(last: _Step | None) -> str:
     steps: list[str] = []
-    while last is not None and len(steps) < LONGEST_PATH:
-        key = str(last.key)[:LONGEST_KEY]
+    while last is not None and len(steps) < MAX_PATH_STEPS:
+        key = str(last.key)[:MAX_KEY_CHARACTERS]
         steps.append(f".{key}" if last.is_named else f"[{key}]")
         last = last.before
     return "".join(reversed(steps))
 
 
 class _Mark(NamedTuple):
-    """Punctuation among the values still to be written; `closes` names the container it ends."""
+    """Punctuation in the queue of values to write; `closes` is the id of the container it ends."""
 
     text: str
     closes: int = 0
 
 
 def _pieces(value: Any) -> list[str]:
-    """An iterative writer: depth is bounded by memory, not by the interpreter's stack; a cycle is cut."""
+    """Write iteratively, so that depth is limited by memory instead of the stack; cut cycles."""
     out: list[str] = []
     todo: list[Any] = [value]
     open_containers: set[int] = set()
@@ -225,7 +225,7 @@ def _scalar(item: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """A string as msgspec writes it; lone surrogates, which it refuses, as escapes."""
+    """Return a JSON string as msgspec writes it, with lone surrogates escaped."""
     try:
         return msgspec.json.encode(text).decode()
     except UnicodeEncodeError:
@@ -233,33 +233,33 @@ def _quote(text: str) -> str:
 
 
 def whole(text: str) -> str:
-    """The text with a sign in the place of each half of a character: what UTF-8 cannot say, no store can keep."""
+    """Replace lone surrogates with U+FFFD, as UTF-8 and stores cannot hold them."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def encode_whole(value: Any) -> bytes:
-    """The JSON of a record of ours, with `whole` texts: names of a client's tools may be in it."""
+    """Encode a record, replacing lone surrogates (a client's tool names may contain some)."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_with_whole(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_replace_nested(msgspec.to_builtins(value)))
 
 
-def _with_whole(value: Any) -> Any:
+def _replace_nested(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_with_whole(key): _with_whole(item) for key, item in value.items()}
+        return {_replace_nested(key): _replace_nested(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_whole(item) for item in value]
+        return [_replace_nested(item) for item in value]
     return whole(value) if isinstance(value, str) else value
 
 
 def text_of(value: Any) -> str:
-    """The JSON text of a value as a string, for counting, comparing and hashing."""
+    """Return the JSON text of a value as a string, for counting, comparing and hashing."""
     return encode(value).decode("utf-8", "surrogateescape")
 
 
 def is_json(text: str | bytes) -> bool:
-    """Whether a text is JSON, without building its value when msgspec can tell."""
+    """Return whether the text is JSON, without building the value if msgspec can decide."""
     try:
         _raw.decode(text)
     except (*REFUSALS, UnicodeEncodeError):
@@ -270,12 +270,9 @@ def is_json(text: str | bytes) -> bool:
     return True
 
 
-# Where the elements of a JSON array and the values of a JSON object stand in their bytes.
-#
-# Rules:
-# 1. A span is exact: `source[start:end]` is one value, without the white space around it.
-# 2. Every function is linear in the bytes and does not recurse, however deep the nesting.
-# 3. msgspec finds the ends when it can; a scanner over quotes and brackets does when it refuses.
+# Byte positions of array elements and object values. A span is exact: `source[start:end]` is one value without
+# surrounding white space. All functions are linear in the bytes and do not recurse. msgspec finds the ends; if it
+# rejects the input, a scanner over quotes and brackets does.
 
 
 _elements = msgspec.json.Decoder(list[Raw])
@@ -294,7 +291,7 @@ class Span(NamedTuple):
 
 
 def elements(source: bytes | Raw) -> list[Raw]:
-    """The elements of a JSON array, each over its exact bytes."""
+    """Return the elements of a JSON array as their exact bytes."""
     try:
         return _elements.decode(source)
     except REFUSALS:
@@ -303,34 +300,34 @@ def elements(source: bytes | Raw) -> list[Raw]:
 
 
 def first_byte(source: Raw) -> bytes:
-    """The byte that tells what kind of value it is; the others are not copied for it."""
+    """Return the first byte, which identifies the JSON type, without copying the others."""
     return bytes(memoryview(source)[:1])
 
 
 def array_spans(source: bytes) -> list[Span]:
-    """The spans of the elements of the array that `source` is; raises NotJSON if there is more after it."""
+    """Return the spans of the array's elements; raise NotJSON if anything follows the array."""
     position = _skip(source, _expect(source, _skip(source, 0), b"["))
     spans: list[Span] = []
     if source[position : position + 1] == b"]":
-        return _whole(source, position + 1, spans)
+        return _require_end(source, position + 1, spans)
     while True:
         begin = _skip(source, position)
         end = value_end(source, begin)
         spans.append(Span(begin, end))
         position = _skip(source, end)
         if source[position : position + 1] == b"]":
-            return _whole(source, position + 1, spans)
+            return _require_end(source, position + 1, spans)
         position = _expect(source, position, b",")
 
 
-def _whole(source: bytes, end: int, spans: list[Span]) -> list[Span]:
+def _require_end(source: bytes, end: int, spans: list[Span]) -> list[Span]:
     if _skip(source, end) != len(source):
-        raise NotJSON("more after the array", end)
+        raise NotJSON("unexpected data after the array", end)
     return spans
 
 
 def entries(source: bytes) -> dict[str, Raw]:
-    """The values of a JSON object by key, each over its exact bytes; raises NotJSON if there is more after it."""
+    """Return the values of a JSON object by key as their exact bytes; raise NotJSON if anything follows it."""
     try:
         return _entries.decode(source)
     except REFUSALS:
@@ -338,14 +335,14 @@ def entries(source: bytes) -> dict[str, Raw]:
         end = _skip(source, spans[-1][2].end) if spans else _skip(source, _expect(source, _skip(source, 0), b"{"))
         rest = _skip(source, _expect(source, end, b"}"))
         if rest != len(source):
-            raise NotJSON("more after the object", rest) from None
+            raise NotJSON("unexpected data after the object", rest) from None
         return {decode(key): Raw(source[span.start : span.end]) for key, _, span in spans}
 
 
 def object_spans(source: bytes, known: Mapping[str, Raw] | None = None) -> list[tuple[bytes, Span, Span]]:
-    """The entries of the object that `source` begins with: (key's own bytes, span of key, span of value).
+    """Return the entries of the object at the start of `source`: (key bytes, span of key, span of value).
 
-    `known` is what `entries` has found in it, where somebody has asked already.
+    `known` is the result of `entries`, if already computed.
     """
     try:
         measured = _entries.decode(source) if known is None else known
@@ -371,7 +368,9 @@ def object_spans(source: bytes, known: Mapping[str, Raw] | None = None) -> list[
 
 
 def _measured_end(source: bytes, start: int, value: Raw | None) -> int:
-    """Where a value ends: by its measured length where that fits (a repeated key has several), else by a scan."""
+    """Return the end of a value by its known length if the bytes match (a repeated key has several values), else by a
+    scan.
+    """
     if value is not None:
         length = memoryview(value).nbytes
         if length > 64 and source.startswith(value, start):
@@ -380,7 +379,7 @@ def _measured_end(source: bytes, start: int, value: Raw | None) -> int:
 
 
 def value_end(source: bytes, start: int) -> int:
-    """Where the value that begins at `start` ends."""
+    """Return the end of the value that begins at `start`."""
     first = source[start : start + 1]
     if first == b'"':
         match = _STRING.match(source, start)
@@ -409,7 +408,7 @@ def value_end(source: bytes, start: int) -> int:
 def places(
     source: bytes | memoryview, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b","
 ) -> Iterator[tuple[int, int]]:
-    """Where the elements of an array, or of lines, stand in it."""
+    """Yield the start and end of each element in an array or in lines."""
     match = _COMMA.match if between else _SPACE.match
     position = _end(_SPACE, source, _end(_SPACE, source, 0) + len(opening))
     for element in elements:
@@ -420,7 +419,7 @@ def places(
 
 
 def gaps(source: bytes, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b",") -> list[bytes]:
-    """What stands before, between and after the elements of an array, or of lines: one more piece than elements."""
+    """Return the bytes before, between and after the elements: one more piece than elements."""
     pieces: list[bytes] = []
     last = 0
     for begin, end in places(source, elements, opening, between):

@@ -1,9 +1,8 @@
-"""What makes a transcript legal, and where it may be cut.
+"""Rules for a legal transcript, and the places where it may be cut.
 
-Rules of this file:
-1. A law is a small class. `forbids` marks the cuts it does not allow; `violations` says what breaks it.
-2. A cut at i separates messages[:i] from messages[i:]. Cuts at 0 and at the end are always legal.
-3. Engines, the sanitizer and the tests use the same list, `LAWS`. Each law is one pass.
+A law is a small class: `forbids` marks the cuts it does not allow, `violations` describes what breaks it. A cut at i
+separates messages[:i] from messages[i:]; cuts at 0 and at the end are always legal. Engines, the sanitizer and the
+tests share the list `LAWS`. Each law is one pass.
 """
 
 from __future__ import annotations
@@ -27,17 +26,14 @@ from midfold.transcript.message import (
     Transcript,
 )
 
-# Which tool result answers which tool call.
-#
-# Rules:
-# 1. A batch is a run of calls that no user message and no result interrupts; the results that follow answer it.
-# 2. Results are paired inside their batch by id, each call once, in order. Ids are never looked up globally: real
-#    recordings use one id for several calls of one conversation.
-# 3. A result without an id answers the oldest open call of its batch, one without an id first.
+# Pairing of tool results with tool calls. A batch is a run of calls uninterrupted by user messages and results; the
+# results that follow answer it. Results are paired by id inside their batch, each call once, in order. Ids are never
+# looked up globally, because real recordings reuse one id for several calls. A result without an id answers the oldest
+# open call of its batch, preferring one without an id.
 
 
 class Place(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A part of a message: `messages[message].parts[part]`."""
+    """Position of a part: `messages[message].parts[part]`."""
 
     message: int
     part: int
@@ -45,22 +41,23 @@ class Place(msgspec.Struct, frozen=True, order=True, gc=False):
 
 class Pairing(NamedTuple):
     answers: dict[Place, Place]
-    """Call -> result."""
+    """Result of each call."""
     unanswered: tuple[Place, ...]
     waiting: tuple[Place, ...]
-    """Calls of the newest batch that nothing but results has followed: they may still be running. One before a call of
-    another message that was answered is not: it was lost."""
+    """Calls of the newest batch followed only by results, so they may still be running. An open call before an
+    answered call of a later message is lost instead.
+    """
     orphans: tuple[Place, ...]
-    """Results that answer no call of the batch before them."""
+    """Results that answer no call of their batch."""
     reused: tuple[Place, ...]
-    """Calls whose id an earlier call of the conversation had."""
+    """Calls whose id an earlier call also has."""
 
     def calls(self) -> dict[Place, Place]:
-        """Result -> call."""
+        """Return the call of each result."""
         return {result: call for call, result in self.answers.items()}
 
     def batches(self) -> list[range]:
-        """The messages from the first call of each batch to its last result."""
+        """Return the message range of each batch, from its first call to its last result."""
         found: list[range] = []
         for start, end in sorted((call.message, result.message) for call, result in self.answers.items()):
             if found and start < found[-1].stop:
@@ -94,14 +91,14 @@ class _PairingWalk:
         self.reused: list[Place] = []
         self.seen: set[str] = set()
         self.open: OrderedDict[str, deque[Place]] = OrderedDict()
-        """Calls by id, none without any; the first is found in no time however many went before it."""
+        """Open calls by id ('' for none), oldest first."""
         self.interrupted = False
         self.moved_on = False
         self.newest_answered = -1
-        """The message of the last call of this batch that was answered."""
+        """Index of the last message with an answered call in this batch."""
 
     def turn(self, message: Message) -> None:
-        """Somebody speaks, or the assistant goes on without calling: whatever is still open was given up."""
+        """Note a user or system message, or an assistant message without calls: open calls were given up."""
         role = message.role
         if role == "system" or (role == "user" and not message.kinds & RESULT):
             self.interrupted = self.moved_on = True
@@ -135,7 +132,7 @@ class _PairingWalk:
             del self.open[name]
 
     def close(self) -> None:
-        """The batch is over: what is still open stays unanswered."""
+        """End the batch; its open calls stay unanswered."""
         if self.open:
             self.unanswered.extend(self._still_open())
             self.open.clear()
@@ -155,23 +152,23 @@ class _PairingWalk:
 
 
 UNREADABLE = frozenset({"block", "content", "message", "item", "unreadable"})
-"""Kinds of opaque parts that were no block at all: nobody says anything in them."""
+"""Kinds of opaque parts that were not valid blocks and carry no content."""
 
 
 class Law(Protocol):
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
-        """Sets forbidden[i] for every cut i that would break the law."""
+        """Set forbidden[i] for every cut i that would break the law."""
         ...
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
-        """What is wrong with the transcript as it stands."""
+        """Return descriptions of what breaks the law."""
         ...
 
 
 class CallsAnswered:
-    """Every call is answered in the messages directly after it: providers answer 400 to anything else.
+    """Every call is answered in the messages directly after it; otherwise providers respond with status 400.
 
-    Calls made together are answered together, so a batch is whole from its first call to its last result. The calls
+    Calls made together are answered together, so a batch is never cut between its first call and its last result. Calls
     of the newest batch may still be waiting.
     """
 
@@ -192,12 +189,12 @@ class CallsAnswered:
         found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
         for batch in pairing.batches():
             between = [index for index in batch if not is_of_batch(messages[index])]
-            found += [f"messages[{index}] stands between a call and its result" for index in between]
+            found += [f"messages[{index}] is between a call and its result" for index in between]
         return tuple(found)
 
 
 class ThinkingKept:
-    """Reasoning that is an item of its own belongs to the item after it; providers reject one without the other."""
+    """A reasoning item belongs to the item after it; providers reject one without the other."""
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
         for index, message in enumerate(messages):
@@ -209,7 +206,7 @@ class ThinkingKept:
 
 
 class UserFirst:
-    """After the system prompt a user speaks first; Anthropic rejects a list that starts with the assistant."""
+    """The first message after the system prompt is the user's; Anthropic rejects an assistant message there."""
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
         return
@@ -218,11 +215,11 @@ class UserFirst:
         first = first_turn(messages)
         if first == len(messages) or may_open(messages[first]):
             return ()
-        return (f"messages[{first}] comes first and is not the user's",)
+        return (f"messages[{first}] is first but not from the user",)
 
 
 class NothingEmpty:
-    """A message says something; providers reject empty ones (an answer that ends the list may still be empty)."""
+    """No message is empty, as providers reject it; only a final assistant message may be."""
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
         return
@@ -240,7 +237,7 @@ LAWS: tuple[Law, ...] = (CallsAnswered(), ThinkingKept(), UserFirst(), NothingEm
 
 
 def legal_cuts(messages: Transcript, pairing: Pairing | None = None) -> list[int]:
-    """Every place where the transcript may be cut, in order: the intersection of what the laws allow."""
+    """Return the indexes of all cuts that every law allows, in order."""
     pairing = pairing or pair(messages)
     forbidden = bytearray(len(messages) + 1)
     for law in LAWS:
@@ -250,24 +247,24 @@ def legal_cuts(messages: Transcript, pairing: Pairing | None = None) -> list[int
 
 
 def violations(messages: Transcript) -> tuple[str, ...]:
-    """Everything that makes the transcript illegal."""
+    """Return descriptions of everything that makes the transcript illegal."""
     pairing = pair(messages)
     return tuple(found for law in LAWS for found in law.violations(messages, pairing))
 
 
 def first_turn(messages: Transcript) -> int:
-    """Where the system prompt ends: the first message that is not the system's, or that calls a tool."""
+    """Return the index of the first message after the system prompt."""
     turns = (index for index, message in enumerate(messages) if message.role != "system" or message.kinds & CALL)
     return next(turns, len(messages))
 
 
 def may_open(message: Message) -> bool:
-    """Whether a conversation may begin with this: the user's, and not only results."""
+    """Return whether a conversation may begin with this message: a user message with more than tool results."""
     return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
 
 
 def is_human(message: Message) -> bool:
-    """Whether a user speaks here: a message of tool results alone, or of blank text, is no turn of the user's."""
+    """Return whether a user speaks here; tool results or blank text alone do not count."""
     return message.role == "user" and any(says_something(part) for part in message.parts)
 
 
@@ -284,8 +281,7 @@ def is_empty(message: Message) -> bool:
 
 
 def is_of_batch(message: Message) -> bool:
-    """Whether a message may stand between a call and its result: other calls and results of the batch may, whatever
-    role a client gives them."""
+    """Return whether the message may stand between a call and its result: calls and results of the batch."""
     return message.role == "assistant" or bool(message.kinds & (CALL | RESULT))
 
 
@@ -294,19 +290,19 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
         forbidden[start + 1 : end + 1] = b"\1" * (end - start)
 
 
-# What is wrong between messages: calls and results that do not find each other.
+# Problems of calls and results that do not match.
 
 
 def pairing_problems(messages: Transcript, key: str) -> list[Problem]:
     pairing = pair(messages)
-    found: dict[Place, str] = dict.fromkeys(pairing.reused, "an earlier call of this conversation has the same id")
+    found: dict[Place, str] = dict.fromkeys(pairing.reused, "an earlier tool call has the same id")
     for place in pairing.orphans:
         part = messages[place.message].parts[place.part]
         nameless = isinstance(part, ToolResult) and not part.call_id
         found[place] = (
             "this tool result has no id and no open call"
             if nameless
-            else "this tool result answers no call of the turn before it"
+            else "this tool result answers no call of the preceding turn"
         )
     found.update(dict.fromkeys(pairing.unanswered, "this tool call was never answered"))
     return [Problem(f"{key}[{place.message}]", found[place]) for place in sorted(found)]

@@ -1,4 +1,4 @@
-"""What the log of a coding agent says: its messages in a provider's shape, and beside them models, usage and times."""
+"""Data types for the contents of a coding agent's log: messages, models, usage and times."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from midfold.transcript.dialect import Dialect
 
 Line = Mapping[str, Any]
-MOST_LINES = 5
+MAX_LISTED_LINES = 5
 
 
 class LoggedTurn(NamedTuple):
-    """What a log says of an answer: the usage as the provider reports it, when it came, and whose it is."""
+    """Usage of one response as the provider reported it, with its time and model."""
 
     usage: Mapping[str, Any]
     at: str
@@ -21,44 +21,44 @@ class LoggedTurn(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The messages of a log and their shape. What is said of answers is told by their place among the messages."""
+    """Contents of a log; `turns` and `folds` refer to messages by index."""
 
     client: str
     dialect: type[Dialect]
     messages: list[Any]
     times: Sequence[str] = ()
-    """When each message was written down; empty where nobody knows."""
+    """ISO 8601 time of each message, '' if unknown."""
     turns: Mapping[int, LoggedTurn] = {}
     model: str = ""
-    """The model that was asked last; empty if no line names one."""
+    """Last model used, '' if no line names one."""
     window: int = 0
-    """The size of its window, where the log says it."""
+    """Context window in tokens, 0 if the log does not say."""
     session: str = ""
     title: str = ""
     folder: str = ""
-    """The client's own name for the session, its own title, and the folder it worked in."""
+    """The client's session id, session title and working folder."""
     folds: frozenset[int] = frozenset()
-    """Places of messages before which the client has compacted its history."""
+    """Indexes of messages before which the client compacted its history."""
     damaged: tuple[int, ...] = ()
-    """Numbers of lines that nobody can read; they are left out."""
+    """Numbers of unreadable lines, which are omitted."""
     is_open: bool = False
-    """Whether the last message may still grow: an answer whose blocks are being written, results that are awaited."""
+    """True if the last message may still grow: blocks still being written, or results still awaited."""
 
     @property
     def damage(self) -> str:
-        """Which lines nobody can read, in words."""
-        shown = ", ".join(map(str, self.damaged[:MOST_LINES])) + (
-            " and others" if len(self.damaged) > MOST_LINES else ""
+        """Return a description of the unreadable lines, '' if there are none."""
+        shown = ", ".join(map(str, self.damaged[:MAX_LISTED_LINES])) + (
+            " and others" if len(self.damaged) > MAX_LISTED_LINES else ""
         )
-        return f"{len(self.damaged):,} damaged line(s) left out: {shown}" if self.damaged else ""
+        return f"{len(self.damaged):,} unreadable line(s) skipped: {shown}" if self.damaged else ""
 
     def seconds(self, place: int) -> float | None:
-        """When a message was written down, in seconds since 1970."""
+        """Return when the message was logged, in seconds since 1970, or None."""
         return seconds_of(self.times[place]) if place < len(self.times) else None
 
 
 def seconds_of(stamp: Any) -> float | None:
-    """A moment as logs write it; None for what is none."""
+    """Return an ISO 8601 timestamp in seconds since 1970, or None if it is not one."""
     try:
         return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) and stamp else None
     except (ValueError, OverflowError, OSError):
@@ -66,7 +66,7 @@ def seconds_of(stamp: Any) -> float | None:
 
 
 def stamp_of(seconds: float) -> str:
-    """A moment as logs write it."""
+    """Return seconds since 1970 as an ISO 8601 string."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 

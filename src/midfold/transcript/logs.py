@@ -1,4 +1,4 @@
-"""The logs that coding agents keep of their sessions, read as the plain messages they hold.
+"""Read the session logs of coding agents as plain provider messages.
 
     Claude Code   {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ..., "parentUuid": ...}
     Codex         {"type": "response_item" | "session_meta" | ..., "payload": {...}}
@@ -6,12 +6,9 @@
     Copilot CLI   {"type": "session.start" | "user.message" | ..., "data": {...}}
     opencode      {"info": {...}, "messages": [{"info": {...}, "parts": [...]}]}
 
-Rules of this file:
-1. A log is not a shape of its own: it is read once, and what comes of it is a list of messages in a provider's shape.
-   What a log says of models, usage and times stands beside the messages, never in them.
-2. Codex keeps the items of the Responses shape as they are. Its other lines are left out, but for the instructions.
-   Turns that the user took back are left out.
-3. A line that nobody can read is left out, and told: the last one of a running session is often half written.
+Models, usage and times are kept beside the messages, never in them. Codex items already have the shape of the Responses
+API and are kept unchanged; its other lines are omitted, except the instructions. Turns that the user rolled back are
+omitted. Unreadable lines are skipped and reported: the last line of a running session is often incomplete.
 """
 
 from __future__ import annotations
@@ -34,16 +31,16 @@ CLIENTS = {
     "opencode": "opencode",
     "copilot": "Copilot CLI",
 }
-"""Whose logs are read."""
+"""Supported clients, id to display name."""
 EVIDENCE = 200
-"""Lines in which a log shows what it is: the first ones may be about files and settings only."""
-NO_ITEMS = frozenset({"ghost_snapshot"})
+"""Lines to search for the log's format; the first ones may hold only files and settings."""
+IGNORED_ITEMS = frozenset({"ghost_snapshot"})
 ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "local_shell_call"})
-MOST_KINDS = 5
+MAX_LISTED_TYPES = 5
 
 
 def read_log(values: Sequence[Any]) -> Log | None:
-    """The messages of a log by its lines, decoded; None if these are no lines of a log."""
+    """Return the log made of these decoded lines, or None if they are not a known log."""
     lines = [value for value in values if isinstance(value, Mapping)]
     for line in islice(lines, EVIDENCE):
         if is_turn(line):
@@ -56,20 +53,20 @@ def read_log(values: Sequence[Any]) -> Log | None:
 
 
 def read_log_body(body: Mapping[str, Any]) -> Log | None:
-    """The same for a log that is one object."""
+    """Return the log that is one JSON object, or None."""
     return read_chat_body(body) if is_chat_body(body) else None
 
 
-def name_shape(values: Sequence[Any]) -> str:
-    """What lines that nobody knows call themselves, for an error."""
+def describe_line_types(values: Sequence[Any]) -> str:
+    """Return a description of the line types of an unknown log, for an error message."""
     kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
-    named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MOST_KINDS))
+    named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MAX_LISTED_TYPES))
     known = ", ".join(CLIENTS.values())
-    return f"lines of the types {named} are of no log that is known ({known})" if named else ""
+    return f"unknown line types {named}; supported logs: {known}" if named else ""
 
 
 def _is_old_rollout(lines: Sequence[Line]) -> bool:
-    """Codex before 0.32 wrote a line about the session, and then the items themselves."""
+    """Return whether this is a log of Codex before 0.32: one line about the session, then bare items."""
     if len(lines) < 2 or not {"id", "timestamp"} <= lines[0].keys() or {"type", "role"} & lines[0].keys():
         return False
     return any(kind_of(line) in ITEMS for line in islice(lines, 1, EVIDENCE))
@@ -82,15 +79,15 @@ def _as_rollout(line: Line) -> Line:
 
 
 class _Rollout:
-    """The items of a Codex session as its lines come in."""
+    """Builder for the items of a Codex session."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.times: list[str] = []
         self.turns: dict[int, LoggedTurn] = {}
         self.folds: set[int] = set()
-        self.asks: list[int] = []
-        """Places of what the user said."""
+        self.user_places: list[int] = []
+        """Indexes of user messages."""
         self.model = self.session = self.folder = ""
         self.window = 0
         self._total: Any = None
@@ -98,9 +95,9 @@ class _Rollout:
 
     def add(self, line: Line, payload: Line) -> None:
         at, kind = string_of(line.get("timestamp")), kind_of(line)
-        if kind == "response_item" and kind_of(payload) not in NO_ITEMS:
-            if _is_ask(payload):
-                self.asks.append(len(self.items))
+        if kind == "response_item" and kind_of(payload) not in IGNORED_ITEMS:
+            if _is_user_message(payload):
+                self.user_places.append(len(self.items))
             self._put(payload, at)
         elif kind == "session_meta":
             self._begin(payload, at)
@@ -111,7 +108,7 @@ class _Rollout:
         elif kind_of(payload) == "token_count":
             self._count(mapping_of(payload.get("info")), at)
         elif kind_of(payload) == "thread_rolled_back":
-            self._take_back(payload.get("num_turns"))
+            self._roll_back(payload.get("num_turns"))
 
     def _put(self, item: Line, at: str) -> None:
         if _is_answer(item):
@@ -126,7 +123,7 @@ class _Rollout:
             self._put({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]}, at)
 
     def _count(self, info: Line, at: str) -> None:
-        """The usage of the last answer, in the words of the Responses API. A count that is told again is one count."""
+        """Record the usage of the last response with Responses API field names; ignore repeated counts."""
         window, last = info.get("model_context_window"), info.get("last_token_usage")
         self.window = window if isinstance(window, int) and window > 0 else self.window
         total = info.get("total_token_usage")
@@ -137,11 +134,11 @@ class _Rollout:
         cached = {"input_tokens_details": {"cached_tokens": last.get("cached_input_tokens")}}
         self.turns[self._answer] = LoggedTurn({**sizes, **cached}, at, self.model)
 
-    def _take_back(self, count: Any) -> None:
-        if not isinstance(count, int) or not 0 < count <= len(self.asks):
+    def _roll_back(self, count: Any) -> None:
+        if not isinstance(count, int) or not 0 < count <= len(self.user_places):
             return
-        end = self.asks[-count]
-        del self.asks[-count:], self.items[end:], self.times[end:]
+        end = self.user_places[-count]
+        del self.user_places[-count:], self.items[end:], self.times[end:]
         self.turns = {place: turn for place, turn in self.turns.items() if place < end}
         self.folds = {place for place in self.folds if place <= end}
         self._answer = next((place for place in range(end - 1, -1, -1) if _is_answer(self.items[place])), None)
@@ -167,12 +164,12 @@ def _codex(lines: Sequence[Line]) -> Log:
 
 
 def _is_answer(item: Line) -> bool:
-    """Whether an item is the model's."""
+    """Return whether the item is from the model."""
     return item.get("role") == "assistant" or kind_of(item) == "reasoning" or kind_of(item).endswith("_call")
 
 
-def _is_ask(item: Line) -> bool:
-    """Whether an item is what a person said, and not only what Codex says of the environment."""
+def _is_user_message(item: Line) -> bool:
+    """Return whether the item is a user's message rather than only Codex's environment context."""
     content = item.get("content")
     if item.get("role") != "user":
         return False

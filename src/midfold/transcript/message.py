@@ -1,10 +1,8 @@
-"""Messages as frozen values over the exact bytes, or the caller's own object, that they came from.
+"""Messages as immutable values over the exact bytes, or the caller's object, that they were read from.
 
-Rules of this file:
-1. `wire` is what arrived. A message that nobody changed leaves as exactly that: the same bytes, the same object.
-2. `parts` is what it means, read on first use by the dialect that knows the shape, and then kept.
-3. A changed message has no `wire`; its `origin` is what it was made from, and lends it every field we do not know.
-4. Two messages with the same role and parts are equal, whatever bytes they came from. The same holds for parts.
+`wire` is the original; an unchanged message is written as exactly that. `parts` is its parsed content, read on first
+use by the dialect. A changed message has no `wire`; its `origin` is what it was made from and supplies all unknown
+fields. Messages with the same role and parts are equal, whatever their bytes; the same holds for parts.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ Role = Literal["system", "user", "assistant", "tool", "other"]
 
 DIGEST_SIZE = 16
 TEXT, CALL, RESULT, IMAGE, MEDIA, THINKING, OPAQUE = (1 << bit for bit in range(7))
-"""Kinds of parts: the bits of `Message.kinds`. A message has an image also where it stands in a result."""
+"""Bits of `Message.kinds`, one per kind of part. IMAGE is also set for an image inside a tool result."""
 NULL = Raw(b"null")
-"""The wire of what was read from null; None says that something was read from nothing, or has changed."""
+"""Wire of a part read from null. A wire of None means that there is no original, or that the part has changed."""
 
 
 class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
-    """What a message is made of. `wire` is the block it was read from, and no part of its value."""
+    """Part of a message; `wire` is the block it was read from and is ignored in comparisons."""
 
     bit: ClassVar[int] = 0
     wire: Any = None
@@ -47,14 +45,14 @@ class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
 
 
 class Text(Part, frozen=True, eq=False, gc=False):
-    """Words."""
+    """Plain text."""
 
     bit: ClassVar[int] = TEXT
     text: str
 
 
 class ToolCall(Part, frozen=True, eq=False, gc=False):
-    """A request to run a tool. `arguments` is JSON text as the model wrote it, or as near to it as the dialect has."""
+    """Tool call; `arguments` is JSON text, as the model wrote it if the dialect preserves it."""
 
     bit: ClassVar[int] = CALL
     id: str
@@ -63,7 +61,7 @@ class ToolCall(Part, frozen=True, eq=False, gc=False):
 
 
 class ToolResult(Part, frozen=True, eq=False, gc=False):
-    """The answer to one call."""
+    """Result of one tool call."""
 
     bit: ClassVar[int] = RESULT
     call_id: str
@@ -80,7 +78,7 @@ class ToolResult(Part, frozen=True, eq=False, gc=False):
 
 
 class Media(Part, frozen=True, eq=False, gc=False):
-    """An image, document, sound or file. `data` is its base64 text, its address or its file id."""
+    """Image, document, audio, video or file; `data` is base64 text, a URL or a file id."""
 
     bit: ClassVar[int] = MEDIA
     kind: Literal["image", "document", "audio", "video", "file"]
@@ -89,7 +87,7 @@ class Media(Part, frozen=True, eq=False, gc=False):
 
 
 class Thinking(Part, frozen=True, eq=False, gc=False):
-    """Reasoning. A `signature` binds it to the provider that wrote it: it is kept or dropped, never edited."""
+    """Reasoning. A `signature` binds it to its provider: it is kept or dropped, never edited."""
 
     bit: ClassVar[int] = THINKING
     text: str
@@ -98,7 +96,7 @@ class Thinking(Part, frozen=True, eq=False, gc=False):
 
 
 class Opaque(Part, frozen=True, eq=False, gc=False):
-    """Something midfold carries and counts but does not read. `body` is its JSON text."""
+    """Block that midfold keeps and counts but does not interpret; `body` is its JSON text."""
 
     bit: ClassVar[int] = OPAQUE
     kind: str
@@ -106,7 +104,7 @@ class Opaque(Part, frozen=True, eq=False, gc=False):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a conversation, and where."""
+    """Problem of a conversation and the path where it occurs."""
 
     path: str
     what: str
@@ -119,7 +117,7 @@ class Problem(NamedTuple):
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
-    """What a dialect understood of one message."""
+    """Role, parts and problems that a dialect read from one message."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -130,9 +128,9 @@ Reader = Callable[[Any], Reading]
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
-    """One message of a conversation. Read-only: `with_parts` makes a changed one.
+    """One message of a conversation, read-only; `with_parts` returns a changed copy.
 
-    `Message(role, parts)` makes a new one, `Message.over(wire, reader)` one over what arrived.
+    `Message(role, parts)` creates a new message, `Message.over(wire, reader)` one over existing bytes or objects.
     """
 
     _role: Role | None
@@ -144,12 +142,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
     _hash: int | None = None
     _digest: bytes | None = None
     units: int | None = None
-    """The default estimate's memo; see core.tokens."""
+    """Cached default estimate; see tokens.py."""
     _kinds: int | None = None
 
     @classmethod
     def over(cls, wire: Any, reader: Reader) -> Message:
-        """A message over what arrived, understood by `reader` when somebody asks."""
+        """Return a message over the original, parsed by `reader` on first use."""
         return cls(None, None, NULL if wire is None else wire, None, (), reader)
 
     @property
@@ -166,7 +164,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def kinds(self) -> int:
-        """Which kinds of parts it has, so that nobody need look at each."""
+        """Return the bits of the kinds of parts in the message."""
         kinds = self._kinds
         if kinds is None:
             kinds = self._kinds = kinds_of(self.parts)
@@ -174,19 +172,19 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What was wrong with this message when it was read, with paths relative to it."""
+        """Return the problems found when the message was read, with paths relative to it."""
         if self._parts is None:
             self._read()
         return self._problems
 
     @property
     def wire(self) -> Any:
-        """The exact bytes (`msgspec.Raw`) or the caller's own object; None once changed."""
+        """Return the exact bytes (`msgspec.Raw`) or the caller's object; None if changed."""
         return self._wire
 
     @property
     def origin(self) -> Any:
-        """What a changed message was made from; an unchanged one is its own origin."""
+        """Return the original that a changed message was made from, or `wire` if unchanged."""
         return self._origin if self._wire is None else self._wire
 
     def _read(self) -> None:
@@ -201,11 +199,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
         self._role, self._parts, self._problems = reading.role, reading.parts, reading.problems
 
     def with_parts(self, parts: tuple[Part, ...]) -> Message:
-        """The same message with other parts; every field that midfold does not know stays."""
+        """Return the message with other parts; fields unknown to midfold stay."""
         return self if parts == self.parts else Message(self.role, parts, None, self.origin)
 
     def texts(self) -> Iterator[str]:
-        """Every text a reader of the conversation would see in this message, tool results included."""
+        """Yield every visible text of the message, including tool results."""
         for part in self.parts:
             if isinstance(part, (Text, ToolResult)):
                 yield part.text
@@ -216,14 +214,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def digest(self) -> bytes:
-        """A stable hash of the exact bytes, the same in every process: equal bytes, equal digest."""
+        """Return a hash of the exact bytes that is stable across processes."""
         if self._digest is None:
             self._digest = blake2b(self._bytes(), digest_size=DIGEST_SIZE).digest()
         return self._digest
 
     @property
     def key(self) -> Any:
-        """The bytes and who reads them: what a memory of this message must be filed under."""
+        """Return the key for caching anything about this message: its bytes and its reader."""
         return (self.digest, self._reader)
 
     def _bytes(self) -> bytes | Raw:
@@ -257,14 +255,14 @@ Transcript = tuple[Message, ...]
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool the model is offered. `body` is its definition as JSON text."""
+    """Tool offered to the model; `body` is its definition as JSON text."""
 
     name: str
     body: str
 
 
 def kinds_of(parts: tuple[Part, ...]) -> int:
-    """The bits of the kinds of these parts."""
+    """Return the bits of the kinds of these parts."""
     found = 0
     for part in parts:
         bit = part.bit
@@ -279,7 +277,7 @@ def kinds_of(parts: tuple[Part, ...]) -> int:
 
 
 def plain(wire: Any) -> Any:
-    """The JSON value behind bytes, a mapping, or an SDK's message object."""
+    """Return the JSON value of bytes, a mapping or an SDK message object."""
     if type(wire) is dict:
         return wire
     if isinstance(wire, (Raw, bytes)):
@@ -295,11 +293,11 @@ def _plain_value(part: Part) -> list[Any]:
     return list(part.value())
 
 
-# What a provider says a request cost, in one shape whatever the wire.
+# Usage reported by providers, in one shape for all dialects.
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of one request as the provider counted them. `prompt_tokens` is the whole prompt, cached or not."""
+    """Tokens of one request as the provider counted them; `prompt_tokens` includes cached tokens."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -308,10 +306,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Usage from an OpenAI chat, OpenAI Responses or Anthropic answer, or its `usage`; None if it has no prompt size.
+    """Read the usage of a response of any dialect, or its `usage` field; None without a prompt size.
 
-    Anthropic's `input_tokens` is only the uncached rest; the prompt is that plus what was read from and written to the
-    cache. A prompt of zero tokens does not exist: servers that do not count report it, and it is no measurement.
+    Anthropic's `input_tokens` excludes tokens read from and written to the cache, so those are added. Servers that do
+    not count report zero prompt tokens; that is ignored.
     """
     value = plain(value)
     if isinstance(value, Mapping) and "usage" in value:
@@ -333,7 +331,7 @@ def read_usage(value: Any) -> Usage | None:
 
 
 def usage_words(usage: Usage) -> dict[str, Any]:
-    """Usage as `read_usage` reads it."""
+    """Return the usage in the form that `read_usage` reads."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

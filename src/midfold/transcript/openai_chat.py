@@ -1,4 +1,4 @@
-"""OpenAI chat completions: the shape most agents, frameworks and OpenAI-compatible servers speak."""
+"""OpenAI chat completions dialect, used by most agents, frameworks and compatible servers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class OpenAIChat:
 
 
 def _plain_text(value: dict[str, Any]) -> Reading | None:
-    """A text or a result with nothing wrong about it, as most messages are; None leaves it to the careful reader."""
+    """Read a well-formed plain text or tool result (the common case); return None for anything else."""
     content, call_id, name = value.get("content"), value.get("tool_call_id"), value.get("role")
     role = ROLES.get(name) if type(name) is str else None
     if role is None or type(content) is not str or not content:
@@ -115,7 +115,7 @@ def _role(value: Any, notes: Notes) -> Role:
 
 
 def _read_fields(value: Mapping[str, Any], parts: list[Part]) -> None:
-    """Reasoning and other things that stand beside the content."""
+    """Append reasoning and other parts from fields beside the content."""
     for field in THINKING_FIELDS:
         thought = value.get(field)
         if isinstance(thought, str) and thought:
@@ -139,7 +139,7 @@ def _read_content(content: Any, parts: list[Part], notes: Notes, *, required: bo
 
 
 def read_block(block: Any, path: str, notes: Notes) -> Part:
-    """One element of a content list; OpenAI's Responses shape has the same blocks under other names."""
+    """Read one element of a content list; also reads the block types of the Responses API."""
     if isinstance(block, str):
         notes.expect(path, "an object with a type", block)
         return Text(block, wire=block)
@@ -194,7 +194,7 @@ def _result(value: Mapping[str, Any], parts: tuple[Part, ...], notes: Notes) -> 
 
 
 def _plain_call(call: Any) -> ToolCall | None:
-    """A function call with nothing wrong about it, as nearly all are; None leaves it to the careful reader."""
+    """Read a well-formed function call (the common case); return None for anything else."""
     function = call.get("function") if type(call) is dict else None
     if type(function) is not dict or call.get("type") == "custom":
         return None
@@ -231,12 +231,12 @@ def _legacy_call(call: Any, notes: Notes) -> ToolCall:
 
 
 class _ChatFields:
-    """The parts of a message by the field that carries them."""
+    """Parts of a message grouped by the field that carries them."""
 
     def __init__(self, parts: tuple[Part, ...]) -> None:
         results = [part for part in parts if isinstance(part, ToolResult)]
         if len(results) > 1 or (results and len(parts) > 1):
-            raise TranscriptError("a tool message of OpenAI chat carries exactly one result and nothing else")
+            raise TranscriptError("an OpenAI chat tool message must hold exactly one result and nothing else")
         self.result = results[0] if results else None
         inner = results[0].parts if results else parts
         self.calls = [part for part in parts if isinstance(part, ToolCall)]
@@ -252,7 +252,7 @@ def _is_block(part: Part) -> bool:
 
 
 def _content(parts: list[Part], before: Any, *, has_calls: bool) -> Any:
-    """Text stays a string where it was one; an empty answer with calls is null, as the API has it."""
+    """Return the content value, keeping plain strings as strings; an empty message with calls has null content."""
     if not isinstance(before, list | tuple) and all(type(part) is Text and part.wire is None for part in parts):
         if len(parts) == 1:
             return string(getattr(parts[0], "text", ""))
@@ -262,7 +262,7 @@ def _content(parts: list[Part], before: Any, *, has_calls: bool) -> Any:
 
 
 def write_block(part: Part, text_type: str) -> Any:
-    """A block: the one it was read from as long as it says the same, else that with the text it has now."""
+    """Return the original block if the part is unchanged, else the block with its new text."""
     if part.wire is not None and read_block(original(part), "", Notes()) == part:
         return original(part)
     if isinstance(part, Text):
@@ -272,7 +272,7 @@ def write_block(part: Part, text_type: str) -> Any:
         return _new_media(part, text_type)
     if isinstance(part, Opaque):
         return {"type": text_type, "text": part.body}
-    raise TranscriptError(f"a {type(part).__name__} is no block of a content list")
+    raise TranscriptError(f"a {type(part).__name__} cannot be a block of a content list")
 
 
 def _new_media(media: Media, text_type: str) -> dict[str, Any]:
@@ -289,21 +289,21 @@ def _new_media(media: Media, text_type: str) -> dict[str, Any]:
 
 
 def _write_calls(calls: list[ToolCall], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
-    """A legacy call has no id: with one it is a call like the others."""
+    """Write the calls; a legacy call (`function_call`) that was given an id becomes a regular one."""
     legacy = origin.get("function_call")
     kept: list[ToolCall] = []
     if legacy is not None:
         kept = [call for call in calls if not call.id and (call.wire is legacy or call.wire == legacy)]
         fields["function_call"] = {**_as_mapping(legacy), **_function(kept[0])} if kept else REMOVE
-    written = [_written_call(call) for call in calls if call not in kept]
+    written = [_call_value(call) for call in calls if call not in kept]
     if written:
         fields["tool_calls"] = written
     elif "tool_calls" in origin:
         fields["tool_calls"] = REMOVE
 
 
-def _written_call(call: ToolCall) -> Any:
-    """The call it was read from as long as it says the same, else that with name, id and arguments it has now."""
+def _call_value(call: ToolCall) -> Any:
+    """Return the original call if unchanged, else the call with its new id, name and arguments."""
     if call.wire is not None and _call(call.wire, "", Notes()) == call:
         return call.wire
     before = _as_mapping(call.wire)
@@ -325,7 +325,7 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _write_thoughts(thoughts: list[Thinking], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
-    """Reasoning stays in the field it came in. Without such a field it is left out: the API takes none."""
+    """Write reasoning to the field it came from; drop it if there was none, as the API accepts none."""
     known = [field for field in THINKING_FIELDS if isinstance(origin.get(field), str) and origin[field]]
     for field in known:
         fields[field] = REMOVE

@@ -1,4 +1,4 @@
-"""OpenAI Responses input items: every message, call, result and thought is an item of its own."""
+"""OpenAI Responses dialect: every message, call, result and reasoning block is its own input item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midfold.transcript.message import Media, Message, Opaque, Part, Reading, Ro
 from midfold.transcript.openai_chat import ROLES, read_block, write_block
 
 CALL_BODIES = ("arguments", "input", "action", "operation")
-"""Where the different kinds of calls keep what the model asked for."""
+"""Keys that hold the arguments in the different kinds of calls."""
 
 
 class OpenAIResponses:
@@ -51,18 +51,18 @@ class OpenAIResponses:
         only = message.parts[0] if len(message.parts) == 1 else None
         kind = kind_of(origin)
         if isinstance(only, ToolCall):
-            return _written_call(only, origin)
+            return _call_fields(only, origin)
         if isinstance(only, ToolResult):
             known = {"type": kind or "function_call_output", "call_id": only.call_id}
             return {**known, "output": _content(only.parts, origin.get("output"), "input_text")}
         if isinstance(only, Thinking):
-            return _written_thought(only)
+            return _reasoning_fields(only)
         if any(isinstance(part, ToolCall | ToolResult | Thinking) for part in message.parts):
-            raise TranscriptError("an item of the Responses shape is one call, one result, one thought or a message")
+            raise TranscriptError("a Responses item must be one call, one result, one reasoning block or a message")
         text_type = "output_text" if message.role == "assistant" else "input_text"
         content = _content(message.parts, origin.get("content"), text_type)
         leftovers = {} if kind in ("", "message") else {key: REMOVE for key in origin if key != "id"}
-        role = {} if before and before.role == message.role and not leftovers else {"role": _written_role(message.role)}
+        role = {} if before and before.role == message.role and not leftovers else {"role": _role_name(message.role)}
         return {**leftovers, **role, "content": content}
 
     @staticmethod
@@ -88,7 +88,10 @@ def _read_content(content: Any, path: str, notes: Notes) -> list[Part]:
 
 
 def _read_other(kind: str, value: Mapping[str, Any], notes: Notes) -> Reading:
-    """Searches, image generation, item references, compactions: carried, counted, not read."""
+    """Read an item that is kept and counted but not interpreted (searches, image generation, references, compactions).
+
+    Calls and results without a call id are still read as such, with a problem.
+    """
     if not kind:
         notes.expect(".type", "the type of the item", value.get("type"))
     elif kind in ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"):
@@ -142,7 +145,7 @@ def _screenshot(output: Mapping[str, Any]) -> Part:
 
 
 def _content(parts: tuple[Part, ...], before: Any, text_type: str) -> Any:
-    """Text stays a string where it was one."""
+    """Return the content value, keeping plain strings as strings."""
     only = parts[0] if len(parts) == 1 else None
     if type(only) is Text and only.wire is None and not isinstance(before, list | tuple):
         return only.text
@@ -153,7 +156,7 @@ def _content(parts: tuple[Part, ...], before: Any, text_type: str) -> Any:
     return [write_block(part, text_type) for part in parts]
 
 
-def _written_call(call: ToolCall, origin: Mapping[str, Any]) -> dict[str, Any]:
+def _call_fields(call: ToolCall, origin: Mapping[str, Any]) -> dict[str, Any]:
     kind = kind_of(origin) or "function_call"
     if kind == "function_call":
         return {"type": kind, "call_id": call.id, "name": call.name, "arguments": call.arguments}
@@ -166,11 +169,11 @@ def _written_call(call: ToolCall, origin: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": kind, "call_id": call.id, **named, key: body}
 
 
-def _written_thought(thought: Thinking) -> dict[str, Any]:
+def _reasoning_fields(thought: Thinking) -> dict[str, Any]:
     summary = [{"type": "summary_text", "text": thought.text}] if thought.text else []
     signed = {"encrypted_content": thought.signature} if thought.signature else {}
     return {"type": "reasoning", "summary": summary, **signed}
 
 
-def _written_role(role: Role) -> str:
+def _role_name(role: Role) -> str:
     return role if role in ("system", "user", "assistant") else "user"

@@ -1,16 +1,14 @@
-"""Repairs that make a transcript legal again, and the list of repairs made.
+"""Repair a transcript so that it is legal, and list the repairs made.
 
-Rules of this file:
-1. Results that answer no call are removed. Calls without a result get a stub (`bridge`) or are taken out (`strip`);
-   the calls of the newest batch may still be waiting.
-2. Text is never lost with a call: a message that loses its calls keeps what it says.
-3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
-4. Results stand directly after their calls: what stood between them comes after them, and calls of one batch in
-   several messages are joined, unless the dialect has them as items, and so are results that the user carries.
-5. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
-   the call has none.
-6. An id of a Responses item that an earlier item has is dropped.
-7. A transcript with nothing to repair comes back as the same object.
+1. Results without a call are removed. Calls without a result get a stub result (`bridge`) or are removed (`strip`);
+   calls of the newest batch may still be waiting.
+2. A message that loses its calls keeps its text.
+3. Invalid and empty messages are removed, and so are calls without a name.
+4. Results are moved directly after their calls, before anything that stood between them. Calls of one batch in several
+   messages are joined unless the dialect uses items; results in user messages are joined too.
+5. Calls without arguments get an empty object. A result gets the id of its call; if the call has none, both get one.
+6. A repeated id of a Responses item is dropped.
+7. A transcript without problems is returned as the same object.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ from midfold.transcript.message import (
 
 STUB = "[The result of this call was not recorded.]"
 STRIPPED = "[A tool call without a result was taken out here.]"
-"""Stands for a message that was nothing but such calls, so that its neighbours do not meet."""
-MOST_PASSES = 5
-"""A repair can uncover another: without its stray result, a message is a turn that leaves a call unanswered."""
+"""Placeholder for a message that held only such calls, so that its neighbours do not become adjacent."""
+MAX_PASSES = 5
+"""Maximum repair passes; removing a stray result, for example, can leave a call unanswered."""
 OrphanCalls = Literal["bridge", "strip"]
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """One thing that was mended; `message` is its place before the repair, -1 for what was not there."""
+    """One repair; `message` is the index before it, or -1 for a message that did not exist."""
 
     message: int
     what: str
@@ -58,23 +56,23 @@ def sanitize(
     batches_of_items: bool = False,
     item_ids: set[str] | None = None,
 ) -> tuple[Transcript, tuple[Repair, ...]]:
-    """A legal transcript and what had to be done for it. `result_role` is what carries results in the dialect.
+    """Return a legal transcript and the repairs made; `result_role` is the role of tool results in the dialect.
 
-    `item_ids` are the item ids used before these messages; theirs are added to it.
+    `item_ids` holds the item ids used before these messages and is updated with theirs.
     """
-    kept = [(index, message) for index, message in enumerate(messages) if not _is_nothing(message)]
+    kept = [(index, message) for index, message in enumerate(messages) if not _is_invalid(message)]
     work = _Work(kept, [])
     work.repairs += [
-        Repair(index, "removed what is no message") for index, message in enumerate(messages) if _is_nothing(message)
+        Repair(index, "removed an invalid message") for index, message in enumerate(messages) if _is_invalid(message)
     ]
     if batches_of_items:
         work.drop_repeated_item_ids(set() if item_ids is None else item_ids)
-    work.mend_calls()
-    work.give_ids(pair(work.messages))
-    for _ in range(MOST_PASSES):
-        work.close_ranks(pair(work.messages), result_role, batches_of_items=batches_of_items)
+    work.fix_calls()
+    work.assign_ids(pair(work.messages))
+    for _ in range(MAX_PASSES):
+        work.group_batches(pair(work.messages), result_role, batches_of_items=batches_of_items)
         pairing = work.pairing(batches_of_items=batches_of_items)
-        if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
+        if not pairing.orphans and not pairing.unanswered and not any(map(is_empty, work.messages[:-1])):
             break
         if pairing.orphans:
             work.remove_orphans(pairing)
@@ -91,7 +89,7 @@ def sanitize(
     return work.messages, tuple(sorted(work.repairs, key=lambda repair: repair.message))
 
 
-def _is_nothing(message: Message) -> bool:
+def _is_invalid(message: Message) -> bool:
     return message.role == "other" and message.wire is not None and not isinstance(_value(message), Mapping)
 
 
@@ -103,16 +101,12 @@ def _value(message: Message) -> object:
 
 
 def _item(message: Message) -> Mapping[str, Any]:
-    """Return the JSON object a message was read from; an empty one if there is none."""
+    """Return the JSON object a message was read from, or an empty one."""
     try:
         value = plain(message.origin)
     except ValueError:
         return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _is_useless(message: Message) -> bool:
-    return is_empty(message)
 
 
 class _Work:
@@ -125,7 +119,7 @@ class _Work:
         return tuple(message for _, message in self.kept)
 
     def pairing(self, *, batches_of_items: bool) -> Pairing:
-        """The pairing as a dialect sees it: where a batch is one message, no call waits before another message."""
+        """Return the pairing; without batches of items, calls before a later message are not waiting."""
         messages = self.messages
         pairing = pair(messages)
         if batches_of_items or not pairing.waiting:
@@ -137,7 +131,7 @@ class _Work:
         )
 
     def drop_repeated_item_ids(self, known: set[str]) -> None:
-        """Drop item ids that were used before: OpenAI answers 400 to a repeated one and needs none on input."""
+        """Drop item ids that were used before: OpenAI rejects a repeated id (status 400) and requires none on input."""
         left: list[tuple[int, Message]] = []
         for index, message in self.kept:
             value = _item(message)
@@ -150,25 +144,25 @@ class _Work:
             else:
                 origin = {key: item for key, item in value.items() if key != "id"}
                 left.append((index, Message(message.role, message.parts, None, origin)))
-                self.repairs.append(Repair(index, "removed an item id that an earlier item has"))
+                self.repairs.append(Repair(index, "removed a repeated item id"))
         self.kept = left
 
-    def mend_calls(self) -> None:
-        """Calls no provider takes: without a name, or without arguments."""
+    def fix_calls(self) -> None:
+        """Remove calls without a name and give those without arguments an empty object."""
         for number, (index, message) in enumerate(self.kept):
             calls = [part for part in message.parts if isinstance(part, ToolCall)]
             if all(call.name and call.arguments for call in calls):
                 continue
             parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
             if len(parts) < len(message.parts):
-                parts = _unless_hidden(parts)
-                self.repairs.append(Repair(index, "took out a call without a name"))
+                parts = _drop_if_invisible(parts)
+                self.repairs.append(Repair(index, "removed a call without a name"))
             if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
-                self.repairs.append(Repair(index, "gave a call an empty object as arguments"))
+                self.repairs.append(Repair(index, "set missing call arguments to an empty object"))
             self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
 
-    def give_ids(self, pairing: Pairing) -> None:
-        """A result takes the id of its call. A legacy call that its result follows has none, and needs none."""
+    def assign_ids(self, pairing: Pairing) -> None:
+        """Give each result the id of its call; a legacy call directly followed by its result needs none."""
         changes: dict[int, dict[int, Part]] = {}
         for call_place, result_place in pairing.answers.items():
             answering = self.kept[result_place.message]
@@ -183,7 +177,7 @@ class _Work:
             answered = ToolResult(name, result.parts, result.is_error, result.name, wire=result.wire)
             changes.setdefault(call_place.message, {})[call_place.part] = named
             changes.setdefault(result_place.message, {})[result_place.part] = answered
-            self.repairs.append(Repair(answering[0], "gave a result the id of its call"))
+            self.repairs.append(Repair(answering[0], "set a result's id to that of its call"))
         for number, parts in changes.items():
             self._put(number, parts)
 
@@ -193,13 +187,13 @@ class _Work:
         return alone and follows and _is_legacy(self.kept[result.message][1])
 
     def _put(self, number: int, changed: Mapping[int, Part]) -> None:
-        """The message with other parts at these places."""
+        """Replace the parts at these positions of a message."""
         index, message = self.kept[number]
         parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
         self.kept[number] = (index, message.with_parts(parts))
 
-    def close_ranks(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
-        """Brings each batch together: its calls, directly after them its results."""
+    def group_batches(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
+        """Move each batch together: its calls, directly followed by its results."""
         for batch in reversed(pairing.batches()):
             inner = self.kept[batch.start : batch.stop]
             first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
@@ -207,7 +201,7 @@ class _Work:
             calls = [entry for place, entry in enumerate(inner) if is_call[place]]
             results = [entry for entry in inner if entry[1].kinds & RESULT]
             others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
-            self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
+            self.repairs += [Repair(index, "moved after the results of the preceding calls") for index, _ in others]
             if len(calls) > 1 and not batches_of_items:
                 calls = self._join(calls, "assistant", "joined the calls of one batch")
             if len(results) > 1 and result_role == "user":
@@ -215,7 +209,7 @@ class _Work:
             self.kept[batch.start : batch.stop] = [*calls, *results, *others]
 
     def _join(self, entries: list[tuple[int, Message]], role: Role, what: str) -> list[tuple[int, Message]]:
-        """One message of several, of this role where one of them has it; its results before everything else."""
+        """Join messages into one, taking the first of this role as the base and putting results first."""
         parts = [part for _, message in entries for part in message.parts]
         place = next((place for place, (_, message) in enumerate(entries) if message.role == role), 0)
         index, joined = entries[place]
@@ -234,7 +228,7 @@ class _Work:
             self.repairs.append(Repair(index, f"removed {_count(len(parts), 'result')} without a call"))
 
     def missing_results(self, pairing: Pairing) -> dict[int, dict[int, ToolCall]]:
-        """Calls without a result, by message and place."""
+        """Return calls without a result, by message and part index."""
         missing: dict[int, dict[int, ToolCall]] = {}
         for place in pairing.unanswered:
             part = self.kept[place.message][1].parts[place.part]
@@ -245,11 +239,11 @@ class _Work:
     def strip(self, missing: dict[int, dict[int, ToolCall]]) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
-            left = _unless_hidden(part for place, part in enumerate(message.parts) if place not in calls)
+            left = _drop_if_invisible(part for place, part in enumerate(message.parts) if place not in calls)
             self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
-            self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
+            self.repairs.append(Repair(index, f"removed {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
-            if not left and before is not None and _only_thinks(before):
+            if not left and before is not None and _is_reasoning_only(before):
                 self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
 
     def bridge(self, missing: dict[int, dict[int, ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
@@ -267,12 +261,12 @@ class _Work:
             elif after < len(self.kept) and self.kept[after][1].role == "user":
                 later, message = self.kept[after]
                 self.kept[after] = (later, message.with_parts((*stubs, *message.parts)))
-                self.repairs.append(Repair(later, "carries the stub results of the message before it"))
+                self.repairs.append(Repair(later, "added the stub results of the preceding message"))
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 
     def _end_of_batch(self, place: int, *, batches_of_items: bool) -> int:
-        """Where the batch ends: in the Responses shape it may stand in several items, with all results after them."""
+        """Return the end of the batch, which may span several items in the Responses dialect."""
         if batches_of_items:
             scan = place
             while scan < len(self.kept) and self.kept[scan][1].role in ("assistant", "other"):
@@ -287,7 +281,7 @@ class _Work:
         last = len(self.kept) - 1
         left: list[tuple[int, Message]] = []
         for number, (index, message) in enumerate(self.kept):
-            if _is_useless(message) and not (number == last and message.role == "assistant"):
+            if is_empty(message) and not (number == last and message.role == "assistant"):
                 self.repairs.append(Repair(index, "removed an empty message"))
             else:
                 left.append((index, message))
@@ -309,8 +303,8 @@ def _is_legacy(message: Message) -> bool:
     return isinstance(value, Mapping) and value.get("role") == "function"
 
 
-def _unless_hidden(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Return the parts that are left without calls; none if only reasoning and blank text are left.
+def _drop_if_invisible(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the remaining parts, or none if only reasoning and blank text are left.
 
     Providers reject an assistant message without visible content.
     """
@@ -319,7 +313,7 @@ def _unless_hidden(parts: Iterable[Part]) -> tuple[Part, ...]:
     return () if all(isinstance(part, Thinking) for part in visible) else left
 
 
-def _only_thinks(message: Message) -> bool:
+def _is_reasoning_only(message: Message) -> bool:
     return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
 
 

@@ -1,16 +1,13 @@
-"""What a model answers, in any of the three dialects, as one JSON value or as the events of a stream.
+"""Read model responses in any of the three dialects, from one JSON value or from a stream of events.
 
     reader = AnswerReader("anthropic")
-    for text in reader.feed(chunk): ...   # bytes as they arrive, or `take` for events that somebody has read already
+    for text in reader.feed(chunk): ...   # bytes as they arrive, or `take` for events that are already parsed
     answer = reader.finish()
 
-Rules of this file:
-1. What is kept of an answer is the provider's own: blocks in their order, signatures and arguments as they were
-   written, in the shape in which a client sends it back.
-2. An answer that ends before the provider said so has a problem, and so has what cannot be read. An error inside an
-   answer is an error. Nothing here raises: who reads an answer decides what a problem means.
-3. What is a stream and what is one value, the first byte tells: proxies do either, under any name.
-4. Reasoning is not part of the text.
+Messages keep the provider's own blocks, order, signatures and arguments, in the shape in which a client sends them
+back. Nothing here raises: a response that ends early or cannot be read has a `problem`, an error inside it is an
+`error`, and the caller decides. The first byte decides between stream and JSON value, because proxies mislabel both.
+Reasoning is not part of the text.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from midfold.transcript.sse import EventReader, StreamEvent
 LARGEST_ANSWER = 32_000_000
 BLANK = b"\xef\xbb\xbf \t\r\n"
 FIRST_OF_STREAM = (b"d", b"e", b"i", b"r", b":")
-"""Streams begin with the name of a field (data, event, id, retry) or a comment; JSON values that are objects do not."""
-BROKE_OFF = "the answer broke off"
+"""First bytes of a stream: a field name (data, event, id, retry) or a comment. A JSON object starts differently."""
+ENDED_EARLY = "the response ended early"
 Finish = Literal["", "stop", "length", "filter"]
 _FINISHES: dict[str, Finish] = {
     "length": "length",
@@ -45,7 +42,7 @@ _ANTHROPIC_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signat
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: the messages to keep, in the shape of its dialect, and what is in them."""
+    """One response: the messages to keep in the shape of its dialect, with text, calls and usage."""
 
     messages: tuple[dict[str, Any], ...] = ()
     text: str = ""
@@ -53,38 +50,38 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     finish: Finish = "stop"
     usage: dict[str, Any] = {}
     error: Any = None
-    """What the provider said is wrong, as it said it."""
+    """Error as the provider sent it."""
     problem: str = ""
-    """Why this is no answer; no word of the provider's is in it."""
+    """Reason why the response is unusable; contains no text of the provider."""
     headers: dict[str, str] = {}
-    """What a midfold gateway says it did."""
+    """Response headers of a midfold gateway."""
 
     @property
     def message(self) -> dict[str, Any]:
-        """The one message of a dialect whose answers are one."""
+        """Return the only message of a dialect whose responses are single messages."""
         return self.messages[0]
 
     @property
     def tokens(self) -> Usage:
-        """What the provider counted; zeros where it counted nothing."""
+        """Return the usage the provider reported, zeros if none."""
         return read_usage(self.usage) or Usage(prompt_tokens=0)
 
 
 class AnswerReader:
-    """One answer as it arrives."""
+    """Incremental reader for one response."""
 
     def __init__(self, dialect: str, *, largest: int = LARGEST_ANSWER) -> None:
-        self._growing = _GROWING[dialect]()
+        self._parser = _PARSERS[dialect]()
         self._events: EventReader | None = None
         self._body = bytearray()
         self._size = 0
         self._largest = largest
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The texts that this chunk completes."""
+        """Feed bytes and yield the texts they complete."""
         self._size += len(chunk)
         if self._size > self._largest:
-            self._growing.problem = f"the answer is larger than {self._largest // 1_000_000} MB"
+            self._parser.problem = f"the response is larger than {self._largest // 1_000_000} MB"
         if self.has_failed:
             return
         if self._events is None:
@@ -98,74 +95,74 @@ class AnswerReader:
                 if text := self.take(event):
                     yield text
         except ValueError as problem:
-            self._growing.problem = str(problem)
+            self._parser.problem = str(problem)
 
     def take(self, event: StreamEvent) -> str:
-        """An event of a stream; the text in it, for whoever watches."""
-        growing = self._growing
-        if growing.error or growing.problem:
+        """Feed a stream event and return the text in it."""
+        parser = self._parser
+        if parser.error or parser.problem:
             return ""
         if event.value is not None:
-            return growing.read_event(event.value)
+            return parser.read_event(event.value)
         if event.is_crowded:
-            growing.problem = "an event of the stream has more in it than is read"
+            parser.problem = "a stream event exceeds the size limits"
         elif event.is_end:
-            growing.has_ended = True
+            parser.has_ended = True
         elif event.data:
-            growing.problem = "an event of the stream is not a JSON object"
+            parser.problem = "a stream event is not a JSON object"
         return ""
 
     def finish(self) -> ModelAnswer:
-        """The whole answer, when nothing more comes."""
+        """Return the whole response after the last bytes."""
         if self._body and self._events is None and not self.has_failed:
             self._read_body()
-        return self._growing.answer()
+        return self._parser.answer()
 
     def _read_body(self) -> None:
-        growing = self._growing
+        parser = self._parser
         try:
             value = jsonio.decode(bytes(self._body))
         except jsonio.NotJSON:
-            growing.problem = "the answer is a web page" if self._body[:1] == b"<" else "the answer is not JSON"
+            parser.problem = "the response is a web page" if self._body[:1] == b"<" else "the response is not JSON"
             return
         if not isinstance(value, dict):
-            growing.problem = "the answer is not an object"
+            parser.problem = "the response is not an object"
         elif value.get("error"):
-            growing.error = value["error"]
+            parser.error = value["error"]
         else:
-            growing.read_body(value)
+            parser.read_body(value)
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything arrived."""
+        """Return whether anything has arrived."""
         return self._size > 0
 
     @property
     def has_failed(self) -> bool:
-        """Whether this is no answer, whatever else may come."""
-        return bool(self._growing.error or self._growing.problem)
+        """Return whether the response is already known to be unusable."""
+        return bool(self._parser.error or self._parser.problem)
 
     @property
     def text(self) -> str:
-        """The text so far, of an answer that may never end."""
-        return "".join(self._growing.texts)
+        """Return the text received so far."""
+        return "".join(self._parser.texts)
 
     @property
     def usage(self) -> dict[str, Any]:
-        """What the answer has said about its usage so far."""
-        return self._growing.usage
+        """Return the usage received so far."""
+        return self._parser.usage
 
 
 def read_answer(dialect: str, body: bytes) -> ModelAnswer:
-    """An answer of which all is there."""
+    """Read a complete response."""
     reader = AnswerReader(dialect)
     for _ in reader.feed(body + b"\n\n"):
         pass
     return reader.finish()
 
 
-class _Growing(ABC):
-    """An answer of one dialect that arrives in pieces."""
+class _AnswerParser(ABC):
+    """Incremental parser for the responses of one dialect."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -176,7 +173,7 @@ class _Growing(ABC):
         self.problem = ""
 
     def read_event(self, value: dict[str, Any]) -> str:
-        """One event; the text in it."""
+        """Parse one event and return the text in it."""
         if value.get("error"):
             self.error = value["error"]
             return ""
@@ -197,35 +194,35 @@ class _Growing(ABC):
             calls=tuple(calls),
             finish=self.finish,
             usage=self.usage,
-            problem="" if self.finish and self._is_whole() else BROKE_OFF,
+            problem="" if self.finish and self._is_complete() else ENDED_EARLY,
         )
 
     def count(self, usage: Any) -> None:
-        """What is told of the usage goes before what was told earlier."""
+        """Merge a usage report; later reports override earlier ones."""
         if isinstance(usage, dict):
             self.usage |= {key: value for key, value in usage.items() if value is not None}
 
     def _text(self) -> str:
         return "".join(self.texts)
 
-    def _is_whole(self) -> bool:
-        """Whether a stream that gave its reason to end has come to its end, too."""
+    def _is_complete(self) -> bool:
+        """Return whether a stream with a finish reason has also ended properly."""
         return True
 
     @abstractmethod
     def read_body(self, value: dict[str, Any]) -> None:
-        """An answer that is one value."""
+        """Parse a response that is one JSON value."""
 
     @abstractmethod
     def _read_event(self, value: dict[str, Any]) -> str: ...
 
     @abstractmethod
     def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
-        """The messages to keep; the calls in them are put into `calls`."""
+        """Yield the messages to keep and append their calls to `calls`."""
 
 
-class _GrowingChat(_Growing):
-    """Chat completions: deltas of one message; calls are told apart by their index."""
+class _ChatParser(_AnswerParser):
+    """Chat completions parser: deltas of one message, with calls identified by index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +246,7 @@ class _GrowingChat(_Growing):
         choice = _first_choice(value)
         message = choice.get("message")
         if not isinstance(message, dict):
-            self.problem = "the answer has no message"
+            self.problem = "the response has no message"
             return
         self.texts.append(self._grow(message))
         self.content = message.get("content")
@@ -268,7 +265,7 @@ class _GrowingChat(_Growing):
         return _content_text(delta.get("content"))
 
     def _grow_call(self, place: int, call: dict[str, Any]) -> None:
-        """Some servers leave out the index and send whole calls: then a new id is a new call."""
+        """Add a call delta; some servers omit the index and send whole calls, so a new id then starts a new call."""
         index, named = call.get("index"), str(call.get("id") or "")
         if not isinstance(index, int):
             index = self.places.get(named, len(self.calls)) if named else place
@@ -297,10 +294,10 @@ class _GrowingChat(_Growing):
         message: dict[str, Any] = {"role": "assistant", "content": self.content or self._text() or None}
         message |= {field: "".join(pieces) for field, pieces in self.reasoning.items() if any(pieces)} | self.kept
         if self.calls:
-            message["tool_calls"] = [self._whole_call(index, calls) for index in sorted(self.calls)]
+            message["tool_calls"] = [self._finished_call(index, calls) for index in sorted(self.calls)]
         yield message
 
-    def _whole_call(self, index: int, calls: list[ToolCall]) -> dict[str, Any]:
+    def _finished_call(self, index: int, calls: list[ToolCall]) -> dict[str, Any]:
         kept = {**self.calls[index]}
         kept["id"] = str(kept["id"] or f"call_{index}")
         if kept["type"] != "function":
@@ -312,8 +309,8 @@ class _GrowingChat(_Growing):
         return kept
 
 
-class _GrowingAnthropic(_Growing):
-    """Messages: blocks that open, grow and close."""
+class _AnthropicParser(_AnswerParser):
+    """Messages API parser: blocks that open, grow and close."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,19 +347,19 @@ class _GrowingAnthropic(_Growing):
         self.count(value.get("usage"))
         blocks = value.get("content")
         if not isinstance(blocks, list):
-            self.problem = "the answer has no content"
+            self.problem = "the response has no content"
             return
         self.blocks = {index: block for index, block in enumerate(blocks) if isinstance(block, dict)}
         self.texts = [_content_text(blocks)]
         self.finish, self.has_ended = _finish_of(value.get("stop_reason")), True
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return self.has_ended
 
     def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
         kept = [
             block
-            for block in (self._whole_block(index) for index in sorted(self.blocks))
+            for block in (self._finished_block(index) for index in sorted(self.blocks))
             if block.get("type") != "text" or str(block.get("text", "")).strip()
         ]
         calls += [
@@ -372,7 +369,7 @@ class _GrowingAnthropic(_Growing):
         ]
         yield {"role": "assistant", "content": kept}
 
-    def _whole_block(self, index: int) -> dict[str, Any]:
+    def _finished_block(self, index: int) -> dict[str, Any]:
         block = {key: value for key, value in self.blocks[index].items() if value is not None}
         for field in _ANTHROPIC_DELTAS.values():
             if (index, field) in self.pieces:
@@ -382,8 +379,8 @@ class _GrowingAnthropic(_Growing):
         return block
 
 
-class _GrowingResponses(_Growing):
-    """Responses: items, whole in the last event; a server that leaves them out there has told them one by one."""
+class _ResponsesParser(_AnswerParser):
+    """Responses API parser: all items come in the last event, or one by one from servers that omit them there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -407,15 +404,15 @@ class _GrowingResponses(_Growing):
             self.error = value["error"]
         items = value.get("output")
         if not isinstance(items, list):
-            self.problem = "the answer has no output"
+            self.problem = "the response has no output"
             return
         self.items = [item for item in items if isinstance(item, dict)] or self.items
         reason = _mapping(value.get("incomplete_details")).get("reason")
         self.finish, self.has_ended = _finish_of(reason), True
 
     def _text(self) -> str:
-        said = (item for item in self.items if item.get("type", "message") == "message")
-        return "".join(_content_text(item.get("content"), "output_text") for item in said)
+        messages = (item for item in self.items if item.get("type", "message") == "message")
+        return "".join(_content_text(item.get("content"), "output_text") for item in messages)
 
     def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
         calls += [
@@ -426,15 +423,15 @@ class _GrowingResponses(_Growing):
         yield from self.items
 
 
-_GROWING: dict[str, type[_Growing]] = {
-    "openai-chat": _GrowingChat,
-    "anthropic": _GrowingAnthropic,
-    "openai-responses": _GrowingResponses,
+_PARSERS: dict[str, type[_AnswerParser]] = {
+    "openai-chat": _ChatParser,
+    "anthropic": _AnthropicParser,
+    "openai-responses": _ResponsesParser,
 }
 
 
 def result_messages(dialect: str, results: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Results of calls, by call id, as messages of a request."""
+    """Return tool results, given as (call id, text), as messages of a request."""
     if dialect == "anthropic":
         blocks = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in results]
         return [{"role": "user", "content": blocks}]
@@ -447,10 +444,10 @@ _USAGE = b'"usage":'
 
 
 def usage_at_edges(head: bytes, tail: bytes) -> Usage | None:
-    """What an answer says about its usage, by what it begins and ends with; None if it says nothing that can be read.
+    """Return the usage in a response, given only its first and last bytes, or None.
 
-    `"usage":` cannot stand inside a JSON string, where its quotes would be escaped; so it is found without decoding.
-    Anthropic's streams tell the prompt's size first and the answer's last; the last word counts.
+    `"usage":` cannot occur inside a JSON string, as its quotes would be escaped, so it is found without decoding.
+    Anthropic's streams report the prompt size first and the output size last; later values override.
     """
     first, last = _usage_value(head, head.find(_USAGE)), _usage_value(tail, tail.rfind(_USAGE))
     return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})
@@ -469,7 +466,7 @@ def _usage_value(data: bytes, place: int) -> dict[str, Any]:
 
 
 def _input(written: str) -> dict[str, Any]:
-    """The API takes back nothing but an object; arguments that were cut off are kept as text inside one."""
+    """Return tool call input as an object, as the API requires; truncated arguments become text inside one."""
     try:
         value = jsonio.decode(written) if written.strip() else {}
     except jsonio.NotJSON:
@@ -478,7 +475,7 @@ def _input(written: str) -> dict[str, Any]:
 
 
 def _content_text(content: Any, kind: str = "text") -> str:
-    """Text as a string, or the text blocks of a list; anything else is no text."""
+    """Return a string, or the joined text blocks of a list; '' for anything else."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []

@@ -1,9 +1,8 @@
 """Find the parts of a context that are rules, skills, sub-agents or memory.
 
-1. In user messages these are blocks that clients put around the user's words (`wrappers.py`). In system messages they
-   are tagged blocks, chapters under a heading, and files behind a line with their name. The tool decides for a result.
-2. A part that matches nothing belongs to the system prompt or to the conversation: a missed block is counted there.
-3. Sub-agents are both: their definitions, and the reports they sent back.
+In user messages these are blocks that clients add around the user's text (`wrappers.py`). In system messages they are
+tagged blocks, chapters under a heading, and files after a line with their name. A tool result is classified by its
+tool. Anything else counts as system prompt or conversation. Sub-agents cover both definitions and reports.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ SECTIONS: tuple[Label, ...] = ("rules", "skills", "sub-agents", "memory")
 
 
 class ContextSection(NamedTuple):
-    """A text in a message, and what it is."""
+    """Labelled section of a message."""
 
     label: Label
     text: str
     in_prompt: bool
-    """Whether it is part of a system message."""
+    """True if it is part of a system message."""
     is_fixed: bool = True
-    """Whether it came before the first answer."""
+    """True if it precedes the first response."""
 
 
 _TAGS: dict[Label, str] = {
@@ -64,15 +63,15 @@ _MARK = re.compile(
     r"[ \t]*$|(?P<file>Instructions from: |--- Context from: |Contents of /))",
     re.MULTILINE | re.IGNORECASE,
 )
-"""Where a section may begin in a system message."""
+"""Start of a section in a system message."""
 _FILE = re.compile(r"^(?:Contents of|Instructions from:|--- Context from:) (?P<path>[^\n]{1,600})", re.MULTILINE)
-_NO_FILE = re.compile(r"^# (?:currentDate|gitStatus|userEmail)\b", re.MULTILINE)
-"""What Claude Code sends behind the files of a project, in the same block."""
+_AFTER_FILES = re.compile(r"^# (?:currentDate|gitStatus|userEmail)\b", re.MULTILINE)
+"""Headings that Claude Code sends after the project files, in the same block."""
 _MEMORY_FILE = re.compile(r"\bmemory/|\bMEMORY\.md\b|\bauto-?memory\b", re.IGNORECASE)
 
 
 def find_sections(messages: Iterable[Message]) -> Iterator[ContextSection]:
-    """Yield the sections of the messages in their order; none overlaps another."""
+    """Yield the sections of the messages in order, without overlaps."""
     tools: dict[str, str] = {}
     is_fixed = True
     for message in messages:
@@ -102,7 +101,7 @@ def _plain(tool: str) -> str:
 
 
 def _in_block(block: Block) -> Iterator[ContextSection]:
-    """Yield what a client's block holds: files are told apart by their paths."""
+    """Yield the sections of a client's block; files are classified by path."""
     inside = block.inside
     for opening, label in _OPENINGS:
         if block.text.startswith(opening) or inside.startswith(opening):
@@ -116,8 +115,8 @@ def _in_block(block: Block) -> Iterator[ContextSection]:
 
 
 def _files(text: str, *, in_prompt: bool) -> Iterator[ContextSection]:
-    """Yield the files in a text, each from the line that names it."""
-    end = _NO_FILE.search(text)
+    """Yield the files in a text, each including the line that names it."""
+    end = _AFTER_FILES.search(text)
     text = text[: end.start()] if end else text
     starts = list(_FILE.finditer(text))
     for number, start in enumerate(starts):
@@ -157,6 +156,6 @@ def _end_of_tag(text: str, mark: re.Match[str]) -> int:
 
 
 def _end_of_chapter(text: str, mark: re.Match[str]) -> int:
-    """Return where the next heading of the same or a higher level begins."""
+    """Return the start of the next heading of the same or a higher level."""
     following = re.compile(rf"^#{{1,{len(mark['level'])}}} ", re.MULTILINE).search(text, mark.end())
     return following.start() if following else len(text)

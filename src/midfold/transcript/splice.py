@@ -1,4 +1,4 @@
-"""Changed messages, written into what they came from: every byte or field that did not change stays."""
+"""Write changed messages into their originals, keeping every unchanged byte or field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midfold.transcript.message import Message, plain
 
 
 def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
-    """One message as JSON: the exact bytes it came from, or those with the changed fields replaced."""
+    """Return a message as JSON: its exact original bytes, or those with changed fields replaced."""
     wire = message.wire
     if type(wire) is dict:
         return jsonio.encode(wire)
@@ -30,7 +30,7 @@ def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
 
 
 def message_value(message: Message, dialect: type[Dialect]) -> Any:
-    """One message as an object: the caller's own if nobody changed it, else a new dict."""
+    """Return a message as an object: the caller's own if unchanged, else a new dict."""
     if message.wire is not None:
         return plain(message.wire) if isinstance(message.wire, Raw) else message.wire
     origin = None if message.origin is None else _read(message.origin)
@@ -63,7 +63,7 @@ def _encode_changes(changes: Mapping[str, Any], source: bytes) -> dict[str, byte
 
 
 def _list(value: Any, old: Raw) -> bytes:
-    """A list whose unchanged items keep the bytes they had."""
+    """Encode a list whose unchanged items keep their original bytes."""
     if not isinstance(value, list) or bytes(old)[:1] != b"[":
         return jsonio.encode(value)
     known = [bytes(raw) for raw in elements(old)]
@@ -90,9 +90,9 @@ Piece = bytes | memoryview
 def replace_values(
     source: bytes, values: Mapping[str, bytes | list[Piece] | None], known: Mapping[str, Raw] | None = None
 ) -> bytes:
-    """A JSON object with some values replaced, removed (None) or added at its end; all other bytes stay.
+    """Return a JSON object with some values replaced, removed (None) or appended; all other bytes stay.
 
-    A value may come in pieces. `known` is what `entries` has found in the object, where somebody has asked already.
+    A value may be given in pieces. `known` is the result of `entries` for the object, if already computed.
     """
     spans = object_spans(source, known)
     view = memoryview(source)

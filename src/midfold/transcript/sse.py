@@ -1,11 +1,9 @@
-"""Server-sent events, from bytes as they arrive, with the very bytes they came in.
+"""Parse server-sent events (WHATWG) from bytes as they arrive, keeping the original bytes.
 
-Rules of this file (the WHATWG description of event streams):
-1. Lines end with LF, CR LF or CR; a line break may be split over two reads.
-2. An empty line ends an event; several `data` lines are joined by line feeds; one space after the colon is dropped.
-3. Lines that start with a colon are comments; unknown fields are ignored.
-4. A byte order mark before the first line is dropped.
-5. No byte is lost: the bytes of all events, joined, are what came in. An event is decoded once, whoever looks at it.
+Lines end with LF, CR LF or CR, and a line break may be split over two reads. An empty line ends an event. Several
+`data` lines are joined by line feeds, and one space after the colon is dropped. Lines that start with a colon are
+comments; unknown fields and a leading byte order mark are ignored. The bytes of all events, joined, equal the input.
+Each event is decoded at most once.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from typing import Any
 from midfold.transcript import jsonio
 
 LONGEST_EVENT = 16_000_000
-MOST_LINES, MOST_VALUES = 10_000, 200_000
-"""Of an event; one that may have more is not looked into, and passes as it came."""
+MAX_EVENT_LINES, MAX_EVENT_VALUES = 10_000, 200_000
+"""Maximum lines and values of an event; a larger one is passed through unparsed."""
 BYTE_ORDER_MARK = "\ufeff"
 _EVENT_END = re.compile(rb"(?:\n[\r\n]|\r\r|\r\n[\r\n])[\r\n]*+")
-_USUAL = re.compile(r"(?:event: ([^\r\n]*+)\n)?data: ([^\r\n]*+)\n\n")
+_SIMPLE_EVENT = re.compile(r"(?:event: ([^\r\n]*+)\n)?data: ([^\r\n]*+)\n\n")
 _UNREAD: Any = object()
 Decode = Callable[[str], Any]
 
 
 class StreamEvent:
-    """An event with the bytes it came in, its empty line included; without data, what stands between events."""
+    """Event with its original bytes, including the empty line; without data, the bytes between events."""
 
     __slots__ = ("_decode", "_value", "data", "is_crowded", "name", "raw")
 
@@ -38,12 +36,12 @@ class StreamEvent:
     ) -> None:
         self.raw, self.name, self.data = raw, name, data
         self.is_crowded = is_crowded
-        """Whether it has more in it than anybody looks into."""
+        """True if it exceeds the limits and was not parsed."""
         self._decode, self._value = decode, _UNREAD
 
     @property
     def value(self) -> dict[str, Any] | None:
-        """Its data as an object; None if it is none."""
+        """Return the data as an object, or None if it is not one."""
         if self._value is _UNREAD:
             self._value = None
             if self.data.lstrip()[:1] == "{":
@@ -54,17 +52,17 @@ class StreamEvent:
 
     @property
     def is_end(self) -> bool:
-        """Whether it says that the stream is over, as OpenAI's streams do."""
+        """Return whether the event marks the end of an OpenAI stream."""
         return self.data.strip() == "[DONE]"
 
 
 def event_bytes(name: str, value: Any) -> bytes:
-    """An event as a stream writes it."""
+    """Return an event in stream format."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + jsonio.encode(value) + b"\n\n"
 
 
 class EventReader:
-    """Feed it bytes; it gives the events that are whole. `decode` reads the data of those that somebody looks into."""
+    """Incremental parser of events; `decode` parses event data on first use."""
 
     def __init__(self, decode: Decode = jsonio.decode) -> None:
         self._decode = decode
@@ -72,7 +70,7 @@ class EventReader:
         self._begun = False
 
     def feed(self, chunk: bytes) -> Iterator[StreamEvent]:
-        """The events that this chunk completes; raises ValueError for one that has no end."""
+        """Yield the events that this chunk completes; raise ValueError if one exceeds the size limit."""
         known = len(self._rest)
         self._rest += chunk
         ends = [found.end() for found in _EVENT_END.finditer(self._rest, max(0, known - 3))]
@@ -82,23 +80,23 @@ class EventReader:
             for start, end in pairwise((0, *ends)):
                 yield self._event(whole[start:end])
         if len(self._rest) > LONGEST_EVENT:
-            raise ValueError("an event of the stream is longer than 16 MB")
+            raise ValueError("a stream event is longer than 16 MB")
 
     def end(self) -> Iterator[StreamEvent]:
-        """What came after the last whole event."""
+        """Yield the incomplete rest after the last event."""
         if self._rest:
             yield self._event(bytes(self._rest))
             self._rest.clear()
 
     def _event(self, raw: bytes) -> StreamEvent:
-        if len(raw) > MOST_LINES and _is_crowded(raw):
+        if len(raw) > MAX_EVENT_LINES and _is_crowded(raw):
             return StreamEvent(raw, is_crowded=bool(raw.strip(b"\r\n")))
         text = raw.decode("utf-8", "replace")
         if not self._begun:
             self._begun, text = True, text.removeprefix(BYTE_ORDER_MARK)
-        usual = _USUAL.fullmatch(text)
-        if usual is not None:
-            return StreamEvent(raw, usual[1] or "", usual[2], self._decode)
+        simple = _SIMPLE_EVENT.fullmatch(text)
+        if simple is not None:
+            return StreamEvent(raw, simple[1] or "", simple[2], self._decode)
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         name, data = "", list[str]()
@@ -112,4 +110,4 @@ class EventReader:
 
 
 def _is_crowded(raw: bytes) -> bool:
-    return raw.count(b"\n") + raw.count(b"\r") > MOST_LINES or raw.count(b",") > MOST_VALUES
+    return raw.count(b"\n") + raw.count(b"\r") > MAX_EVENT_LINES or raw.count(b",") > MAX_EVENT_VALUES

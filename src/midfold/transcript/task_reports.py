@@ -1,4 +1,4 @@
-"""Notifications that clients send when a background task or sub-agent ends."""
+"""Parse notifications that clients send when a background task or sub-agent ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUNNING = ("running", "pending", "queued", "in_progress")
 
 
 class TaskReport(NamedTuple):
-    """State and report of one background task. An empty status: the task ended, how is not shown."""
+    """State and report of one background task; an empty status means that it ended with an unknown result."""
 
     task: str
     status: str
@@ -27,12 +27,12 @@ class TaskReport(NamedTuple):
 
     @property
     def full_text(self) -> str:
-        """The report with a first line that says whose it is."""
+        """Return the report with a first line that names the task."""
         return f"Background task {self.task} reported ({self.status or 'ended'}): {self.title}\n{self.text}"
 
 
 def task_reports(text: str) -> list[TaskReport]:
-    """Return the notifications in a text, in order; the report itself is never read as a state."""
+    """Return the notifications in a text, in order; text inside a report is never read as a status."""
     if "notification>" not in text:
         return []
     return [report for tag, inside in _BLOCK.findall(text) if (report := _read(tag, inside)) is not None]
@@ -51,7 +51,7 @@ def _read(tag: str, inside: str) -> TaskReport | None:
 
 
 def _read_json(inside: str) -> TaskReport | None:
-    """Read Codex's form: `{"agent_id": ..., "status": {"completed": "report"}}`."""
+    """Read the form of Codex: `{"agent_id": ..., "status": {"completed": "report"}}`."""
     try:
         value = json.loads(inside)
     except ValueError:

@@ -1,7 +1,6 @@
-"""Exact counts with a real vocabulary: the optional extra `tokens` (splintr-rs, vocabularies inside its wheel).
+"""Exact token counts with a real vocabulary; needs the extra `tokens` (splintr-rs, whose wheel includes vocabularies).
 
-A counter whose model family has no public vocabulary counts with o200k and is still an estimate: apply the model's
-factor to it.
+A model family without a public vocabulary is counted with o200k, which is still an estimate: apply the model's factor.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ VOCABULARIES = {
     "mistral": "mistral_v3",
 }
 CHUNK = 200_000
-"""Longer texts are counted in pieces, so that pathological runs (a megabyte of one letter) stay linear."""
+"""Maximum characters counted at once, so that pathological texts (a megabyte of one letter) stay linear."""
 
 
 ID_BYTES = 4
@@ -36,7 +35,7 @@ class _Vocabulary(Protocol):
 
 
 class Tokenizer:
-    """A `TokenCounter` over a vocabulary of the given tokenizer family."""
+    """`TokenCounter` with the vocabulary of a tokenizer family."""
 
     def __init__(self, family: str = "o200k") -> None:
         self.family = family
@@ -44,7 +43,7 @@ class Tokenizer:
         self.name = VOCABULARIES.get(family, VOCABULARIES["o200k"])
         vocabulary = _vocabulary(self.name)
         self._ids, self._flat = vocabulary.encode_ordinary, vocabulary.encode_flat
-        self._special = _beginning(vocabulary.special_tokens())
+        self._special = _common_prefix(vocabulary.special_tokens())
 
     def count(self, text: str, /) -> int:
         if not text.isascii():
@@ -54,14 +53,14 @@ class Tokenizer:
         return sum(self._count(text[start : start + CHUNK]) for start in range(0, len(text), CHUNK))
 
     def _count(self, text: str) -> int:
-        """The quick way takes control tokens that are spelled out in a text for what they name; here they are text."""
+        """Count the tokens of a text, treating spelled-out control tokens as text (which `encode_flat` would not)."""
         if self._special and self._special not in text:
             return len(self._flat(text)) // ID_BYTES
         return len(self._ids(text))
 
 
-def _beginning(texts: Iterable[str]) -> str:
-    """What all of them begin with."""
+def _common_prefix(texts: Iterable[str]) -> str:
+    """Return the common prefix."""
     ordered = sorted(texts)
     first, last = ordered[0], ordered[-1]
     return first[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))]

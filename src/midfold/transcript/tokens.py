@@ -1,11 +1,8 @@
-"""How many tokens a conversation costs, and how sure we are.
+"""Count the tokens of a conversation, and state the basis of each count.
 
-Rules of this file:
-1. A count always says what it rests on: `estimated`, `calibrated` by what a provider reported, or `reported` itself.
-2. Messages are counted in units of the o200k vocabulary; a model's factor and overhead turn units into its tokens.
-   Units do not depend on the model, so switching models recounts nothing.
-3. A message is counted once. The count is kept on the message, and by its bytes in the meter, so that a conversation
-   that is sent again costs one look-up per message and one count per new message.
+A count is `estimated`, `calibrated` by what a provider reported, or `reported` itself. Messages are counted in units of
+the o200k vocabulary; a model's factor and overhead convert units to its tokens, so switching models recounts nothing.
+Each message is counted once: the count is cached on the message, and in the meter by the message's bytes.
 """
 
 from __future__ import annotations
@@ -33,34 +30,31 @@ from midfold.transcript.message import (
     ToolResult,
 )
 
-# How many o200k_base tokens a text has, estimated without a vocabulary.
+# Estimate of o200k_base tokens without a vocabulary. It uses only the standard library and returns the same number in
+# every process and Python version. It is defined for every ``str``, including lone surrogates and NUL; ``""`` is 0,
+# anything else at least 1. Its cost is bounded: texts longer than `SAMPLE_CHARACTERS` characters are sampled in
+# `WINDOWS` slices.
 #
-# Rules of this file:
+# The estimate is a sum over neighbouring characters. Each character falls into one of sixteen classes, each pair of
+# neighbouring classes has a price, and a character outside ASCII adds a price for its Unicode block. Word starts, digit
+# groups, base64 and runs of separators need no separate rules, because they differ in their pairs.
 #
-# 1. Pure: standard library only, no clock, no chance, the same number in every process and Python version.
-# 2. Total: every ``str`` has an estimate, lone surrogates and NUL included; ``""`` is 0 and all else at least 1.
-# 3. Bounded: a text of any length costs at most what `WHOLE` characters cost, plus `WINDOWS` slices.
-#
-# The estimate is a sum over neighbouring characters. Each character falls into one of sixteen classes, each pair
-# of neighbouring classes has a price, and a character outside ASCII pays for its Unicode block on top. Word
-# starts, digit groups, base64 and runs of separators need no rule of their own: they differ in their pairs.
-#
-# The loop over characters runs in C. Two class numbers fit into one byte, so one shift of the whole text, read as
-# an integer, puts every class next to its predecessor; ``bytes.translate`` turns the pairs into prices; and the
-# lower half of Adler-32 (RFC 1950), started from 0, is the sum of the bytes modulo 65521, which is exact for
-# `CHUNK` bytes, since no price exceeds `TOP_PRICE` and 512 * 127 < 65521.
+# The loop over characters runs in C. Two class numbers fit into one byte, so one shift of the whole text, read as an
+# integer, puts every class next to its predecessor; ``bytes.translate`` turns the pairs into prices; and the lower half
+# of Adler-32 (RFC 1950), started from 0, is the sum of the bytes modulo 65521, which is exact for `CHUNK` bytes, since
+# no price exceeds `TOP_PRICE` and 512 * 127 < 65521.
 
 
 UNIT: Final = 64  # prices are in 1/64 of a token: the price of one dash in a long run of dashes
-WHOLE: Final = 4_096  # characters; longer texts are sampled
+SAMPLE_CHARACTERS: Final = 4_096  # characters; longer texts are sampled
 WINDOWS: Final = 64
-WINDOW: Final = WHOLE // WINDOWS
+WINDOW: Final = SAMPLE_CHARACTERS // WINDOWS
 CHUNK: Final = 512
 TOP_PRICE: Final = 127
 
-# The classes were chosen by hand: b, c, d and f apart because of hex, vowels apart because random letters lack
-# them, separators apart because they repeat. Class 0 also stands before the first character. Control characters
-# count as class 2, the rest of Latin-1 as the rare letters of class 7, and everything beyond as class 15.
+# Classes were chosen by hand: b, c, d and f are separate because of hex, vowels because random letters lack them,
+# separators because they repeat. Class 0 also precedes the first character. Control characters are class 2, the rest of
+# Latin-1 is class 7 (rare letters), and everything beyond is class 15.
 CLASSES: Final = (
     "\n\r",
     " ",
@@ -83,7 +77,7 @@ CLASSES: Final = (
 # The table of constants, as printed by `python -m bench.fit_tokens`: least squares of the relative error against
 # o200k_base with prices of at least zero, on the fit half of the corpora of bench/corpora.py.
 # fmt: off
-# one row for each class of the character before, one column for each class of the character itself
+# one row per class of the previous character, one column per class of the character itself
 PAIRS: Final = (
     (  5,  59,  62,  42,  52,  59,  69,  42,  50,  56,  43,  27,  52,  19,  25,  39),  # after '\n\r'
     ( 14,   1,  68,  38,  57,  37,  39,  41,  26, 118,  63,  68,  46,  29,  47,  43),  # after ' '
@@ -102,7 +96,7 @@ PAIRS: Final = (
     ( 55,  42,  69,  84,  78,  49,  50,  37,  77,  38,  16,  40,  24,  30,   6,  19),  # after '/\\@!$%&^|+'
     ( 12,  32,  31,  56,  24,  17,   6,  11,  19,  19,  74,  23,  18,  17,  16,   3),  # after '?'
 )
-# Unicode blocks by the upper byte of the UTF-16 unit: name, first, last, price on top of the pair
+# Unicode blocks by the upper byte of the UTF-16 unit: name, first, last, price added to the pair
 BLOCKS: Final = (
     ("Latin extended", 0x01, 0x02, 87),
     ("Greek, combining marks", 0x03, 0x03, 17),
@@ -165,23 +159,23 @@ _BLOCK: Final = _block_table()
 
 
 def estimate_text(text: str) -> int:
-    """The estimated number of o200k_base tokens in ``text``."""
+    """Return the estimated number of o200k_base tokens in ``text``."""
     length = len(text)
-    if length > WHOLE:
+    if length > SAMPLE_CHARACTERS:
         text = _sample(text)
     prices = pair_codes(text).translate(_PAIR)
     units = _sum(prices) - prices[-1]
     if not text.isascii():
         units += _sum(block_codes(text).translate(_BLOCK, b"\0"))
-    if length > WHOLE:
-        units = units * length // WHOLE
+    if length > SAMPLE_CHARACTERS:
+        units = units * length // SAMPLE_CHARACTERS
     return (units + UNIT // 2) // UNIT or min(length, 1)
 
 
 def estimate_each(texts: Sequence[str]) -> list[int]:
-    """What `estimate_text` says of each of many short texts, in a third of the time.
+    """Return `estimate_text` of each of many short texts in a third of the time.
 
-    A line break and the beginning of a text are of one class: the texts can be priced together.
+    A line break and the start of a text have the same class, so the texts can be priced together.
     """
     prices = pair_codes("\n".join(texts)).translate(_PAIR)
     found: list[int] = []
@@ -200,14 +194,14 @@ def estimate_each(texts: Sequence[str]) -> list[int]:
 
 
 def pair_codes(text: str) -> bytes:
-    """For each character its class plus sixteen times the class before it, and one byte for the end of the text."""
+    """Return for each character its class plus sixteen times the previous class, and one byte for the end."""
     classes = text.encode("latin-1", "replace").translate(_CLASS)
     number = int.from_bytes(classes, "little")
     return (number | number << 12).to_bytes(len(classes) + 1, "little")
 
 
 def block_codes(text: str) -> bytes:
-    """The upper byte of each UTF-16 unit, which is 0 for Latin-1 and names the Unicode block for the rest."""
+    """Return the upper byte of each UTF-16 unit: 0 for Latin-1, else the Unicode block."""
     return text.encode("utf-16-le", "surrogatepass")[1::2]
 
 
@@ -218,10 +212,10 @@ def _sum(prices: bytes) -> int:
 
 
 def _sample(text: str) -> str:
-    """`WHOLE` characters of a longer text: one window from each of `WINDOWS` equal strata.
+    """Return `SAMPLE_CHARACTERS` characters of a longer text: one window from each of `WINDOWS` equal strata.
 
-    The place of a window inside its stratum follows the golden ratio, so that it does not keep step with the
-    lines or records of the text.
+    The position of a window in its stratum follows the golden ratio, so that it does not align with the lines or
+    records of the text.
     """
     length = len(text)
     free = length // WINDOWS - WINDOW
@@ -232,36 +226,36 @@ def _sample(text: str) -> str:
 Basis = Literal["estimated", "calibrated", "reported"]
 
 MESSAGE_UNITS = 4
-"""Role and separators of one message."""
+"""Units for role and separators of one message."""
 CALL_UNITS = 12
-"""Id, type and the JSON around one tool call."""
+"""Units for id, type and JSON syntax of one tool call."""
 NAME_CHARACTERS_PER_UNIT = 4
 RESULT_UNITS = 6
-"""Id and the wrapping of one tool result."""
+"""Units for id and wrapping of one tool result."""
 TOOL_UNITS = 8
-"""The wrapping of one tool definition."""
+"""Units for the wrapping of one tool definition."""
 IMAGE_UNITS = 1_600
-"""The most a provider bills for one image at its usual limits; a flat price, on the safe side."""
+"""Units of an image: the maximum that a provider bills at its usual limits, to be safe."""
 AUDIO_UNITS = 1_000
-MOST_TOOL_LISTS = 32
+MAX_CACHED_TOOL_LISTS = 32
 DOCUMENT_UNITS = 2_000
-"""At least this for a document; larger ones by their size."""
+"""Minimum units of a document; larger ones are counted by size."""
 DOCUMENT_BYTES_PER_UNIT = 40
 LONG_DATA = 2_000
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{2000,}+")
 SIGNATURE_CHARACTERS_PER_UNIT = 4
-"""Signatures and encrypted reasoning stand for thoughts that are billed, not for the characters they are made of."""
+"""Characters per unit of a signature or encrypted reasoning, which bill the hidden reasoning instead of their text."""
 
 
 class Count(NamedTuple):
-    """A number of tokens and what it rests on."""
+    """Number of tokens and its basis."""
 
     tokens: int
     basis: Basis
 
 
 class FixedSize(NamedTuple):
-    """What stands beside the messages of a request, system prompt and tools: units, and the messages among them."""
+    """Size of system prompt and tools, the parts of a request outside its messages: units and number of messages."""
 
     units: int = 0
     messages: int = 0
@@ -271,7 +265,7 @@ NOTHING_FIXED = FixedSize()
 
 
 class TokenCounter(Protocol):
-    """Anything that can count the tokens of a text."""
+    """Protocol for anything that counts the tokens of a text."""
 
     name: str
 
@@ -279,7 +273,7 @@ class TokenCounter(Protocol):
 
 
 class Estimate:
-    """The default: by character classes, no vocabulary, within a few per cent of o200k on real conversations."""
+    """Default counter by character classes; within a few per cent of o200k on real conversations."""
 
     name = "estimate"
     count = staticmethod(estimate_text)
@@ -289,7 +283,7 @@ ESTIMATE = Estimate()
 
 
 class Meter:
-    """Counts messages with one counter and remembers every count by the bytes it was made from."""
+    """Message counter that caches every count by the message's bytes."""
 
     def __init__(
         self,
@@ -303,10 +297,10 @@ class Meter:
         self.factor = factor
         self.message_overhead = message_overhead
         self._memo: LRU[Any, int] = LRU(remember)
-        self._tools: LRU[tuple[Tool, ...], int] = LRU(MOST_TOOL_LISTS)
+        self._tools: LRU[tuple[Tool, ...], int] = LRU(MAX_CACHED_TOOL_LISTS)
 
     def units(self, message: Message) -> int:
-        """One message in units, from memory if it was counted before."""
+        """Return the units of one message, cached."""
         if self.counter is not ESTIMATE:
             return self._look_up_units(message)
         if message.units is None:
@@ -328,12 +322,12 @@ class Meter:
         return units
 
     def tool_units(self, definitions: Iterable[Tool]) -> int:
-        """All definitions in units; they seldom change, and are counted once."""
+        """Return the units of all tool definitions, cached."""
         tools = tuple(definitions)
         return self._tools.get_or_make(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
 
     def raw_tool_units(self, data: bytes, definitions: Callable[[], Iterable[Tool]]) -> int:
-        """The same for definitions that are bytes: they are read only where these bytes were never counted."""
+        """Return the same for definitions given as bytes, which are parsed only if they are not cached."""
         key = blake2b(data, digest_size=16).digest()
         units = self._memo.peek(key)
         if units is None:
@@ -342,20 +336,20 @@ class Meter:
         return units
 
     def tokens(self, units: int, messages: int = 0) -> int:
-        """Units as tokens of this meter's model."""
+        """Convert units to tokens of this meter's model."""
         return round(units * self.factor) + messages * self.message_overhead
 
     def fixed_size(self, system: Message | None, tools: Iterable[Tool] = ()) -> FixedSize:
-        """What a system prompt and tools add to every request."""
+        """Return the size that system prompt and tools add to every request."""
         units = self.tool_units(tools)
         return FixedSize(units) if system is None else FixedSize(units + self.units(system), 1)
 
     def request(self, units: int, messages: int, fixed: FixedSize) -> int:
-        """The size of a request, everything in it: the one sum that hosts, engines, the gateway and commands use."""
+        """Return the total tokens of a request; hosts, engines, the gateway and commands all use this sum."""
         return self.tokens(units + fixed.units, messages + fixed.messages)
 
     def count(self, messages: Iterable[Message], fixed: FixedSize = NOTHING_FIXED) -> Count:
-        """The estimated size of a request with these messages."""
+        """Return the estimated size of a request with these messages."""
         count = self.units
         default = self.counter is ESTIMATE
         units = [message.units if default and message.units is not None else count(message) for message in messages]
@@ -363,7 +357,7 @@ class Meter:
 
 
 def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
-    """What the parts of a message cost, with the envelopes around them."""
+    """Return the units of message parts, including their wrapping."""
     total = 0
     count = counter.count
     for part in parts:
@@ -386,7 +380,7 @@ def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
 
 
 def _opaque_units(body: str, counter: TokenCounter) -> int:
-    """What a block costs that nobody reads: long base64 inside it is a picture or a file, not text."""
+    """Return the units of an uninterpreted block; long base64 in it counts as an image or file, not as text."""
     if len(body) < LONG_DATA:
         return counter.count(body)
     text, blobs = _BLOB.subn("", body)
@@ -394,7 +388,7 @@ def _opaque_units(body: str, counter: TokenCounter) -> int:
 
 
 def media_units(media: Media) -> int:
-    """A flat, conservative price: what a picture costs has nothing to do with the length of its base64."""
+    """Return a flat, conservative size; the real one does not depend on the length of the base64."""
     if media.kind == "image":
         return IMAGE_UNITS
     if media.kind == "audio":
@@ -404,26 +398,23 @@ def media_units(media: Media) -> int:
     return max(DOCUMENT_UNITS, len(media.data) * 3 // 4 // DOCUMENT_BYTES_PER_UNIT)
 
 
-# Running totals: what is new costs, what was counted does not; and what providers report corrects the estimate.
-#
-# Rules of this file:
-# 1. A `Tally` is a frozen total over the first `count` messages, bound to their bytes by a hash chain.
-# 2. `RunningTally` grows by what is appended. Asking whether an older tally is still a prefix is one comparison.
-# 3. A report is an anchor: it is exact for the messages it measured, and the estimate is only used for what came after.
-#    A report for messages that are no longer a prefix says nothing about the size now, only about the model's factor.
+# Running totals, corrected by what providers report. A `Tally` is a total over the first `count` messages, bound to
+# their bytes by a hash chain; `RunningTally` grows by appended messages, and checks in one comparison whether an older
+# tally is still a prefix. A report is exact for the messages it measured; only later messages are estimated. A report
+# for messages that are no longer a prefix only updates the model's factor.
 
 
-SMALLEST_SAMPLE = 500
-"""Below this many tokens, a report says more about fixed framing than about the model's vocabulary."""
-LOWEST_RATIO, HIGHEST_RATIO = 0.25, 4.0
+MIN_SAMPLE_TOKENS = 500
+"""Minimum tokens of a calibration sample; smaller reports reflect fixed framing rather than the vocabulary."""
+MIN_RATIO, MAX_RATIO = 0.25, 4.0
 LOWEST_BELIEVED, HIGHEST_BELIEVED = 0.1, 10.0
 MOST_UNSEEN = 200_000
-"""A report further off than this, beyond a prompt the host cannot see, measured something else; it is not believed."""
-WEIGHT_OF_NEWEST = 0.3
+"""Maximum tokens of a prompt that the host cannot see; less plausible reports are ignored."""
+NEWEST_WEIGHT = 0.3
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The first `count` messages of a conversation: their units, and a hash of their bytes."""
+    """First `count` messages of a conversation: their units and a hash of their bytes."""
 
     count: int = 0
     units: int = 0
@@ -431,7 +422,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class RunningTally:
-    """The tally of a conversation that grows, kept by its host."""
+    """Tally of a growing conversation, kept by its host."""
 
     def __init__(self, meter: Meter, messages: Iterable[Message] = ()) -> None:
         self.meter = meter
@@ -439,7 +430,7 @@ class RunningTally:
         self.extend(messages)
 
     def extend(self, messages: Iterable[Message]) -> Tally:
-        """Adds messages; costs as much as they do."""
+        """Add messages; the cost is linear in their number."""
         mark = self._marks[-1]
         for message in messages:
             chain = blake2b(mark.chain + message.digest, digest_size=DIGEST_SIZE).digest()
@@ -455,22 +446,22 @@ class RunningTally:
         return self._marks[count]
 
     def starts_with(self, tally: Tally) -> bool:
-        """Whether these very messages are still the beginning of the conversation."""
+        """Return whether the tallied messages are still the start of the conversation."""
         return tally.count < len(self._marks) and self._marks[tally.count].chain == tally.chain
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """What reported usage has taught about one session."""
+    """Correction of the estimate learned from reported usage in one session."""
 
     ratio: float = 1.0
-    """Reported tokens against estimated ones."""
+    """Ratio of reported to estimated tokens."""
     samples: int = 0
     anchor: Tally | None = None
     anchor_tokens: int = 0
     anchor_fixed: int = 0
 
     def observe(self, measured: Tally, prompt_tokens: int, *, fixed: FixedSize, meter: Meter) -> Calibration:
-        """A provider counted `prompt_tokens` for these messages and what stands beside them."""
+        """Return the calibration updated with the prompt tokens that a provider reported for these messages."""
         estimate = meter.request(measured.units, measured.count, fixed)
         if prompt_tokens <= 0:
             return self
@@ -479,24 +470,24 @@ class Calibration(msgspec.Struct, frozen=True):
         ratio, samples = self.ratio, self.samples
         seen = self._ratio_of(measured, prompt_tokens, estimate, fixed.units, meter)
         if seen is not None:
-            ratio = seen if not samples else ratio + WEIGHT_OF_NEWEST * (seen - ratio)
+            ratio = seen if not samples else ratio + NEWEST_WEIGHT * (seen - ratio)
             samples += 1
         return Calibration(ratio, samples, measured, prompt_tokens, fixed.units)
 
     def _ratio_of(
         self, measured: Tally, prompt_tokens: int, estimate: int, fixed_units: int, meter: Meter
     ) -> float | None:
-        """Reported against estimated growth since the last report; against the whole prompt for the first one."""
+        """Return reported over estimated growth since the last report; over the whole prompt for the first one."""
         last = self.anchor
         if last is not None and measured.count > last.count and fixed_units == self.anchor_fixed:
             estimate = meter.tokens(measured.units - last.units, measured.count - last.count)
             prompt_tokens -= self.anchor_tokens
-        if min(estimate, prompt_tokens) < SMALLEST_SAMPLE:
+        if min(estimate, prompt_tokens) < MIN_SAMPLE_TOKENS:
             return None
-        return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
+        return min(max(prompt_tokens / estimate, MIN_RATIO), MAX_RATIO)
 
     def predict(self, running: RunningTally, fixed: FixedSize) -> Count:
-        """The size of the next request: the last report plus what came after it, else the corrected estimate."""
+        """Return the size of the next request: the last report plus later messages, else the corrected estimate."""
         meter, now, anchor = running.meter, running.now, self.anchor
         if anchor is not None and running.starts_with(anchor):
             new = meter.tokens(now.units - anchor.units + fixed.units - self.anchor_fixed, now.count - anchor.count)
@@ -509,5 +500,5 @@ class Calibration(msgspec.Struct, frozen=True):
         return Count(round(estimate * self.ratio), "calibrated")
 
     def without_anchor(self) -> Calibration:
-        """After a compaction or a model switch: the size is unknown again until the next report."""
+        """Return the calibration without its anchor; the size is unknown after a compaction or a model switch."""
         return Calibration(self.ratio, self.samples)

@@ -1,4 +1,4 @@
-"""A tool as a model is offered it: one definition, written as each wire wants it."""
+"""Tool definitions offered to a model, written for each dialect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool: its name, what the model is told about it, and a JSON schema of its arguments."""
+    """Tool with its name, the description for the model, and a JSON schema of its arguments."""
 
     name: str
     description: str
@@ -17,28 +17,28 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """The schema of each argument."""
+        """Return the schema of each argument."""
         found: Mapping[str, Any] = self.parameters.get("properties", {})
         return found
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The arguments a call must have."""
+        """Return the names of required arguments."""
         return tuple(self.parameters.get("required", ()))
 
     def definition(self, dialect: str) -> dict[str, Any]:
-        """The definition as it stands in a request."""
-        told: dict[str, Any] = {"name": self.name, "description": self.description}
+        """Return the definition for a request in this dialect."""
+        fields: dict[str, Any] = {"name": self.name, "description": self.description}
         if dialect == "anthropic":
-            return {**told, "input_schema": self.parameters}
-        told["parameters"] = self.parameters
+            return {**fields, "input_schema": self.parameters}
+        fields["parameters"] = self.parameters
         return (
-            {"type": "function", "function": told}
+            {"type": "function", "function": fields}
             if dialect == "openai-chat"
-            else {"type": "function", "strict": False, **told}
+            else {"type": "function", "strict": False, **fields}
         )
 
 
 def arguments(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments."""
+    """Return the JSON schema of a tool's arguments."""
     return {"type": "object", "properties": dict(properties), "required": list(required)}

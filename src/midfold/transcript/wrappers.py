@@ -1,15 +1,14 @@
-"""What clients put around a user's words: one table of known wrappers, and what is left when they are taken off.
+"""Separate a user's own text from the text that clients put around it, by a table of known wrappers.
 
-Rules of this file:
-1. A wrapper is looked for where clients put it: in a text of a user's message, at its beginning or its end, beside
-   other wrappers. What stands inside a sentence, a tool result or an answer is never one. In results a user speaks
-   only where the client says so: when they refuse a call, and in answer to a tool that asks them. Reminders that a
-   client puts behind a result are known by where they stand.
-2. A wrapper that the table does not know is taken off a user's words only if words are left without it.
-3. What a client sends as part of its prompt (`stays`) is told from what it says by the way. Newer clients send the same
-   in system messages, without a tag. The text of a skill is a notice: nothing that the user demands. Before the first
-   answer, instructions are recognised by their tag and place, whatever they begin with.
-4. Every text is read once from each end: the cost is linear.
+1. A wrapper is searched only where clients put it: at the start or end of a text in a user message, next to other
+   wrappers, never inside a sentence, a tool result or a response. A tool result contains a user's words only if the
+   client says so: for a refused call, or as the reply of a tool that asks the user. Reminders appended to results are
+   recognised by position.
+2. An unknown wrapper is removed only if text remains without it.
+3. `stays` marks wrappers that are part of the client's prompt; newer clients send these in system messages without a
+   tag. The text of a skill is a notice, not a user's instruction. Before the first response, instructions are
+   recognised by tag and position, whatever their first words.
+4. Each text is read once from each end, so the cost is linear.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from midfold.transcript.message import CALL, RESULT, Message, Role, Text, ToolCa
 Meaning = Literal[
     "words", "instructions", "environment", "notice", "command", "output", "observation", "summary", "report", "unknown"
 ]  # fmt: skip
-"""An observation is a tool result that a framework without tool messages sends as a message of the user's."""
+"""Meaning of a wrapper's content. An observation is a tool result that a framework sends as a user message."""
 
 
 class Wrapper(NamedTuple):
-    """One shape: how it begins and ends, who writes it, and what it holds. No closing: it reaches to the end."""
+    """Known wrapper: client, start and end, and meaning; without a closing it extends to the end."""
 
     client: str
     opening: str
     closing: str
     meaning: Meaning
     begins: str = ""
-    """How the inside begins, where several mean different things."""
+    """Start of the content, to distinguish wrappers that share a tag."""
     stays: bool = False
-    """Whether it is part of the client's prompt, and not of the conversation."""
+    """True if it is part of the client's prompt rather than the conversation."""
     at_end: bool = False
-    """Whether it is a last paragraph behind the user's words."""
+    """True if it is a last paragraph after the user's text."""
     only_first: bool = False
-    """Whether the client sends it before the first answer and nowhere else."""
+    """True if the client sends it only before the first response."""
     items: re.Pattern[str] | None = None
-    """What it lists, where a later one may list less: that one replaces no more than it lists itself."""
+    """Pattern of listed items, if a later wrapper may list fewer: it then replaces only the items it lists."""
 
 
 _BULLETS = re.compile(r"^- ([^\s:(]{1,80})", re.MULTILINE)
@@ -57,7 +56,7 @@ def _tags(client: str, meaning: Meaning, names: str, *, stays: bool = False) -> 
 
 
 def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: bool = False) -> Wrapper:
-    """A reminder of Claude Code's that is part of its prompt."""
+    """Return the wrapper of a Claude Code reminder that is part of its prompt."""
     opening, closing = "<system-reminder", "</system-reminder>"
     return Wrapper("claude-code", opening, closing, "instructions", begins, True, only_first=only_first, items=items)
 
@@ -65,7 +64,7 @@ def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: 
 REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
 
 NEW_TASK = "\nNew task:\n"
-"""Where smolagents puts the user's next task, behind what its last step printed."""
+"""Marker of the user's next task in smolagents, after the output of the last step."""
 WRAPPERS = (
     _reminder("As you answer the user's questions, you can use the following context:", only_first=True),
     _reminder("Codebase and user instructions are shown below.", only_first=True),
@@ -133,7 +132,7 @@ OWN_COMMANDS = re.compile(
     "/(?:exit|quit|clear|compact|model|login|logout|help|config|cost|status|context|resume|usage|doctor|memory|export"
     "|permissions|hooks|mcp|agents|ide|vim|theme|upgrade|rewind|plugin|add-dir)"
 )
-"""What a client does by itself: no ask of the model."""
+"""Commands that a client runs locally without a request to the model."""
 _BY_TAG = {wrapper.opening[1:]: wrapper for wrapper in WRAPPERS if wrapper.opening.startswith("<")}
 _BY_BEGINNING = tuple(wrapper for wrapper in WRAPPERS if wrapper.begins)
 _OTHERS = tuple(wrapper for wrapper in WRAPPERS if not wrapper.opening.startswith("<"))
@@ -141,18 +140,18 @@ _OTHER_OPENINGS = tuple(wrapper.opening for wrapper in _OTHERS)
 _LAST_PARAGRAPHS = tuple(wrapper for wrapper in WRAPPERS if wrapper.at_end)
 _SUMMARY_OPENINGS = tuple(wrapper.opening for wrapper in WRAPPERS if wrapper.meaning == "summary")
 _INSTRUCTIONS = re.compile("instruction|reminder|rules|guideline|convention|memory|memories|preference", re.I)
-"""Words in the names of tags that clients put around a project's instructions."""
+"""Words in the names of tags that clients put around project instructions."""
 _TITLE = re.compile(r"#{1,3} [^\n]{1,400}\n{1,3}")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})(?: [^<>\n]{0,200})?>")
 _END_TAG = re.compile(r"</([A-Za-z][\w-]{0,40})>\Z")
 _END_REACH, _LAST_REACH = 60, 1_000
-LONGEST_TITLE = 80
-LOOKED_AT = 1_000
-"""Characters that are redacted before a title is cut: a secret that begins inside it is still one."""
+MAX_TITLE_CHARACTERS = 80
+MAX_REDACTED_CHARACTERS = 1_000
+"""Characters that are redacted before a title is truncated, so that a secret across the cut is still detected."""
 
 
 class Block(NamedTuple):
-    """A wrapper that was found: as it stands in the text, and what is inside it."""
+    """Wrapper found in a text: its full text and its content."""
 
     wrapper: Wrapper
     text: str
@@ -160,17 +159,17 @@ class Block(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is a version of."""
+        """Return what identifies versions of the same block."""
         return self.wrapper.opening, self.wrapper.begins
 
     @property
     def names(self) -> frozenset[str]:
-        """What it lists."""
+        """Return the items it lists."""
         return frozenset(self.wrapper.items.findall(self.inside)) if self.wrapper.items else frozenset()
 
 
 class UserText(NamedTuple):
-    """A text of a user's message, taken apart."""
+    """Text of a user message, split into the user's own words and the client's blocks."""
 
     words: str
     blocks: tuple[Block, ...]
@@ -180,7 +179,7 @@ class UserText(NamedTuple):
 
 
 def read_user_text(text: str) -> UserText:
-    """What the user typed, and what a client put around it."""
+    """Split a text into what the user typed and what the client put around it."""
     start, end = _trim(text, 0, len(text))
     blocks: list[Block] = []
     while (block := _first_block(text, start, end)) is not None:
@@ -195,9 +194,10 @@ def read_user_text(text: str) -> UserText:
 
 
 def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]:
-    """What of a text is part of the client's prompt.
+    """Return the blocks of a text that are part of the client's prompt.
 
-    Before the first answer that stands before the user's words; later, only in texts that hold nothing else.
+    Before the first response these are the blocks before the user's words; later, only blocks of texts without other
+    words.
     """
     begun = (row for row in _BY_BEGINNING if row.stays and text.startswith(row.begins))
     if role == "system" and (row := next(begun, None)):
@@ -211,7 +211,7 @@ def prompt_blocks(text: str, role: Role, *, is_first: bool) -> tuple[Block, ...]
     if start < end and not is_first:
         return ()
     if is_first:
-        blocks = _known_by_place(blocks or _titled_block(text, start, end))
+        blocks = _mark_prompt_blocks(blocks or _titled_block(text, start, end))
     return tuple(block for block in blocks if block.wrapper.stays and (is_first or not block.wrapper.only_first))
 
 
@@ -224,11 +224,11 @@ def _titled_block(text: str, start: int, end: int) -> list[Block]:
     return [block._replace(text=text[start:end])]
 
 
-def _known_by_place(blocks: list[Block]) -> list[Block]:
-    """Mark instructions that stand before the first answer and before the user's words as part of the prompt.
+def _mark_prompt_blocks(blocks: list[Block]) -> list[Block]:
+    """Mark instructions before the first response and before the user's words as part of the prompt.
 
-    Clients reword their introductions from release to release, so tag and place decide. The first line tells versions
-    of such a block from others.
+    Clients reword their introductions from release to release, so tag and position decide. The first line distinguishes
+    blocks, so that only versions of the same block replace each other.
     """
     found: list[Block] = []
     is_before = True
@@ -237,14 +237,14 @@ def _known_by_place(blocks: list[Block]) -> list[Block]:
         is_before = is_before and row.meaning != "words"
         is_named = row.meaning == "unknown" and _INSTRUCTIONS.search(row.opening) is not None
         if is_before and not row.stays and (row.meaning == "instructions" or is_named):
-            begins = block.inside.partition("\n")[0][:LONGEST_TITLE]
+            begins = block.inside.partition("\n")[0][:MAX_TITLE_CHARACTERS]
             row = row._replace(stays=True, only_first=True, begins=begins)
         found.append(block._replace(wrapper=row))
     return found
 
 
 def user_words(message: Message) -> str:
-    """What a person typed in a message; nothing in messages of others, and in what a client wrote by itself."""
+    """Return what a person typed in a message; '' for other roles and for messages written by the client."""
     if message.role != "user":
         return ""
     words = (read_user_text(part.text).words for part in message.parts if isinstance(part, Text))
@@ -252,52 +252,52 @@ def user_words(message: Message) -> str:
 
 
 REFUSED = "The user doesn't want to proceed with this tool use"
-_HOW_TO_GO_ON = re.compile(r".{0,240}?\bthe user said:\n", re.DOTALL)
+_USER_SAID = re.compile(r".{0,240}?\bthe user said:\n", re.DOTALL)
 _NOTE_ON_REFUSAL = "\n\nNote: The user's next message may contain"
 QUESTION_TOOLS = (
     "askuserquestion", "askuser", "askquestion", "askquestions", "askfollowupquestion", "requestuserinput", "question",
     "clarify",
 )  # fmt: skip
-"""Tools of known clients whose results are what the user answered, by their names without separators."""
+"""Tools of known clients whose results are replies of the user, by name without separators."""
 _TOPIC = re.compile(
     r"\"(?:repo\w{0,20}|url|library\w{0,10}|document\w{0,10}|file\w{0,10}|path|database)\"\s{0,4}:", re.I
 )
-"""An argument that names what a question is about; questions to a user have none."""
+"""Arguments that name the subject of a question; questions to a user have none."""
 _ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have been answered|The user answered): ")
 _PAIR = re.compile(r'"([^"\n]{1,2000})"="([^"]{1,2000})"')
 _NOT_ANSWERED = ("<tool_use_error>", "The user did not answer")
-LONGEST_REPLY = 4_000
+MAX_REPLY_CHARACTERS = 4_000
 
 
 def reply_in_result(tool: str, result: ToolResult, arguments: str = "{}") -> str:
-    """Return what the user said in a result, or nothing where the tool did not ask the user.
+    """Return what the user said in a tool result, or '' if the tool did not ask the user.
 
-    A refusal counts only where the client marks the result as none: any command can print such a sentence.
+    A refusal counts only if the client marks the result as an error, because any command can print such a sentence.
     """
     if not result.is_error and not _asks_user(tool, arguments):
         return ""
     text = result.text.strip()
     if text.startswith(REFUSED):
-        opening = _HOW_TO_GO_ON.match(text)
-        return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:LONGEST_REPLY] if opening else ""
+        opening = _USER_SAID.match(text)
+        return text[opening.end() :].partition(_NOTE_ON_REFUSAL)[0].strip()[:MAX_REPLY_CHARACTERS] if opening else ""
     if result.is_error:
         return ""
     opening = _ANSWERED.match(text)
     if opening is None:
-        return "" if text.startswith(_NOT_ANSWERED) else text[:LONGEST_REPLY]
+        return "" if text.startswith(_NOT_ANSWERED) else text[:MAX_REPLY_CHARACTERS]
     pairs = _PAIR.findall(text, opening.end())
-    told = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
-    return told[:LONGEST_REPLY]
+    rendered = "\n".join(f'"{question}" → "{answer}"' for question, answer in pairs) or text[opening.end() :]
+    return rendered[:MAX_REPLY_CHARACTERS]
 
 
 @lru_cache(maxsize=256)
 def _asks_user(tool: str, arguments: str) -> bool:
-    """Return whether a call asks the user: tools that ask a service about something name that thing as well."""
+    """Return whether a call asks the user; tools that ask a service also name the subject."""
     return "".join(filter(str.isalnum, tool.lower())) in QUESTION_TOOLS and not _TOPIC.search(arguments)
 
 
 def without_reminders(result: str) -> str:
-    """A result without what a client put behind it for its model."""
+    """Return a result without the reminders that a client appended for its model."""
     end = len(result)
     while result.endswith(REMINDER_ENDS, 0, end) and (start := result.rfind(REMINDER, 0, end)) >= 0:
         end = start
@@ -307,7 +307,7 @@ def without_reminders(result: str) -> str:
 
 
 def replies(messages: Iterable[Message]) -> Iterator[str]:
-    """What users said in results."""
+    """Yield what users said in tool results."""
     calls: dict[str, tuple[str, str]] = {}
     for message in messages:
         for part in message.parts if message.kinds & (CALL | RESULT) else ():
@@ -320,21 +320,21 @@ def replies(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def title_of(messages: Iterable[Message], redact: Callable[[str], str]) -> str:
-    """What a conversation is called: the first words that a person typed in it, on one line."""
+    """Return a one-line title: the first words that a person typed."""
     words = next(filter(None, map(user_words, messages)), "")
-    line = " ".join(redact(words[:LOOKED_AT]).split())
-    if len(line) <= LONGEST_TITLE:
+    line = " ".join(redact(words[:MAX_REDACTED_CHARACTERS]).split())
+    if len(line) <= MAX_TITLE_CHARACTERS:
         return line
-    return f"{line[: LONGEST_TITLE - 1].rpartition(' ')[0] or line[: LONGEST_TITLE - 1]}…"
+    return f"{line[: MAX_TITLE_CHARACTERS - 1].rpartition(' ')[0] or line[: MAX_TITLE_CHARACTERS - 1]}…"
 
 
 def client_summary(message: Message) -> str:
-    """The summary of an earlier conversation that a client put in place of it; else nothing."""
+    """Return the summary that a client put in place of an earlier conversation, or ''."""
     return "\n\n".join(block.inside for _, block in _summaries(message))
 
 
 def without_client_summary(message: Message) -> Message:
-    """A message without such a summary."""
+    """Return the message without such a summary."""
     parts = list(message.parts)
     for number, block in _summaries(message):
         part = parts[number]
@@ -343,7 +343,7 @@ def without_client_summary(message: Message) -> Message:
 
 
 def _summaries(message: Message) -> Iterator[tuple[int, Block]]:
-    """The summaries in a message, and the numbers of their parts."""
+    """Yield the summaries in a message with their part indexes."""
     for number, part in enumerate(message.parts if message.role == "user" else ()):
         if isinstance(part, Text) and any(opening in part.text for opening in _SUMMARY_OPENINGS):
             yield from ((number, block) for block in read_user_text(part.text).all_of("summary"))
@@ -360,12 +360,12 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
 def _first_block(text: str, start: int, end: int) -> Block | None:
     tag = _TAG.match(text, start, end)
     if tag is not None:
-        wrapper = _of_tag(tag.group(1))
+        wrapper = _wrapper_of_tag(tag.group(1))
         close = text.find(wrapper.closing, tag.end(), end) if wrapper is not None else -1
         if wrapper is None or close < 0:
             return None
         inside = text[tag.end() : close].strip()
-        return Block(_by_beginning(wrapper, inside), text[start : close + len(wrapper.closing)], inside)
+        return Block(_by_content(wrapper, inside), text[start : close + len(wrapper.closing)], inside)
     if not text.startswith(_OTHER_OPENINGS, start, end):
         return None
     wrapper = next(wrapper for wrapper in _OTHERS if text.startswith(wrapper.opening, start, end))
@@ -381,7 +381,7 @@ def _last_block(text: str, start: int, end: int) -> Block | None:
         if text.startswith(row.opening, line, end):
             return Block(row, text[line:end], text[line:end])
     tag = _END_TAG.search(text, max(end - _END_REACH, start), end)
-    wrapper = _of_tag(tag.group(1)) if tag is not None else None
+    wrapper = _wrapper_of_tag(tag.group(1)) if tag is not None else None
     if tag is None or wrapper is None:
         return None
     place = text.rfind(wrapper.opening, start, end)
@@ -390,17 +390,17 @@ def _last_block(text: str, start: int, end: int) -> Block | None:
     if opening is None or opening.group(1) != tag.group(1) or not is_alone:
         return None
     inside = text[opening.end() : tag.start()].strip()
-    return Block(_by_beginning(wrapper, inside), text[place:end], inside)
+    return Block(_by_content(wrapper, inside), text[place:end], inside)
 
 
-def _by_beginning(wrapper: Wrapper, inside: str) -> Wrapper:
-    """The row of the table that tells more of a block, if there is one."""
+def _by_content(wrapper: Wrapper, inside: str) -> Wrapper:
+    """Return a more specific wrapper with the same tag if the content matches one."""
     found = (row for row in _BY_BEGINNING if row.opening == wrapper.opening and inside.startswith(row.begins))
     return next(found, wrapper)
 
 
-def _of_tag(name: str) -> Wrapper | None:
-    """The wrapper of a tag. One that nobody knows has a name of several words: what people paste mostly has not."""
+def _wrapper_of_tag(name: str) -> Wrapper | None:
+    """Return the wrapper of a tag; an unknown tag needs a compound name, unlike most tags that people paste."""
     known = _BY_TAG.get(name)
     if known is not None or not ("-" in name or "_" in name):
         return known
@@ -418,7 +418,7 @@ def _words(rest: str, blocks: list[Block]) -> str:
 
 
 def _command(blocks: list[Block]) -> str:
-    """A command of the user's own, as they typed it."""
+    """Return the user's slash command as typed, or '' if the client handles it locally."""
     parts = {block.wrapper.opening: block.inside for block in blocks if block.wrapper.meaning == "command"}
     name = parts.get("<command-name", "")
     if not name or OWN_COMMANDS.fullmatch(name):

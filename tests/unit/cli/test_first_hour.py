@@ -124,9 +124,9 @@ def test_compact_takes_one_conversation_of_many(many: str) -> None:
 def test_what_is_no_conversation_is_refused_by_all(command: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "numbers.json"
     file.write_text("[1, 2]")
-    with pytest.raises(MidfoldError, match="nothing in it is a message with a role"):
+    with pytest.raises(MidfoldError, match="it contains no message with a role"):
         run(*command, str(file))
-    with pytest.raises(MidfoldError, match="nothing in it is a message with a role"):
+    with pytest.raises(MidfoldError, match="it contains no message with a role"):
         run("cache", "diff", str(file), str(file))
 
 

@@ -186,7 +186,7 @@ def test_damaged_lines_are_told_with_their_numbers_and_the_rest_is_stored(home: 
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], b"\x00\x00\n", *lines[4:], b'{"type": "resp']))
     done = run("codex", "--all")
-    assert done.exit_code == 0 and "2 damaged line(s) left out: 5, 36" in done.stderr
+    assert done.exit_code == 0 and "2 unreadable line(s) skipped: 5, 36" in done.stderr
     assert list(stored(home).values()) == [11]
 
 
@@ -194,7 +194,7 @@ def test_a_file_is_brought_in_and_another_clients_log_is_named(home: Path) -> No
     done = run("claude-code", str(LOGS / "claude_code.jsonl"))
     assert done.exit_code == 0 and len(stored(home)) == 1
     wrong = run("claude-code", str(LOGS / "codex.jsonl"))
-    assert wrong.exit_code == 1 and "is no log of Claude Code but of Codex" in wrong.stderr
+    assert wrong.exit_code == 1 and "is not a Claude Code log but a Codex log" in wrong.stderr
     (home / "odd.jsonl").write_text('{"type": "bubble"}\n{"type": "composer"}\n')
     unknown = run("codex", str(home / "odd.jsonl"))
     assert unknown.exit_code == 1 and "'bubble', 'composer'" in unknown.stderr
@@ -234,10 +234,10 @@ def test_logs_of_sub_agents_and_empty_ones_are_left_out(home: Path) -> None:
 
 
 def test_choices_that_fit_nothing_or_several_are_told(home: Path) -> None:
-    assert run("codex").exit_code != 0 and "no log of Codex in" in str(run("codex").exception)
+    assert run("codex").exit_code != 0 and "no Codex logs found in" in str(run("codex").exception)
     put(home, "codex")
     assert "no log has the id zzz" in str(run("codex", "--session", "zzz").exception)
-    assert "there is no file or folder" in str(run("codex", str(home / "nowhere")).exception)
+    assert "file or folder not found" in str(run("codex", str(home / "nowhere")).exception)
     assert json.loads(run("codex", "--since", "5m", "--json").stdout) == []
 
 
@@ -363,7 +363,7 @@ def test_damage_and_empty_logs_are_told_by_every_command(tmp_path: Path) -> None
     lines = (LOGS / "claude_code.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "a.jsonl").write_bytes(b"".join([*lines[:5], b"{broken\n", *lines[5:]]))
     (tmp_path / "b.jsonl").write_bytes(b'{"type":"user","uuid":"u","isSidechain":true,"message":{"content":"x"}}\n')
-    told = "a.jsonl: 1 damaged line(s) left out: 6"
+    told = "a.jsonl: 1 unreadable line(s) skipped: 6"
     for command in ("inspect", "artifacts"):
         assert told in CliRunner().invoke(main, [command, str(tmp_path / "a.jsonl")]).stderr
     played = CliRunner().invoke(main, ["replay", str(tmp_path), "--windows", "64k", "--workers", "1"])
@@ -397,27 +397,27 @@ def test_a_packed_log_is_listed_and_refused_without_being_unpacked(home: Path) -
     listed = subprocess.run([*command, "--json"], capture_output=True, check=False)
     assert listed.returncode == 0 and len(json.loads(listed.stdout)) == 2, listed.stderr.decode()
     done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and f"{bomb} holds more than 256 MB; it was left out" in done.stderr.replace("\n", " ")
+    assert done.returncode == 1 and f"{bomb} is larger than 256 MB; skipped" in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr and list(stored(home).values()) == [11]
 
 
 def test_a_log_of_many_tiny_values_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(home, "codex")
     path.write_bytes(path.read_bytes() + b'{"x":[' + b"{}," * 500_000 + b"{}]}\n")
-    monkeypatch.setattr(client_logs, "MOST_LOG_VALUES", 1_000_000)
+    monkeypatch.setattr(client_logs, "MAX_LOG_VALUES", 1_000_000)
     done = run("codex", "--all")
-    assert done.exit_code == 1 and "holds more than 1,000,000 JSON values" in done.stderr and stored(home) == {}
+    assert done.exit_code == 1 and "has more than 1,000,000 JSON values" in done.stderr and stored(home) == {}
 
 
 @pytest.mark.parametrize(
     ("table", "told"),
-    [("1", "interrupted"), ("hex(zeroblob(500000))", "holds more than")],
+    [("1", "interrupted"), ("hex(zeroblob(500000))", "is larger than")],
 )
 def test_a_database_whose_tables_never_end_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, table: str, told: str
 ) -> None:
     path = put(home, "opencode")
-    monkeypatch.setattr(client_logs, "LARGEST_LOG_BYTES", 8 << 20)
+    monkeypatch.setattr(client_logs, "MAX_LOG_BYTES", 8 << 20)
     monkeypatch.setattr(client_logs, "QUERY_SECONDS", 0.5)
     database = sqlite3.connect(path)
     database.execute("DROP TABLE session")

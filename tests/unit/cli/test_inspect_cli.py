@@ -119,8 +119,8 @@ def test_the_models_factor_window_and_vocabulary_are_used() -> None:
         (["inspect", "/no/such/file"], b"", "cannot read /no/such/file: no such file or directory"),
         (["inspect", "/"], b"", "cannot read /: is a directory"),
         (["inspect", "-"], b"hello", "standard input is not a transcript"),
-        (["inspect", "-"], b'[{"name": "x"}]', "nothing in it is a message with a role"),
-        (["inspect", "-"], b'{"type":"user","message":{}}\n{"type":"x"}', "nothing in it is a message with a role"),
+        (["inspect", "-"], b'[{"name": "x"}]', "it contains no message with a role"),
+        (["inspect", "-"], b'{"type":"user","message":{}}\n{"type":"x"}', "it contains no message with a role"),
         (["inspect", "-", "--strict"], b"[null]", "messages[0]: expected a message object, found null"),
     ],
 )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import midfold
 from midfold.cli.main import main
-from midfold.client_logs.export import CUT_OFF, claude_code_file, codex_file, request_of
+from midfold.client_logs.export import MISSING_RESULT_TEXT, claude_code_file, codex_file, request_of
 from midfold.store.protocol import View
 from midfold.transcript.logs import read_log
 from support.client_sessions import FIRST_ASK, RULE, SECOND_ASK, WINDOW, opening, pieces, recorded
@@ -108,7 +108,7 @@ def test_calls_that_nobody_has_answered_are_closed(dialect: str, target: Any) ->
     view = view_of(dialect, {key: BODIES[dialect][key][:cut]})
     request = request_of(view, target)
     assert problem_of(request, target) is None
-    assert json.dumps(request).count(CUT_OFF) == 2
+    assert json.dumps(request).count(MISSING_RESULT_TEXT) == 2
 
 
 def test_the_command_writes_a_new_file_among_the_clients_own_and_says_how_it_is_resumed(

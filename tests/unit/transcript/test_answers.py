@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midfold.testing.answers import events, turn
 from midfold.transcript import jsonio
-from midfold.transcript.replies import BROKE_OFF, AnswerReader, ModelAnswer, read_answer, result_messages
+from midfold.transcript.replies import ENDED_EARLY, AnswerReader, ModelAnswer, read_answer, result_messages
 from support.provider_replies import Turn, anthropic, chat, responses
 from support.provider_rules import check
 from support.timing import assert_in_proportion
@@ -86,7 +86,7 @@ def test_servers_without_an_index_and_with_reasoning_are_understood() -> None:
 def test_an_answer_that_breaks_off_says_so_and_keeps_what_came(wire: str, share: float) -> None:
     body = turn(wire, "A long answer, which will not come to its end.", CALLS).cut(share).body
     heard, answer = read(wire, body)
-    assert answer.problem == BROKE_OFF
+    assert answer.problem == ENDED_EARLY
     assert heard == answer.text
 
 
@@ -99,8 +99,8 @@ def test_an_answer_that_breaks_off_says_so_and_keeps_what_came(wire: str, share:
         (b'{"choices": []}', "no message"),
         (b"data: {oops\n\n", "not a JSON object"),
         (b"data: [1]\n\n", "not a JSON object"),
-        (b"data: " + b"1," * 300_000 + b"\n\n", "more in it than is read"),
-        (b"", BROKE_OFF),
+        (b"data: " + b"1," * 300_000 + b"\n\n", "exceeds the size limits"),
+        (b"", ENDED_EARLY),
     ],
 )
 def test_what_is_no_answer_says_what_it_is_instead(body: bytes, problem: str) -> None:
@@ -113,7 +113,7 @@ def test_an_answer_larger_than_may_be_is_not_read_on() -> None:
     reader = AnswerReader("openai-chat", largest=2_000_000)
     assert list(reader.feed(b'{"choices": [' + b" " * 1_999_000)) == [] and not reader.has_failed
     assert list(reader.feed(b" " * 2_000)) == [] and reader.has_failed
-    assert reader.finish().problem == "the answer is larger than 2 MB"
+    assert reader.finish().problem == "the response is larger than 2 MB"
 
 
 OVERFLOW = {"message": "maximum context length is 4096 tokens", "code": 400}

@@ -92,9 +92,9 @@ def test_a_first_line_that_nobody_can_read_is_an_error_where_no_log_follows() ->
 def test_shapes_that_nobody_knows_are_told_by_name() -> None:
     text = "\n".join(json.dumps({"type": kind, "x": 1}) for kind in ("bubble", "composer", "bubble"))
     documents = read_many(text)
-    with pytest.raises(TranscriptError, match=r"'bubble', 'composer' are of no log that is known \(Claude Code"):
+    with pytest.raises(TranscriptError, match=r"unknown line types 'bubble', 'composer'; supported logs: Claude Code"):
         require_messages(documents, "log")
-    with pytest.raises(TranscriptError, match="found one with 'version', 'requests'"):
+    with pytest.raises(TranscriptError, match="found an object with 'version', 'requests'"):
         read(json.dumps({"version": 3, "requests": [{"message": {"text": "hi"}}]}))
 
 

@@ -102,7 +102,7 @@ def test_a_conversation_per_line_is_many() -> None:
     line = b'{"id": 1, "messages": [{"role":"user","content":"a"}]}'
     assert len(read_many(line + b"\r\n" + line + b"\n")) == 2
     assert len(read_many(line)) == 1
-    with pytest.raises(TranscriptError, match="holds 2 conversations"):
+    with pytest.raises(TranscriptError, match="contains 2 conversations"):
         read(line + b"\n" + line)
 
 
@@ -115,7 +115,7 @@ def test_a_conversation_per_line_is_many() -> None:
         (b"[1, 2", "not a transcript"),
         (b"{}", "or messages with a role"),
         (b'{\n  "a": 1\n}', "expected an object with 'messages' or 'input'"),
-        (b'[{"role": "user"}] garbage', "more after the array"),
+        (b'[{"role": "user"}] garbage', "unexpected data after the array"),
         (b'{"messages": 5}', "expected 'messages' to be a list, found a number"),
         (b'{"messages": null}', "expected 'messages' to be a list, found null"),
         (b'{"messages": []}\n{"role": "user"}', "some lines are messages"),
@@ -176,7 +176,7 @@ def test_the_list_is_written_where_it_was_found() -> None:
 def test_a_system_prompt_where_there_is_no_place_for_one_is_refused() -> None:
     prompt = Message("system", (Text("s"),))
     for source in ({"messages": []}, [], b"[]"):
-        with pytest.raises(TranscriptError, match="no system prompt beside"):
+        with pytest.raises(TranscriptError, match="no system prompt outside"):
             write(read(source), system=prompt)
 
 

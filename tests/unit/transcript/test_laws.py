@@ -54,7 +54,7 @@ def test_for_every_layout_of_up_to_six_messages_no_cut_separates_a_call_from_its
 
 def test_what_breaks_a_law_is_named() -> None:
     assert violations((SYSTEM, USER, calls("a"), result("a"), ANSWER)) == ()
-    assert violations((SYSTEM, ANSWER)) == ("messages[1] comes first and is not the user's",)
+    assert violations((SYSTEM, ANSWER)) == ("messages[1] is first but not from the user",)
     assert violations((USER, result("a"))) == ("messages[1] answers no call",)
     assert violations((USER, calls("a"), USER)) == ("messages[1] has a call without a result",)
     assert violations((USER, Message("user", (Text(" "),)), ANSWER)) == ("messages[1] is empty",)

@@ -84,9 +84,9 @@ def test_a_reused_id_a_result_before_its_call_and_an_unanswered_call_are_reporte
     result = {"role": "tool", "tool_call_id": "1", "content": "r"}
     problems = read([result, call(), {"role": "user", "content": "?"}, call(), result]).problems
     assert [(problem.path, problem.what) for problem in problems] == [
-        ("messages[0]", "this tool result answers no call of the turn before it"),
+        ("messages[0]", "this tool result answers no call of the preceding turn"),
         ("messages[1]", "this tool call was never answered"),
-        ("messages[3]", "an earlier call of this conversation has the same id"),
+        ("messages[3]", "an earlier tool call has the same id"),
     ]
 
 

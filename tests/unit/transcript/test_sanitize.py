@@ -99,7 +99,7 @@ def test_a_bridge_stands_behind_all_items_of_its_batch() -> None:
 def test_a_result_takes_the_id_of_its_call_and_both_get_one_where_there_is_none() -> None:
     taken, repairs = sanitize((USER, calls("a"), result(""), ANSWER))
     assert taken[2].parts == (ToolResult("a", (Text("r"),)),)
-    assert repairs[0].what == "gave a result the id of its call"
+    assert repairs[0].what == "set a result's id to that of its call"
     given, _ = sanitize((USER, calls(""), result(""), ANSWER))
     call, answer = given[1].parts[0], given[2].parts[0]
     assert isinstance(call, ToolCall)

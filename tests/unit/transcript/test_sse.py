@@ -99,9 +99,9 @@ def test_what_is_written_by_the_rules_is_read_back(given_events: list[tuple[str,
 
 def test_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LONGEST_EVENT", 1_000)
-    with pytest.raises(ValueError, match="an event"):
+    with pytest.raises(ValueError, match="a stream event"):
         events(*[b"x" * 100] * 20)
-    with pytest.raises(ValueError, match="an event"):
+    with pytest.raises(ValueError, match="a stream event"):
         events(*[b"data: " + b"x" * 100 + b"\n"] * 20)
     assert len(events(*[b"data: " + b"x" * 900 + b"\n\n"] * 20)) == 20
 
