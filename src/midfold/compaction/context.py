@@ -71,27 +71,31 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
-MIN_SCALE, MAX_SCALE = 0.25, 4.0
+MIN_SCALE = 0.25
+MAX_SCALE = 4.0
 HEAD_SHARE_OF_TARGET = 0.04
 """Share of an explicit target size for the first exchange, and likewise for client instructions."""
 REDUCED_SHARE = 0.1
 """Maximum share of a view for reduced pictures, newest first."""
 MIN_SUMMARY_DIVISOR = 4
 """Divisor of the usual minimum that gives the minimum of a summary beside many words of the user."""
-MAX_GROWTH_SHARE, MIN_SUMMARY_TOKENS = 0.6, 200
-"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in
-tokens.
-"""
+MAX_GROWTH_SHARE = 0.6
+"""Maximum growth of a summary per newly covered token (folded turns and truncated results)."""
+MIN_SUMMARY_TOKENS = 200
 ADDED_FACTOR = 1.15
 """Factor on the summary budget that covers text added to a model's response."""
 FRAME_TOKENS = 140
 """Tokens for the frame of a handoff, a filler after it, and the note in the system prompt."""
-PROMPT_SHARE_OF_WINDOW, MIN_CHARACTERS_PER_TOKEN, MAX_CHARACTERS_PER_TOKEN = 0.85, 2, 4
-"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the
-limits of characters per token.
-"""
-TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
-"""Tokens of the frame, the note and a filler if a target size was requested."""
+PROMPT_SHARE_OF_WINDOW = 0.85
+"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown."""
+MIN_CHARACTERS_PER_TOKEN = 2
+MAX_CHARACTERS_PER_TOKEN = 4
+TERSE_FRAME_TOKENS = 60
+"""Tokens of the frame of a handoff if a target size was requested."""
+NOTE_TOKENS = 55
+"""Tokens of the note in the system prompt."""
+FILLER_TOKENS = 18
+"""Tokens of a message between two of the same role."""
 
 
 class CompactionContext:
