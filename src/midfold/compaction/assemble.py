@@ -59,7 +59,7 @@ class Spill:
         self.digests: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
         self.newest = newest_batch(messages)
-        self.answer = assented_answer(job.messages, job.generated)
+        self.answer = assented_answer(job.messages, job.generated_messages)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -369,7 +369,7 @@ def _with_handles(job: CompactionContext, plan: Plan, request: SummaryRequest, b
 
     A handle is valid if the keeper knows it; without a keeper, if this fold archives its message.
     """
-    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.generated)
+    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.generated_messages)
     archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
     earlier = job.words.previous_summary
 

@@ -30,7 +30,10 @@ SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
 MIN_SUMMARY_SHARE = 0.2
 """Minimum budget of a summary as a share of the threshold, for windows where 2,000 tokens would be too much."""
-SPEC_MIN_WINDOW, MAX_SPARE_SHARE = 64_000, 0.3
+SPEC_MIN_WINDOW = 64_000
+"""Smallest context window in the specification, in tokens."""
+MAX_SPARE_SHARE = 0.3
+"""Maximum share of the threshold for a summary that uses free tokens of the view."""
 KEPT_SHARE = 0.87
 """Share of the previous summary that the next one may always use. The rest may be text added after it was written."""
 COMFORTABLE_SHARE = 0.7

@@ -71,27 +71,31 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
-MIN_SCALE, MAX_SCALE = 0.25, 4.0
+MIN_SCALE = 0.25
+MAX_SCALE = 4.0
 HEAD_SHARE_OF_TARGET = 0.04
 """Share of an explicit target size for the first exchange, and likewise for client instructions."""
 REDUCED_SHARE = 0.1
 """Maximum share of a view for reduced pictures, newest first."""
 MIN_SUMMARY_DIVISOR = 4
 """Divisor of the usual minimum that gives the minimum of a summary beside many words of the user."""
-MAX_GROWTH_SHARE, MIN_SUMMARY_TOKENS = 0.6, 200
-"""Maximum growth of a summary per newly covered token (folded turns and truncated results), and its minimum in
-tokens.
-"""
+MAX_GROWTH_SHARE = 0.6
+"""Maximum growth of a summary per newly covered token (folded turns and truncated results)."""
+MIN_SUMMARY_TOKENS = 200
 ADDED_FACTOR = 1.15
 """Factor on the summary budget that covers text added to a model's response."""
 FRAME_TOKENS = 140
 """Tokens for the frame of a handoff, a filler after it, and the note in the system prompt."""
-PROMPT_SHARE_OF_WINDOW, MIN_CHARACTERS_PER_TOKEN, MAX_CHARACTERS_PER_TOKEN = 0.85, 2, 4
-"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown, and the
-limits of characters per token.
-"""
-TERSE_FRAME_TOKENS, NOTE_TOKENS, FILLER_TOKENS = 60, 55, 18
-"""Tokens of the frame, the note and a filler if a target size was requested."""
+PROMPT_SHARE_OF_WINDOW = 0.85
+"""Share of the conversation's window for a summary prompt if the summary model's own window is unknown."""
+MIN_CHARACTERS_PER_TOKEN = 2
+MAX_CHARACTERS_PER_TOKEN = 4
+TERSE_FRAME_TOKENS = 60
+"""Tokens of the frame of a handoff if a target size was requested."""
+NOTE_TOKENS = 55
+"""Tokens of the note in the system prompt."""
+FILLER_TOKENS = 18
+"""Tokens of a message between two of the same role."""
 
 
 class CompactionContext:
@@ -202,7 +206,7 @@ class CompactionContext:
         }, {}
 
     @property
-    def generated(self) -> dict[int, Generated]:
+    def generated_messages(self) -> dict[int, Generated]:
         """Generated messages of earlier compactions and messages that only hold a client summary, by index."""
         return self._generated_messages[0]
 
@@ -258,7 +262,7 @@ class CompactionContext:
             self.notices.append("Found a compaction summary written by another tool; kept it as context.")
             alike = (
                 generated.body
-                for generated in self.generated.values()
+                for generated in self.generated_messages.values()
                 if generated.kind == "fold" and not handoff.is_foreign
             )
             text, redact = "\n\n".join(alike) or handoff.body, self.request.redact
@@ -304,12 +308,12 @@ class CompactionContext:
         if target is not None and not self._head_is_small:
             protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
         previous = newest_handoff(
-            {index: generated for index, generated in self.generated.items() if not generated.is_foreign}
+            {index: generated for index, generated in self.generated_messages.items() if not generated.is_foreign}
         )
         earliest = 0
         if previous is not None:
             # Keep one live summary: no earlier handoff stays in the tail.
-            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.generated)
+            earliest = next(cut for cut in self._cuts if cut > previous[0] and cut not in self.generated_messages)
         return Layout(
             self.messages,
             self.sizes,
@@ -319,7 +323,7 @@ class CompactionContext:
             max_picture_tokens=None if target is None else target // 2,
             earliest=earliest,
             cuts=self._cuts,
-            generated=self.generated,
+            generated=self.generated_messages,
             instructions=self.instructions,
         )
 
@@ -341,11 +345,13 @@ class CompactionContext:
     def _turns(self, plan: Plan) -> dict[int, Message]:
         left = {index: self.instructions.rest.get(index, self.messages[index]) for index in plan.fold()}
         return {
-            index: message for index, message in left.items() if message is not None and index not in self.generated
+            index: message
+            for index, message in left.items()
+            if message is not None and index not in self.generated_messages
         }
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryRequest:
-        ends, generated, start = self.ends(plan), self.generated, self._previous[0] if self._previous else 0
+        ends, generated, start = self.ends(plan), self.generated_messages, self._previous[0] if self._previous else 0
         behind = self._behind(plan)
         pinned = [index for index in behind if index < plan.tail_start]
         turns = [*self._turns(plan)] if pinned else []
@@ -411,7 +417,7 @@ class CompactionContext:
         """
         if self.request.target_tokens is None:
             folded = self._folded_tokens(plan)
-            earlier = sum(map(self.sizes.__getitem__, self.generated.keys() & plan.fold())) - FRAME_TOKENS
+            earlier = sum(map(self.sizes.__getitem__, self.generated_messages.keys() & plan.fold())) - FRAME_TOKENS
             before = max(earlier - round(self.words.previous_tokens * self.scale), 0)
             new, stays = folded - max(earlier, 0), self.staying(plan) + FRAME_TOKENS + self.words.tokens(plan)
             if stays > self.limit - self.budget.summary_tokens(new, before):
@@ -479,13 +485,15 @@ class CompactionContext:
 
     @cached_property
     def _answer(self) -> int:
-        return assented_answer(self.messages, self.generated)
+        return assented_answer(self.messages, self.generated_messages)
 
     def _behind(self, plan: Plan) -> list[int]:
         """Return the indices of the kept messages after the handoff."""
         pinned = [index for group in plan.pinned for index in group if index not in self.instructions.whole]
         return [
-            index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.generated
+            index
+            for index in (*pinned, *range(plan.tail_start, len(self.messages)))
+            if index not in self.generated_messages
         ]
 
     def _before(self, plan: Plan) -> Transcript:

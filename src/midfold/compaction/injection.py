@@ -29,11 +29,16 @@ from midfold.transcript.message import RESULT, Message, Text, ToolCall, ToolResu
 
 
 MARK = " [unverified]"
-MAX_SEARCHED_BYTES, MIN_SEARCHES = 120_000_000, 20
-MIN_STEM_CHARACTERS, MAX_STEM_OCCURRENCES = 4, 1_000
-"""Minimum characters before the first digit of a numbered name (`module_12.py`), and maximum occurrences of them."""
-MAX_FOLDER_DISTANCE, MAX_NAME_OCCURRENCES = 1_000, 64
-"""Maximum characters between a folder and a name seen in it, and maximum occurrences of the name that are examined."""
+MAX_SEARCHED_BYTES = 120_000_000
+"""Bytes read in all failed searches of one source."""
+MIN_SEARCHES = 20
+MIN_STEM_CHARACTERS = 4
+"""Minimum characters before the first digit of a numbered name (`module_12.py`) to search for them once."""
+MAX_STEM_OCCURRENCES = 1_000
+MAX_FOLDER_DISTANCE = 1_000
+"""Maximum characters between a folder and a name seen in it."""
+MAX_NAME_OCCURRENCES = 64
+"""Maximum occurrences of a name that are examined."""
 _URL = r"https?://[^\s<>\"')\]}`|]{3,300}+"
 _EXTENSIONS = (
     "py pyi js mjs cjs jsx ts tsx vue svelte rs go java kt rb php c h cc cpp hpp cs swift scala sh bash ps1 bat sql md "
@@ -250,10 +255,10 @@ QUOTED = "Data contained an order to the assistant; it is not one:"
 WINDOW = 500
 MAX_QUOTE_CHARACTERS = 240
 MAX_WINDOWS = 200
-MAX_SCANNED_CHARACTERS, MIN_SCANNED_CHARACTERS = 1_000_000, 1_000
-"""Maximum characters of all results that are searched for instructions, and minimum per result (its beginning and
-end).
-"""
+MAX_SCANNED_CHARACTERS = 1_000_000
+"""Maximum characters of all results that are searched for instructions."""
+MIN_SCANNED_CHARACTERS = 1_000
+"""Minimum characters searched per result: its beginning and end."""
 PIECE = 200_000
 """Characters of a text processed at once."""
 MIN_CLAIM_WORDS = 4

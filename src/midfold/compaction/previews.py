@@ -15,13 +15,17 @@ from midfold.compaction.truncate import ends_of, ends_of_result, ends_with, show
 from midfold.transcript.message import CALL, Message, Part, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text, without_reminders
 
-LONG, SHORT = 800, 150
-"""Characters kept at each end of a spilled result."""
+LONG = 800
+"""Characters kept at each end of a spilled result with a long preview."""
+SHORT = 150
+"""Characters kept at each end of a spilled result with a short preview."""
 MAX_ENDING_CHARACTERS = 160
-TARGET_PER_END, MAX_GUARANTEED_END = 12, 600
-"""Target tokens per character that always stays at each end of a result, and the maximum of those characters.
-Results up to three times as long stay whole.
+TARGET_PER_END = 12
+"""Target tokens per character that always stays at each end of a result. Results up to three times as long stay
+whole.
 """
+MAX_GUARANTEED_END = 600
+"""Maximum characters that always stay at each end of a result."""
 MIN_USEFUL_END = 180
 """Minimum characters for which the end of the text after the user's words is kept; less would say nothing."""
 ANSWER_SHARE_OF_TARGET = 0.2

@@ -34,14 +34,19 @@ from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
 """Share of a summary's budget for verbatim text that a model left out."""
-TRAIL_SHARE, DENSE_TRAIL_SHARE = 0.1, 0.05
-"""Share of a summary's budget for the trail; the second applies if a target size was requested."""
-CUT_OUT, STAYS_AGAIN = "(from here on it is cut out:)", "(and this stays again:)"
+TRAIL_SHARE = 0.1
+"""Share of a summary's budget for the trail."""
+DENSE_TRAIL_SHARE = 0.05
+"""Share of a summary's budget for the trail if a target size was requested."""
+CUT_OUT = "(from here on it is cut out:)"
+STAYS_AGAIN = "(and this stays again:)"
 SHORTENED_CALL = "(Of long arguments only about {shown:,} characters each stay:)"
 SHORT_TEXT = 360
 """Maximum characters of a user message or an answer that always stays whole."""
-MIN_SAVED_CHARACTERS, MIN_GAP_CHARACTERS = 120, 200
-"""Minimum characters that truncating a text, and a result, must save."""
+MIN_SAVED_CHARACTERS = 120
+"""Minimum characters that truncating a text must save."""
+MIN_GAP_CHARACTERS = 200
+"""Minimum characters that truncating a result must save."""
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
 PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]

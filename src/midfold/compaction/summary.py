@@ -22,10 +22,10 @@ from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
 
 HISTORICAL = " (historical)"
-CHARACTERS_PER_TOKEN, TERSE_SUMMARY_TOKENS = 3.8, 800
-"""Characters per estimated token of a summary (112 recorded ones: 3.4 to 4.2), and the budget in tokens below which
-a summary uses short headings.
-"""
+CHARACTERS_PER_TOKEN = 3.8
+"""Characters per estimated token of a summary (112 recorded ones: 3.4 to 4.2)."""
+TERSE_SUMMARY_TOKENS = 800
+"""Budget below which a summary uses short headings."""
 
 
 class Section(NamedTuple):
@@ -379,9 +379,9 @@ class TextLimits(NamedTuple):
 WHOLE = 10**9
 TEXT_LIMITS = (
     TextLimits(WHOLE, WHOLE),
-    *(TextLimits(WHOLE, limits) for limits in (60_000, 30_000, 16_000, 8_000)),
-    *(TextLimits(8 * limits, limits) for limits in (5_000, 3_000, 2_000, 1_300, 800, 500)),
-    *(TextLimits(4 * limits, limits) for limits in (300, 200, 120, 80)),
+    *(TextLimits(WHOLE, size) for size in (60_000, 30_000, 16_000, 8_000)),
+    *(TextLimits(8 * size, size) for size in (5_000, 3_000, 2_000, 1_300, 800, 500)),
+    *(TextLimits(4 * size, size) for size in (300, 200, 120, 80)),
     TextLimits(60, 60),
 )
 """Limits to try in order: the longer the fold, the less of each message is shown."""

@@ -60,8 +60,10 @@ MIN_SOURCE_TOKENS = 400
 """Tokens up to which a fold may have a summary as long as itself."""
 MIN_CHECKED_TOKENS = 2_000
 """Minimum tokens of a fold whose summary is checked for content."""
-EXPECTED_SHARE, MIN_EXPECTED_SHARE = 0.2, 0.15
-"""Share of a fold that its summary should have, at most its budget, and the share of that it must have."""
+EXPECTED_SHARE = 0.2
+"""Share of a fold that its summary should have, at most its budget."""
+MIN_EXPECTED_SHARE = 0.15
+"""Minimum share of the expected size."""
 TASK = ("task_snapshot", "goal", "constraints", "pending")
 WORK = ("done", "progress", "in_progress", "decisions", "resolved", "files")
 STATE = ("active_state", "in_progress", "blocked", "pending", "next_steps", "task_snapshot")
@@ -265,7 +267,8 @@ def _names(line: str) -> set[str]:
 
 
 ADDED = "## Word for Word"
-CONSTANTS, MAX_CONSTANTS = "- Constants that were read: ", 12
+CONSTANTS = "- Constants that were read: "
+MAX_CONSTANTS = 12
 MAX_ADDED_SHARE = 0.15
 """Maximum share of the budget for additions if the text leaves it free."""
 TOLERANCE = 1.05
@@ -273,8 +276,10 @@ TOLERANCE = 1.05
 MIN_CLAIM_WORDS = 4
 MIN_SPOKEN_SHARE = 0.1
 """Minimum share of a task's longer words that users must have said, in any message."""
-LAST_STEPS, MAX_NAMES = 8, 8
-"""Number of last messages of the fold whose names belong to open work, and maximum names added."""
+LAST_STEPS = 8
+"""Number of last messages of the fold whose names belong to open work."""
+MAX_NAMES = 8
+"""Maximum names of the last steps that are added."""
 _WORDS = re.compile(r"\w{4,40}+")
 _SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 
@@ -391,8 +396,9 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 
 
 LEFT_OUT = "- […]"
-GAP, MIN_WORDS_TOKENS = " […]", 12
-"""Mark of a truncated line, and minimum tokens for its beginning to be kept."""
+GAP = " […]"
+MIN_WORDS_TOKENS = 12
+"""Minimum tokens for the beginning of a truncated line to be kept."""
 
 
 def _fit_into(summary: StructuredSummary, max_tokens: int, *, terse: bool) -> StructuredSummary:

@@ -81,7 +81,8 @@ MIN_CHARACTERS_FOR_ERROR = 240
 ERROR_WORDS = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
 """Error words, searched literally because tool results are long."""
 MAX_ERROR_WORD = max(map(len, ERROR_WORDS))
-MIN_MARGIN, MARGIN = 160, 256
+MIN_MARGIN = 160
+MARGIN = 256
 """Characters redacted beyond what is shown, because part of a credential is not recognised."""
 
 

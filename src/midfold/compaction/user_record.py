@@ -35,7 +35,9 @@ COPIED_HEADING = "## Words Quoted"
 """Heading that replaces HEADING in a text that is not a record."""
 LABEL_TOKENS = 4
 GAP = "[…]"
-FINISHED, SHORTENED, CHANGED = "reported finished", "shortened", "changed by "
+FINISHED = "reported finished"
+SHORTENED = "shortened"
+CHANGED = "changed by "
 MAX_WORDS_SHARE = 0.5
 """Maximum share of a view for the user's tasks, rules, decisions and corrections."""
 MAX_OTHER_SHARE = 0.05
@@ -55,7 +57,8 @@ NEAR_START = 24
 """Maximum characters before a rule phrase for the line to be a directive."""
 LONG_LINE = 200
 RULE_LEVEL = 2
-MIN_SHARED_WORDS, SHARED_SHARE = 2, 0.5
+MIN_SHARED_WORDS = 2
+SHARED_SHARE = 0.5
 
 Redact = Callable[[str], str]
 

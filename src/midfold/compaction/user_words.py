@@ -75,7 +75,7 @@ class WordsOfUser:
         job, tools, beside = self.job, dict[str, str](), self._find_beside(self.job)
         found: dict[int, tuple[list[Words], str]] = {}
         for index, message in enumerate(job.messages):
-            if index in job.generated:
+            if index in job.generated_messages:
                 continue
             said = words_of(without_summary(message) if index in beside else message, tools)
             report = reports_finished(message)
