@@ -1,4 +1,4 @@
-"""`midfold artifacts`: what an agent made and did in a transcript, told by its calls and their results."""
+"""`midfold artifacts`: list what an agent made and did in a transcript, from its tool calls and results."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ def command(
 ) -> None:
     """Show what an agent made and did in a transcript.
 
-    Files it created, changed, moved and deleted, by editors and by shell commands alike; what it did beside files
-    (commits, installations, bookings) and what came of it in the end; what is still running; the last tests, builds
-    and linters; files it only read. The newest comes first, with the place of its message in the file in brackets. No
-    model is asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of
-    midfold's, what that tells of the fold is included.
+    Lists files created, changed, moved and deleted (by editors or shell commands), other actions (commits,
+    installations, bookings) with their outcome, tasks still running, the latest tests, builds and linters, and
+    files that were only read. Newest first, with the message index in brackets. No model is used; failed calls are
+    ignored and secrets are redacted. If the file contains a midfold handoff, its content is included.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, the log of a Claude Code or Codex
-    session, or a session of the store (session:NAME); `-` reads standard input. With --json, everything in it that is
-    empty or zero is left out, but for the lists; its acts are all of them, in order, with `is_replaced` where a later
-    one says what came of it.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic format, a Claude Code or Codex session
+    log, or a stored session (session:NAME); `-` reads standard input. With --json, empty and zero values are
+    omitted except the lists; `acts` has all actions in order, with `is_replaced` on those that a later one
+    supersedes.
     """
     documents = read_conversations(file, dialect, conversation, config=config)
     with show_work("following"):

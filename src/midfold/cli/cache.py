@@ -1,4 +1,4 @@
-"""`midfold cache`: why a prompt cache missed, where breakpoints belong, what caching brought."""
+"""`midfold cache`: explain prompt cache misses, place breakpoints, report cache savings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ with_model = click.option("--model", help="Whose prices and tokens count; defaul
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """See why a prompt cache missed, where breakpoints belong, and what caching saved."""
+    """Show why a prompt cache missed, where breakpoints belong, and what caching saved."""
 
 
 @command.command()
@@ -60,10 +60,10 @@ def diff(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Name the first block, field and byte in which two requests differ, what that costs, and who changed it.
+    """Show the first block, field and byte in which two requests differ, the cost, and the cause.
 
-    A and B are files of requests, the earlier one first; or, with --session, two views of a stored session: 0 is the
-    history before any compaction, N the view right after compaction N, now the view as it is. Exit code 1 if they
+    A and B are request files, the earlier one first; or, with --session, two views of a stored session: 0 is the
+    history before any compaction, N the view right after compaction N, now the current view. Exit code 1 if they
     differ.
     """
     known = settings(config)
@@ -152,7 +152,7 @@ def plan(
 
 
 def _shortness(document: Document, belief: Belief) -> str:
-    """That a request is too short to be cached, if it is."""
+    """Return a note that the request is too short to be cached, or an empty string."""
     meter, least = meter_for(belief), belief.model.cache_minimum or 0
     size = meter.count(document.messages, meter.fixed_size(document.system, document.tools)).tokens
     return f": {size:,} tokens are fewer than the {least:,} that {belief.name} caches" if size < least else ""
@@ -166,8 +166,8 @@ def _shortness(document: Document, belief: Belief) -> str:
 def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
     """Classify the turns of recorded sessions by the usage that the provider reported.
 
-    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
-    usage (`_meta.usage`). What was paid is for prompts, at the prices of `midfold models`; answers are not in it.
+    FILE is a coding agent's log, a stored session (session:NAME), or a transcript whose messages carry usage
+    (`_meta.usage`). Costs are for prompts only, at the prices of `midfold models`.
     """
     known = settings(config)
     rows = []
@@ -186,7 +186,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
 
 
 def call_recording(document: Document, number: int) -> str:
-    """What a recorded conversation is called in a table."""
+    """Return the name of a recorded conversation for tables."""
     return str(document.setting("id") or recording_of(document).session or f"conversation {number}")
 
 

@@ -1,4 +1,4 @@
-"""`midfold chat`: a conversation with a model that has tools, in a terminal."""
+"""`midfold chat`: chat with a model that has tools, in a terminal."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ ANSWERS = {"y": "yes", "n": "no", "a": "always"}
 @with_talk
 @click.option("--yes", is_flag=True, help="Run commands and change files without asking.")
 def command(talk: Talk, yes: bool) -> None:
-    """Talk to a model that has tools, in a conversation that does not run out of room.
+    """Chat with a model that has tools; long conversations are compacted automatically.
 
-    The model can read, search, write and patch files of the working directory and run commands in it; before it changes
-    anything you are asked. The conversation is stored as it happens, and folded when it reaches
+    The model can read, search, write and patch files of the working directory and run commands in it; it asks
+    before it changes anything. The conversation is stored as it happens and compacted when it reaches
     compression.threshold of the model's window. /help lists the commands.
     """
     screen = Screen(console())
@@ -66,7 +66,7 @@ def command(talk: Talk, yes: bool) -> None:
 
 
 class ConsentPrompt:
-    """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
+    """Consent callback that asks before a change; a tool can be allowed for the rest of the conversation."""
 
     def __init__(self, screen: Screen) -> None:
         self.allowed: set[str] = set()
@@ -83,7 +83,7 @@ class ConsentPrompt:
 
 
 def _interruptible(screen: Screen, work: Any) -> None:
-    """Ctrl-C ends the work, not the program; what a model could not answer is told."""
+    """Run `work`; Ctrl-C stops it but not the program."""
     try:
         work()
     except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def _interruptible(screen: Screen, work: Any) -> None:
 
 
 def _read(screen: Screen) -> str | None:
-    """A line of the user's, or several; None at the end."""
+    """Read one line, or several joined by trailing backslashes; return None at end of input."""
     lines: list[str] = []
     while True:
         try:
@@ -113,7 +113,7 @@ def _read(screen: Screen) -> str | None:
 
 def _greet(chat: Chat) -> None:
     with suppress(ImportError):
-        import readline  # arrow keys and history, where the platform has them
+        import readline  # arrow keys and history, if the platform has them
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
@@ -135,7 +135,7 @@ def _greet(chat: Chat) -> None:
 
 
 def last_exchange(history: Transcript) -> list[Message]:
-    """The newest words of the user's, and the last answer to them that has words, if any."""
+    """Return the newest user message with text and the last assistant message with text after it."""
     asked = next((at for at in reversed(range(len(history))) if user_words(history[at])), None)
     if asked is None:
         return []
@@ -144,7 +144,7 @@ def last_exchange(history: Transcript) -> list[Message]:
 
 
 class Chat:
-    """A conversation at work: what the commands act on."""
+    """State of a running chat, for the slash commands."""
 
     def __init__(self, talk: Talk, screen: Screen, make: Callable[[str | None, Talk], Agent]) -> None:
         self.talk, self.screen = talk, screen
@@ -153,7 +153,7 @@ class Chat:
         self.over = False
 
     def use(self, talk: Talk) -> None:
-        """Goes on with another model, in the same session."""
+        """Continue the session with another model."""
         before = self.agent
         self.agent = self._make(before.session.name if before.session.info is not None else None, talk)
         self.talk = talk
@@ -168,7 +168,7 @@ class Command(NamedTuple):
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Carries out a line that begins with a slash."""
+    """Run a slash command."""
     name, _, rest = line[1:].partition(" ")
     matching = [known for known in COMMANDS if known == name] or [known for known in COMMANDS if known.startswith(name)]
     if len(matching) != 1 or not name:

@@ -1,4 +1,4 @@
-"""What `chat` and `agent` share: their options, the workshop they open, and what a conversation looks like."""
+"""Options, setup and screen output shared by `chat` and `agent`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ GOOD = ("compacted", "pruned")
 
 
 class Talk(NamedTuple):
-    """A conversation about to begin."""
+    """Everything needed to start a conversation."""
 
     workshop: AgentAssembly
     endpoint: Endpoint
@@ -78,14 +78,14 @@ class Talk(NamedTuple):
     config: Config
 
     def other(self, model: str, provider: str | None = None) -> Endpoint:
-        """Another model: of this provider, or else at the same address if one was given."""
+        """Return the endpoint of another model, at the same base URL if one was given and `provider` is None."""
         if self.endpoint.name == UNNAMED and provider is None:
             return msgspec.structs.replace(self.endpoint, model=model)
         return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
 
 class ModelOptions(NamedTuple):
-    """Whom to talk to, as far as the command line says."""
+    """Model options of the command line."""
 
     model: str | None
     provider: str | None
@@ -94,8 +94,10 @@ class ModelOptions(NamedTuple):
     window: int | None
 
     def with_partner(self, before: ChatPartner | None) -> ModelOptions:
-        """What is not said is as it was before: a session goes on with whom it was held. Another provider or address
-        begins anew; another model keeps an address, but not the window."""
+        """Fill missing options from the session's last model.
+
+        Another provider or base URL starts from scratch; another model keeps the base URL, but not the window.
+        """
         if before is None or self.provider is not None or self.base_url is not None:
             return self
         if self.model not in (None, before.model):
@@ -115,7 +117,7 @@ class ModelOptions(NamedTuple):
 
 
 def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The shared options; the command is given a `Talk`."""
+    """Add the shared options; the command receives a `Talk`."""
 
     @wraps(command)
     def run(
@@ -151,10 +153,10 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Screen:
-    """Draws what an agent tells. `out` may be standard error, for scripts that want only the answer."""
+    """Printer of agent events. `out` may be standard error, for scripts that want only the answer."""
 
     is_chat = True
-    """Whether there is somebody to type a command."""
+    """Whether a user can type commands."""
 
     def __init__(self, out: Console) -> None:
         self.out = out
@@ -191,7 +193,7 @@ class Screen:
                 self._show_end(how, why)
 
     def caching(self, config: Config, endpoint: Endpoint) -> None:
-        """Whether prompts are marked for the provider's cache, and why or why not."""
+        """Print the prompt-caching status line."""
         settings, provider = config.prompt_caching, caching_provider(endpoint)
         provider = endpoint.place if provider == UNNAMED else provider
         line = status_line(provider, endpoint.model, settings.cache_ttl, settings.enabled, endpoint.dialect)
@@ -201,12 +203,12 @@ class Screen:
         return pretty if self._unicode else plain
 
     def _say_words(self, text: str) -> None:
-        """Straight to the terminal: what a model says must not be able to steer it."""
+        """Print model text with control characters made visible, so that it cannot control the terminal."""
         self._in_text = not text.endswith("\n")
         self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
 
     def _line(self, *pieces: Text | str) -> None:
-        """A line of its own, also after words that did not end theirs."""
+        """Print a line, ending unfinished model text first."""
         self._end_text()
         self.out.print(Text.assemble(*pieces), soft_wrap=True)
 
@@ -254,7 +256,7 @@ class Screen:
             self._line(make_text(why, "red"))
 
     def say_stopped(self) -> None:
-        """Ctrl-C ended something; a turn has said so itself."""
+        """Print that Ctrl-C stopped a command; an interrupted turn has already printed it."""
         if not self._interrupted:
             self._line(Text("stopped", style="yellow"))
         self._interrupted = False
@@ -288,7 +290,7 @@ class Screen:
         return f"cache: {used.cache_read_tokens / used.prompt_tokens:.0%} of the last prompt"
 
     def context(self, agent: Agent) -> None:
-        """Where the tokens go: a coloured bar over the window, and a table."""
+        """Show token use as a coloured bar over the window, and as tables."""
         from midfold.cli.inspect import COLOURS, context_table, kinds_table
         from midfold.transcript.document import tool_of
 
@@ -355,7 +357,7 @@ class Screen:
         self.out.print(table)
 
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
-        """What a compaction did, or would do."""
+        """Print the result of a compaction or of a preview."""
         colour = "green" if receipt.status in GOOD else "yellow"
         what, why = outcome_words(receipt, preview=preview)
         self._line(Text(what, style=f"bold {colour}"), f": {visible(why)}")
@@ -376,7 +378,7 @@ class Screen:
             self._line(Text(f"  {visible(line)}", style="yellow"))
 
     def whole(self, about: str) -> None:
-        """All of what one line had no room for: nobody should agree to what they did not see."""
+        """Print a call in full if its one-line form was truncated, so that users see everything they agree to."""
         if _cut_line(about) == about:
             return
         for line in about[:LONGEST_SHOWN].splitlines():
@@ -385,7 +387,7 @@ class Screen:
             self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
     def words(self, message: Message) -> None:
-        """What was said earlier, as it looked then; a long text by its beginning."""
+        """Print an earlier message, truncated if long."""
         text = redact(user_words(message) or message.text).strip()
         shown = text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}…"
         prompt = Text("> ", style="bright_black") if message.role == "user" else Text()
@@ -401,7 +403,7 @@ def _cut_line(text: str) -> str:
 
 
 def _pressure(agent: Agent) -> str:
-    """Return how near the next compaction is; only people see it."""
+    """Return how close the next compaction is."""
     setup = agent.session.setup
     if not setup.config.compression.enabled:
         return "compaction is off"
@@ -409,7 +411,7 @@ def _pressure(agent: Agent) -> str:
 
 
 def _compactions(agent: Agent) -> str:
-    """Those in force: what was undone does not count."""
+    """Return the number of compactions that are not undone."""
     info = agent.session.info
     made = agent.session.receipts() if info is not None else []
     count = sum(record.undone is None for record in made)

@@ -1,6 +1,7 @@
-"""Whether a client's requests arrive: it is started as `midfold run` starts it, and asked for one word.
+"""Check that a client's requests reach the gateway.
 
-Nothing is sent on: the gateway answers the request itself, with an error that the client does not repeat.
+The client is started as `midfold run` starts it, with a one-word prompt. Nothing is forwarded: the gateway answers
+with an error that clients do not retry.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ANSWER = (400, "midfold doctor has seen this request and sent it nowhere")
 
 
 def probe_client(name: str, config: Config) -> tuple[bool, str]:
-    """Whether a request arrived, and what is to be said about it."""
+    """Start the client and return whether a request arrived, with a message for the report."""
     program = shutil.which(name)
     if program is None:
         return False, f"there is no {name} on the PATH"
@@ -67,7 +68,7 @@ def probe_client(name: str, config: Config) -> tuple[bool, str]:
 
 
 def _watch(launch: ClientLaunch, seen: Event) -> int | None:
-    """Until a request has arrived or the client has ended; its exit code if it ended by itself."""
+    """Wait until a request arrives or the client ends; return its exit code if it ended on its own."""
     quiet = subprocess.DEVNULL
     child = subprocess.Popen(
         launch.command, env={**os.environ, **launch.environment}, stdin=quiet, stdout=quiet, stderr=quiet

@@ -1,4 +1,4 @@
-"""Groups of commands that say which command was probably meant."""
+"""Command groups that suggest the closest command for a typo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class HelpfulGroup(click.Group):
-    """An unknown command is answered with the nearest ones there are."""
+    """Click group that suggests the closest commands for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

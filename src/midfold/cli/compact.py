@@ -1,4 +1,4 @@
-"""`midfold compact`: fold the middle of a transcript, and see what happened."""
+"""`midfold compact`: compact a transcript and show the result."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Fold the middle of a transcript and show what happened.
+    """Compact a transcript and show the result.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
-    Codex session (written as a plain list of messages); `-` reads standard input. The summary is made on this machine,
-    unless --summarizer or auxiliary.compression names a model that writes it (`midfold doctor` says which): a key in
-    the environment alone sends nothing. A preview asks no model. Nothing is written without -o; with `-o -` nothing
-    but the result goes to standard output.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic format, or a Claude Code or Codex
+    session log (written as a plain list of messages); `-` reads standard input. The summary is built in, without an
+    LLM, unless --summarizer or auxiliary.compression names a model (`midfold doctor` shows which); an API key in
+    the environment alone sends nothing. A preview uses no model. Nothing is written without -o; `-o -` prints only
+    the result.
     """
     _refuse_both({"--keep": keep is not None, "--here": here})
     _refuse_both({"--local": local, "--summarizer": summarizer is not None})
@@ -123,7 +123,7 @@ def _refuse_both(given: dict[str, bool]) -> None:
 
 
 def _accept_local(config: Config) -> Config:
-    """Whoever asks for a summary without a model accepts it; a preview stands for one that a model may write."""
+    """Allow the built-in summary, which --local asks for and a preview uses as a stand-in."""
     accepted = msgspec.structs.replace(config.compression, lossy_fallback=True)
     return msgspec.structs.replace(config, compression=accepted)
 
@@ -139,7 +139,7 @@ def _show(result: Compaction, *, preview: bool) -> None:
 
 
 def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
-    """The receipt, the state and the messages as plain values."""
+    """Return receipt, state and messages as plain values."""
     from midfold.transcript.splice import message_value
 
     receipt = result.receipt.to_dict()
@@ -162,7 +162,7 @@ def _archive_of(target: Path) -> Path:
 
 
 def _write(result: Compaction, target: Path) -> None:
-    """The archive of an earlier result goes with it: its handles are in no transcript any more."""
+    """Write the result and its archive; remove a stale archive if nothing was compacted."""
     archive = _archive_of(target)
     if result.changed:
         write_output(archive, (line + b"\n" for line in result.archive.lines()))
@@ -177,7 +177,7 @@ def _bytes_of(result: Compaction) -> bytes:
 
 
 def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
-    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
+    """Return the summarizer chosen by name or by the settings; print a model's name before anything is sent to it."""
     found = resolve(_with_provider(config, asked), os.environ, model)
     if found.endpoint is None:
         if found.missing or found.unused:

@@ -1,4 +1,4 @@
-"""`midfold cost`: what recorded sessions cost, and what they would have cost otherwise."""
+"""`midfold cost`: report what recorded sessions cost, and what they would have cost otherwise."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from midfold.pages.statistics import Statistics
 from midfold.transcript.document import Document
 
 ENOUGH = 0.9
-"""The share of its requests whose usage must be known before a conversation is compared with its replay."""
+"""Minimum share of requests with known usage for comparing a conversation with its replay."""
 Recorded = list[tuple[str, Document, list[RecordedTurn]]]
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests as the provider counted them, and dollars: None where a price is not known."""
+    """Token counts as reported by the provider, and costs in dollars (None if a price is unknown)."""
 
     requests: int
     prompt_tokens: int
@@ -48,7 +48,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     prompts: float | None = None
     answers: float | None = None
     without_cache: float | None = None
-    """What the same prompts would have cost without a cache."""
+    """Cost of the same prompts without a cache."""
 
     @classmethod
     def of(cls, turns: Sequence[RecordedTurn]) -> Bill:
@@ -74,16 +74,16 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The same requests with midfold's folds: how often it folded in which windows, and what prompts cost then.
+    """Replay of the same requests with midfold: number of compactions, windows, and prompt cost.
 
-    Without a fold nothing differs, and with too little known there is no comparison: then `prompts` is None.
+    `prompts` is None if nothing was compacted or too little is known to compare.
     """
 
     folds: int = 0
     windows: tuple[int, ...] = ()
     prompts: float | None = None
     missing: str = ""
-    """What is not known."""
+    """Missing data that prevents a comparison."""
 
 
 @click.command(name="cost")
@@ -96,12 +96,12 @@ class Replayed(msgspec.Struct, frozen=True):
 def command(
     file: str, model: str | None, conversation: int | None, no_replay: bool, config: str | None, as_json: bool
 ) -> None:
-    """Say what recorded sessions cost, and what they would have cost without a cache and with midfold.
+    """Report what recorded sessions cost, and what they would have cost without a cache and with midfold.
 
-    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
-    usage (`_meta.usage`). Prices are those of `midfold models`. With midfold: the same requests at the same times in
-    the same window, folded without a model; `midfold replay` compares other policies and windows. A stored session
-    that was folded is compared with the same requests without folds.
+    FILE is a coding agent's log, a stored session (session:NAME), or a transcript whose messages carry usage
+    (`_meta.usage`). Prices are those of `midfold models`. "With midfold" replays the same requests at the same
+    times in the same window, compacted without an LLM; `midfold replay` compares other policies and windows. A
+    stored session that was compacted is compared with the same requests without compaction.
     """
     known = settings(config)
     recorded: Recorded = []
@@ -125,7 +125,7 @@ def command(
 
 
 def _savings(name: str, config: str | None) -> Saved | None:
-    """What the folds of a stored session have saved; None if it was never folded."""
+    """Return what the compactions of a stored session saved, or None if there were none."""
     with open_existing(None, config, option="--config FILE") as sessions:
         info = sessions.store.must(stored_session(sessions, name).name)
         return Statistics(sessions, settings(config), time.time).one(info).facts.saved if info.compactions else None
@@ -193,7 +193,7 @@ def _money(dollars: float | None) -> str:
 
 
 def _alternatives(total: Bill, saved: Saved | None, played: Replayed | None) -> Iterator[tuple[str, float | None, str]]:
-    """What it was or would have been, what prompts cost then, and what else there is to say."""
+    """Yield each alternative with its prompt cost and a note."""
     assert total.prompts is not None and total.without_cache is not None
     summaries = (saved.summaries if saved is not None else None) or 0.0
     yield "as recorded", total.prompts + summaries, f"{_money(summaries)} of it for summaries" if summaries else ""

@@ -1,4 +1,4 @@
-"""`midfold demo`: what midfold does, shown on this machine, without a key and without the network."""
+"""`midfold demo`: demonstrate midfold on this machine, without a key or network access."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH = 60
 
 
 class DemoRun(msgspec.Struct, kw_only=True):
-    """One session: how far it came, and what it cost at the provider."""
+    """Progress and provider cost of one session."""
 
     turns: int
     done: int
@@ -38,7 +38,7 @@ class DemoRun(msgspec.Struct, kw_only=True):
     prompts: list[int]
     cache_read_share: float
     billed_tokens: int
-    """At the price of an uncached token."""
+    """Tokens weighted by price, relative to an uncached token."""
 
 
 @click.command()
@@ -49,11 +49,11 @@ class DemoRun(msgspec.Struct, kw_only=True):
 )
 @with_json
 def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
-    """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
+    """Demonstrate midfold on an example conversation: no key, no network, nothing is stored.
 
-    Without --gateway, one conversation is folded. With it, a client that resends its whole history works for 300 turns
-    with a provider that enforces the rules of the real ones: directly, directly with cache markers of its own, and
-    through the gateway.
+    Without --gateway, one conversation is compacted. With it, a client that resends its whole history works for 300
+    turns with a simulated provider that enforces the real API rules: directly, directly with its own cache markers,
+    and through the gateway.
     """
     if gateway:
         _gateway(turns, window, as_json)
@@ -75,7 +75,7 @@ def _fold(as_json: bool) -> None:
 
 
 def _doubles() -> Any:
-    """Servers for tests. Nothing that ships depends on test doubles; a demonstration is made of them."""
+    """Import the test servers; lazily, so that nothing else in the package depends on them."""
     return importlib.import_module("midfold.testing.doubles")
 
 
@@ -105,7 +105,7 @@ def session(
     marks: bool = False,
     advance: Callable[[int], None],
 ) -> DemoRun:
-    """The coding session against a provider of its own; `advance` is told how many turns were made."""
+    """Run the coding session against a simulated provider; call `advance` with the number of turns made."""
     from midfold.gateway import create_app
     from midfold.session.sessions import open_sessions
 
@@ -189,7 +189,7 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
 
 
 def _curve(run: DemoRun, window: int) -> str:
-    """The size of the prompt over the session, one column for several turns."""
+    """Return a line chart of the prompt size over the session."""
     columns = min(WIDTH, run.turns)
     places = [place * run.turns // columns for place in range(columns)]
     picked = [run.prompts[place] for place in places if place < len(run.prompts)]

@@ -1,4 +1,4 @@
-"""`midfold doctor`: what midfold would do here, and why; and whether it works."""
+"""`midfold doctor`: check the installation and settings, and show what midfold would do."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def command(
     forget_windows: bool,
     as_json: bool,
 ) -> None:
-    """Check settings, store and upstreams, say who would summarise, and prove a compaction from end to end.
+    """Check settings, store and upstreams, show which summarizer is used, and test a compaction end to end.
 
-    Without --probe nothing is sent: only the names of upstreams are looked up. Exit code 1 if something is wrong.
+    Without --probe nothing is sent; only the host names of upstreams are looked up. Exit code 1 if a check fails.
     """
     checked = _settings(config, model, probe=probe, forget_windows=forget_windows)
     found = [*_installation(), *checked, *_client(client, config)]
@@ -165,7 +165,7 @@ def _probe(endpoint: Any) -> Check:
 
 
 def _client(name: str | None, path: str | None) -> Iterator[Check]:
-    """Whether requests of a client come through a gateway that `midfold run` makes."""
+    """Check that a client's requests reach a gateway started by `midfold run`."""
     if name is None:
         return
     from midfold.cli.client_probe import probe_client
@@ -179,7 +179,7 @@ def _client(name: str | None, path: str | None) -> Iterator[Check]:
 
 
 def _compaction(config: Config | None) -> Check:
-    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded. No model is asked."""
+    """Compact an example conversation without a model; check that the result is valid and every original unfolds."""
     from midfold.api import compact
     from midfold.engines.guard import ENGINE_FAILED
     from midfold.plugins import engine_for
@@ -206,7 +206,7 @@ def _compaction(config: Config | None) -> Check:
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
     status: str
@@ -214,7 +214,7 @@ class Check(NamedTuple):
 
 
 def _server(config: Config, *, probe: bool) -> Iterator[Check]:
-    """Only what is configured is looked at; only with `probe` is anything sent."""
+    """Check the configured store and gateway; send requests only with `probe`."""
     yield from _store(config)
     if config.gateway.upstream is not None or config.upstreams:
         yield from _upstreams(config, probe=probe)
@@ -224,7 +224,7 @@ def _server(config: Config, *, probe: bool) -> Iterator[Check]:
 
 
 def _store(config: Config) -> Iterator[Check]:
-    """Checks every invariant of a store that is there; one that is not is not made."""
+    """Check every invariant of an existing store; do not create one."""
     from midfold.config.load import store_url
     from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
@@ -249,7 +249,7 @@ def _store(config: Config) -> Iterator[Check]:
 
 
 def _new_store(file: Path) -> Check:
-    """Whether the first session can make it."""
+    """Check that the first session can create the store."""
     folder = next(folder for folder in file.absolute().parents if folder.exists())
     if folder.is_dir() and os.access(folder, os.W_OK):
         return Check("store", "note", f"{file} is not there yet; the first session makes it")
@@ -257,7 +257,7 @@ def _new_store(file: Path) -> Check:
 
 
 def _windows(config: Config, *, forget: bool) -> list[Check]:
-    """What refusals have taught gateways about the windows of models; only of a store that is there already."""
+    """List the model windows that gateways learned from rejected requests, if the store exists."""
     from midfold.config.load import store_url
     from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
@@ -326,7 +326,7 @@ def _door(config: Config) -> Check:
 
 
 def _gateway(config: Config) -> Check:
-    """Whether a gateway runs where the settings say, and whether it looks at the requests that it should look at."""
+    """Check that a gateway runs at the configured address and manages all requests."""
     import httpx2
 
     settings = config.gateway
@@ -355,7 +355,7 @@ def _describe_unmanaged(place: str, counts: dict[str, int]) -> str:
 
 
 def _reach(base: str, place: str) -> Check:
-    """Whether anybody answers there; without a key, so any answer will do."""
+    """Check that an upstream responds; no key is sent, so any response counts."""
     import httpx2
 
     try:

@@ -1,4 +1,4 @@
-"""`midfold eval`: what compactions keep, measured by the real future of transcripts."""
+"""`midfold eval`: measure what compactions keep, against what the rest of the transcript used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEGEND = (
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    """Percentages, separated by commas, as shares."""
+    """Parse comma-separated percentages into fractions."""
     try:
         budgets = {float(part) / 100 for part in value.split(",")}
     except ValueError:
@@ -80,11 +80,11 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Measure what compactions keep of the facts that the rest of a transcript really used.
+    """Measure how many of the facts used later in a transcript a compaction keeps.
 
-    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Long sessions are
-    cut at several places; each method compacts what stands before a cut to each budget, and is judged by what the
-    assistant wrote after it. A compactor of your own is a function (messages, target_tokens) -> messages.
+    FILES are transcripts, coding agent logs, folders of them, or stored sessions (session:NAME). Long sessions are
+    cut at several places; each method compacts the part before a cut to each budget and is scored against what the
+    assistant wrote after it. A custom compactor is a function (messages, target_tokens) -> messages.
     """
     check_picture(plot)
     with show_work("reading"):
@@ -119,7 +119,7 @@ def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]
 
 
 def _plain(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:
-    """Everything that was measured, as plain values; no message content."""
+    """Return all measurements as plain values, without message content."""
     return {
         "conversations": result.conversations,
         "cuts": result.cuts,

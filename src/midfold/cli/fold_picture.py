@@ -1,4 +1,4 @@
-"""The picture of a compaction, before and after on one scale: bars of tokens in a terminal, every message as SVG."""
+"""Picture of a compaction, before and after on one scale: token bars in a terminal, every message in an SVG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASES = {
     "calibrated": "estimated from what the provider counted",
     "reported": "counted by the provider",
 }
-"""What a number of tokens rests on."""
+"""Labels for the source of a token count."""
 SHORTENED = {
     "digest": "old results in one line",
     "duplicate": "results that stand elsewhere",
@@ -35,7 +35,7 @@ SHORTENED = {
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
 SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
 Segments = list[tuple[str, int, int]]
-"""Name, messages, tokens."""
+"""Name, message count and tokens of each segment."""
 PICTURE_WIDTH, HEIGHT = 860, 322
 LEFT, RIGHT = 78, 24
 BEFORE, AFTER, THICK = 104, 204, 40
@@ -48,7 +48,7 @@ SAID = {
     "tail": "tail",
 }
 NARROW = 90
-"""A segment narrower than this has no room for its figure: it stands below, unless that is too narrow as well."""
+"""Minimum pixels of a segment for a label inside it; narrower ones have it below, those under TINY have none."""
 TINY = 30
 
 
@@ -84,7 +84,7 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
 
 
 def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
-    """What a compaction did, or would do, and why."""
+    """Return what a compaction did or would do, and the reason."""
     if not preview:
         return receipt.status, receipt.reason
     if receipt.status not in ("compacted", "pruned"):
@@ -94,7 +94,7 @@ def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
 
 
 def show_handoff(out: Console, result: Compaction) -> None:
-    """The one message that stands for the fold."""
+    """Print the handoff message."""
     for message in result.transcript if result.receipt.status == "compacted" else ():
         found = recognise(message)
         if found is not None and found.kind == "fold":
@@ -107,7 +107,7 @@ def show_handoff(out: Console, result: Compaction) -> None:
 
 
 def segments(result: Compaction) -> tuple[Segments, Segments]:
-    """Head, fold and tail before, and what stands there now."""
+    """Return the segments before and after the compaction."""
     before = _sizes(result, _before(result))
     return before, _sizes(result, _after(result)) if result.changed else before
 
@@ -144,7 +144,7 @@ def _after(result: Compaction) -> list[tuple[str, Transcript]]:
 
 
 def _sizes(result: Compaction, parts: list[tuple[str, Transcript]]) -> Segments:
-    """What each part adds to those before it: rounded so, they add up to the whole."""
+    """Return the segments with token counts rounded cumulatively, so that they add up to the total."""
     meter, units, count, before = result.meter, 0, 0, 0
     sized: Segments = []
     for name, messages in parts:
@@ -188,7 +188,7 @@ def _tell_changes(out: Console, result: Compaction) -> None:
 
 
 def draw_svg(result: Compaction, name: str) -> str:
-    """An SVG; `name` says what was compacted."""
+    """Return the SVG; `name` is the name of the transcript."""
     receipt = result.receipt
     before, after = segments(result)
     title = f"{name}: {receipt.old_tokens:,} tokens become {receipt.new_tokens:,}"
@@ -227,7 +227,7 @@ def _bar(
         elif width >= TINY:
             yield text(middle, top + THICK + 16, f"{tokens:,}", "", "middle", fill=FILLS[name])
     x = float(LEFT)
-    for message in messages[:-1]:  # a hair between two messages, so that a long one is seen as long
+    for message in messages[:-1]:  # thin line between messages, to show their lengths
         x += result.meter.count((message,)).tokens * scale
         yield rect(x, top, 0.6, THICK, fill="#ffffff", fill_opacity="0.45")
 
@@ -237,7 +237,7 @@ def _box(x: float, y: float, width: float, height: float, name: str) -> Markup:
 
 
 def _funnel(before: Segments, after: Segments, scale: float) -> Iterator[Markup]:
-    """From the fold to what stands for it."""
+    """Draw the area that connects the fold with its handoff."""
     old, new = _starts(before, scale), _starts(after, scale)
     widths = {name: tokens * scale for name, _, tokens in (*before, *after)}
     target = "handoff" if "handoff" in new else "fold"

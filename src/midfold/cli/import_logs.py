@@ -1,4 +1,4 @@
-"""`midfold import`: the logs that coding agents keep on this machine, listed, and chosen ones brought into a store."""
+"""`midfold import`: list the logs of coding agents on this machine and import selected ones into a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from midfold.transcript.logs import CLIENTS
 MOST_LISTED = 20
 MEGABYTE = 1_000_000
 SHOWN_ID = 13
-"""Characters of an id that tell it from others, also where ids begin with their time."""
+"""Characters of an id that distinguish it, also for ids that begin with a timestamp."""
 
 
 class _Choice(NamedTuple):
@@ -37,11 +37,10 @@ class _Choice(NamedTuple):
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Bring the logs of coding agents into a store, so that search, pages, unfold and the rest work on them.
+    """Import the logs of coding agents into a store, for search, pages and unfold.
 
-    A log is only looked at: nothing of it is changed, and nothing is sent anywhere. What is stored is redacted if
-    store.redact says so, belongs to the project's folder, and is shown to no key of a gateway. A log that has grown
-    since adds the rest; importing it again changes nothing.
+    Logs are only read, and nothing is sent anywhere. Stored messages are redacted if store.redact says so, belong
+    to the project's folder, and are not visible to gateway keys. Importing a log again adds only new messages.
     """
 
 
@@ -117,7 +116,7 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
 
 
 def _title(log: FoundLog, problems: list[str]) -> LogTitle:
-    """Return the title of a log; note why it has none where the log cannot be read."""
+    """Return the title of a log; record the problem if it cannot be read."""
     try:
         return title_log(log)
     except MidfoldError as error:
@@ -147,7 +146,7 @@ def _moment(at: float) -> str:
 
 
 def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
-    """The oldest first: the one that was used last is then the newest session of the store as well."""
+    """Return the selected logs, oldest first, so that the last used one becomes the newest session."""
     if choice.is_all:
         return sorted(logs, key=lambda log: log.changed)
     known = [(log, {log.name, _title(log, []).session}) for log in logs]

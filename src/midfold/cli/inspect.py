@@ -1,4 +1,4 @@
-"""`midfold inspect`: where the tokens of a transcript go, and what is wrong with it."""
+"""`midfold inspect`: show token use and problems of a transcript."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Show where the tokens of a transcript go, and what is wrong with it.
+    """Show where the tokens of a transcript go, and list its problems.
 
-    FILE is JSON or JSON lines: a list of messages, a request body, one conversation per line, or the log of a Claude
-    Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
-    apart by their shape.
+    FILE is JSON or JSON lines: a list of messages, a request body, one conversation per line, or a Claude Code or
+    Codex session log. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic formats are detected
+    automatically.
     """
     documents = read_conversations(file, dialect, conversation, strict=strict, config=config)
     known = settings(config)
@@ -107,7 +107,7 @@ def describe(
     config: Config | None = None,
     prompt_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Everything the command shows of one conversation, as plain values; no message content."""
+    """Return everything that the command shows of a conversation as plain values, without message content."""
     config = config or Config()
     belief, window, why = believe_recording(document, model, config)
     meter = meter_for(belief, exact=exact)
@@ -150,14 +150,14 @@ def describe(
 
 
 def believe_recording(document: Document, model: str | None, config: Config) -> tuple[Belief, int, str]:
-    """What is believed about the model, how large its window is, and why."""
+    """Return the model facts, the window in tokens, and the source of the window."""
     belief = _belief_of(document, model, config)
     logged = document.log.window if document.log is not None and model is None else 0
     return (belief, logged, LOGGED) if logged else (belief, belief.model.context_window, belief.why)
 
 
 def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
-    """What is believed about the model. Claude Code does not write down that it asked for the long window."""
+    """Return the model facts; infer Claude Code's long window from the usage, because its log does not record it."""
     belief = look_up(model or document.model, config.models)
     if model is not None or document.log is None or document.log.client != "claude-code":
         return belief
@@ -167,14 +167,14 @@ def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
 
 
 def _counts_of(log: Log) -> list[tuple[int, Usage]]:
-    """The answers whose prompts were counted."""
+    """Return index and usage of the responses with reported usage."""
     return [(place, usage) for place, turn in log.turns.items() if (usage := read_usage(turn.usage)) is not None]
 
 
 def _reported_tokens(document: Document, meter: Meter) -> int | None:
-    """What the provider counted, where the file says it; in a log, what came after the last count is estimated.
+    """Return the reported prompt tokens, plus an estimate for messages after the last report in a log.
 
-    After a compaction of the client's own a prompt is not made of these messages.
+    Return None after a compaction by the client, whose prompts do not consist of these messages.
     """
     usage = read_usage(document.setting("usage"))
     if usage is not None or document.log is None or document.log.folds:
@@ -188,7 +188,7 @@ def _reported_tokens(document: Document, meter: Meter) -> int | None:
 
 
 def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
-    """A meter in the tokens of the model; with its own vocabulary no factor is needed."""
+    """Return a meter for the model; no correction factor is needed with its own vocabulary."""
     model = belief.model
     if not exact:
         return Meter(ESTIMATE, factor=model.factor, message_overhead=model.message_overhead)
@@ -264,7 +264,7 @@ def _tools(used: Mapping[str, int]) -> str:
 
 
 def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
-    """Where the tokens go, the most expensive kind first."""
+    """Print tokens by kind, largest first."""
     total = sum(by_kind.values()) or 1
     table = make_table("Where the tokens go", ">tokens", ">share")
     table.add_column("", no_wrap=True)
@@ -277,7 +277,7 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
 
 
 def context_table(out: Console, shares: Sequence[ContextShare], *, measured: bool) -> None:
-    """The window: fixed costs, the conversation, the reserve for the answer and what is free."""
+    """Print the window: fixed costs, conversation, output reservation and free tokens."""
     table = make_table("Context window", ">tokens", ">of the window")
     table.add_column("", no_wrap=True)
     for share in shares:

@@ -1,4 +1,4 @@
-"""Sockets that servers of ours listen on, and whether the name in an address leads anywhere."""
+"""Listening sockets and host name lookup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOKUP_SECONDS = 5.0
 
 
 def listen(host: str, port: int, *, hint: str = "--port N takes another") -> list[socket.socket]:
-    """One socket for each address of a host; one line of error where they cannot be had."""
+    """Open one socket for each address of a host; raise a one-line error if that fails."""
     opened: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -33,7 +33,7 @@ def listen(host: str, port: int, *, hint: str = "--port N takes another") -> lis
 
 
 def lookup_problem(address: str) -> str:
-    """Why the name in an address leads nowhere now; nothing if it leads somewhere. Nothing is sent to the host."""
+    """Return why a URL's host name cannot be resolved, or an empty string; send nothing to the host."""
     host = urlsplit(address).hostname or ""
     answers: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2."""
+"""Entry point of the `midfold` command; turns `MidfoldError` into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ COMMANDS = {
     "unfold": "Show the originals behind a handle.",
 }
 MODULES = {"import": "import_logs"}
-"""Files that cannot be called as their command is."""
+"""Modules whose name differs from their command, because it is a Python keyword."""
 
 
 class LazyGroup(HelpfulGroup):
-    """Imports `midfold.cli.<name>` and takes its `command` when `<name>` is run, so that --help stays fast."""
+    """Group that imports `midfold.cli.<name>` only when `<name>` is run, so that --help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def run_command() -> None:
-    """Runs what the arguments ask for, and ends the process."""
+    """Run the command line and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -90,7 +90,7 @@ def run_command() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _tell(f"{where}{error.strerror or error}")
-        os._exit(1)  # the interpreter would try to flush the broken stream once more, and say so
+        os._exit(1)  # avoids a second flush of the broken stream at exit, which would print another error
 
 
 def _tell(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`midfold mcp`: the kept sessions as tools of the Model Context Protocol, over stdio or HTTP."""
+"""`midfold mcp`: stored sessions as Model Context Protocol tools, over stdio or HTTP."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ INSTRUCTIONS = (
 @click.option("--http", is_flag=True, help="Listen on this machine instead of standard input; needs a key.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
 def command(url: str | None, config: str | None, project: Path, http: bool, port: int) -> None:
-    """Offer kept sessions to an agent by MCP: search, unfold, describe, artifacts, compact, stats.
+    """Serve stored sessions to an agent over MCP: search, unfold, describe, artifacts, compact, stats.
 
-    Over standard input and output (the default) it sees the sessions of one project and reads transcripts in its
-    folder. With --http it listens on 127.0.0.1 at /mcp, asks for a key of `midfold keys new`, checks Host and Origin,
-    shows each key the sessions of its own, and reads no files. Summaries are made on this machine.
+    Over standard input and output (the default) it serves the sessions of one project and reads transcripts in its
+    folder. With --http it listens on 127.0.0.1 at /mcp, requires a key from `midfold keys new`, checks Host and
+    Origin, serves each key its own sessions, and reads no files. Summaries are built in, without an LLM.
     """
     with open_own(url, config) as sessions:
         if http:
@@ -79,7 +79,7 @@ def _serve_http(sessions: Sessions, port: int) -> None:
 
 
 def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
-    """An MCP server; `tools_for` says which tools answer a request (of HTTP; over stdio it is None)."""
+    """Return an MCP server; `tools_for` maps an HTTP request (None over stdio) to its tools."""
     try:
         from mcp.server.lowlevel import Server
         from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
@@ -104,7 +104,7 @@ def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
 
 
 async def _serve_stdio(server: Server[Any]) -> None:
-    """Answers on standard input and output until the client closes them."""
+    """Serve on standard input and output until the client closes them."""
     from mcp.server.stdio import stdio_server
 
     async with stdio_server() as (reading, writing):

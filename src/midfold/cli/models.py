@@ -1,4 +1,4 @@
-"""`midfold models [NAME]`: what is believed about models, and why."""
+"""`midfold models [NAME]`: show the facts known about models and their source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = {
     "cache_write_1h": "cache write 1h, x input",
 }
 FITTING = ((86, 8), (66, 6), (0, 5))
-"""So many columns fit into a terminal that is so wide: the prices of caches are left out first."""
+"""Minimum terminal width and number of columns to show; cache prices are dropped first."""
 COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", "1h x")
 
 
@@ -40,7 +40,7 @@ COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", 
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
 @with_json
 def command(name: str | None, part: str, path: str | None, as_json: bool) -> None:
-    """Show what is believed about the model NAME and why, or the whole table and your overrides."""
+    """List known models: context window, tokenizer, prices. With NAME, show one model and the source of each value."""
     if name is not None and part:
         raise click.UsageError("NAME and --filter exclude each other")
     overrides = settings(path).models
@@ -55,7 +55,7 @@ def command(name: str | None, part: str, path: str | None, as_json: bool) -> Non
 
 
 def number(value: int | float | str | None) -> str:
-    """A value as people read it: 1,050,000, 0.1, unknown."""
+    """Format a value for people: 1,050,000, 0.1, unknown."""
     if value is None:
         return "unknown"
     if isinstance(value, int):
@@ -64,7 +64,7 @@ def number(value: int | float | str | None) -> str:
 
 
 def heading(model: Model) -> tuple[str, str]:
-    """What the rows of one group share: where they come from, and what is believed about their tokens."""
+    """Return source and tokenizer facts, which the rows of a group share."""
     cached = f"cached from {model.cache_minimum:,}" if model.cache_minimum else "shortest cached prefix unknown"
     assumed = f"; assumed: {', '.join(model.assumed)}" if model.assumed else ""
     tokens = f"tokenizer {model.tokenizer} x{model.factor:g}, +{model.message_overhead} per message, {cached}"
@@ -72,7 +72,7 @@ def heading(model: Model) -> tuple[str, str]:
 
 
 def groups(part: str = "") -> Iterator[tuple[str, str, list[Model]]]:
-    """The table, row after row, under the headings its rows share; `part` is in the pattern or the source of a row."""
+    """Yield the table in groups; `part` filters rows by pattern or source."""
     for (source, tokens), rows in groupby((row for row in TABLE if _has(row, part)), heading):
         yield source, tokens, list(rows)
 
@@ -82,7 +82,7 @@ def _has(model: Model, part: str) -> bool:
 
 
 def cells(model: Model) -> tuple[str, ...]:
-    """One row under `COLUMNS`; a dash is what nobody could name."""
+    """Return one row for `COLUMNS`; unknown values are dashes."""
     values = (
         model.context_window,
         model.max_output,
@@ -125,7 +125,7 @@ def _show_table(overrides: Mapping[str, ModelOverride], part: str, as_json: bool
 
 
 def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
-    """The fields that an override sets."""
+    """Return the fields that an override sets."""
     values = {field: getattr(override, field) for field in ModelOverride.__struct_fields__}
     return {field: value for field, value in values.items() if value is not None}
 

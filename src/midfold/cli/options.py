@@ -1,4 +1,4 @@
-"""What several commands take from their command line: options, settings, transcripts, stored sessions."""
+"""Options and loaders shared by several commands: settings, transcripts, stored sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LAST = "last"
 STORED = "session:"
-"""What stands before the name of a stored session where a file is expected."""
+"""Prefix of a stored session's name in place of a file."""
 SHORT = 8
 MOST_SESSIONS = 10_000
 MOST_NAMED = 5
@@ -62,7 +62,7 @@ with_conversation = click.option(
 
 
 def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --base-url, an address before anything is done."""
+    """Return the option --base-url, which validates the URL."""
 
     def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(URL, value):
@@ -73,7 +73,7 @@ def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --config of commands that read or write the file itself."""
+    """Return the option --config of commands that read or write the file itself."""
     told = f"The file to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
     return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
 
@@ -86,7 +86,7 @@ def locate_config(file: Path | None) -> Path:
 
 
 def load_settings(path: str | Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """The configuration and where it comes from; `flags` are settings of the command line. Notices are told."""
+    """Load the configuration with command-line settings in `flags`, and print its notices."""
     loaded = load(path, overrides=flags)
     for text in loaded.notices:
         notice(text)
@@ -98,7 +98,7 @@ def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config
 
 
 def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
-    """The same, for a command that runs the context engine: what is wrong with that one is told as well."""
+    """Load the configuration for a command that runs the context engine, and print the engine's notices too."""
     config = settings(path, flags)
     for text in configured_engine(config).notices:
         notice(text)
@@ -106,7 +106,7 @@ def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) ->
 
 
 def read_file(file: str) -> bytes:
-    """A transcript; `-` is standard input."""
+    """Read a transcript; `-` is standard input."""
     if file == "-":
         if sys.stdin is None:
             raise TranscriptError("standard input is closed")
@@ -124,7 +124,7 @@ def name_of(file: str) -> str:
 def read_conversations(
     file: str, dialect: str | None, number: int | None, *, config: str | None, strict: bool = False
 ) -> list[Document]:
-    """The conversations of a file, or a session of the store that the settings name; with a number, that one."""
+    """Read the conversations of a file or a stored session; with `number`, only that one."""
     if file.startswith(STORED):
         return [read_stored(file.removeprefix(STORED), config)]
     data = read_file(file)
@@ -142,7 +142,7 @@ def read_conversations(
 
 
 def read_conversation(file: str, dialect: str | None, number: int | None, *, config: str | None) -> Document:
-    """The one conversation of a file, or the one of a number."""
+    """Read the only conversation of a file, or the one with that number."""
     found = read_conversations(file, dialect, number, config=config)
     if len(found) != 1:
         raise TranscriptError(f"{name_of(file)} holds {len(found)} conversations: --conversation N chooses one")
@@ -150,7 +150,7 @@ def read_conversation(file: str, dialect: str | None, number: int | None, *, con
 
 
 def read_stored(name: str, config: str | None) -> Document:
-    """The whole history of a stored session, with its times and what was reported of it."""
+    """Read the whole history of a stored session, with times and reported usage."""
     from midfold.session.session import read_history
 
     with open_existing(None, config, option="--config FILE") as sessions:
@@ -158,7 +158,7 @@ def read_stored(name: str, config: str | None) -> Document:
 
 
 def files_of(names: tuple[str, ...], config: str | None) -> Iterator[str | Document]:
-    """The files themselves, the transcripts in folders, and stored sessions. What is damaged in a log is told."""
+    """Yield files, the transcripts in folders, and stored sessions."""
     for name in names:
         if name.startswith(STORED):
             yield read_stored(name.removeprefix(STORED), config)
@@ -173,7 +173,7 @@ def files_of(names: tuple[str, ...], config: str | None) -> Iterator[str | Docum
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
-    """The options --store and --config; the command is given the opened sessions."""
+    """Add --store and --config; the command receives the opened sessions."""
 
     @with_url
     @with_config
@@ -187,7 +187,7 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def open_existing(url: str | None, config: str | None, option: str = "--store URL") -> Iterator[Sessions]:
-    """The sessions of a store that is there already; `option` is how the command lets another be named."""
+    """Open the sessions of an existing store; `option` names the option for another store in the error."""
     from midfold.config.load import store_url
     from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
@@ -204,20 +204,20 @@ def open_existing(url: str | None, config: str | None, option: str = "--store UR
 
 
 def open_own(url: str | None, config: str | None) -> Sessions:
-    """The sessions of a store, which is made if it is not there."""
+    """Open the sessions of a store; create it if it does not exist."""
     from midfold.session.sessions import open_sessions
 
     return open_sessions(url, config=settings(config))
 
 
 def short_id(name: str) -> str:
-    """The part of a session's name that tells it from others: `79d03d` of `20261116-2310-79d03d`."""
+    """Return the distinguishing part of a session's name: `79d03d` of `20261116-2310-79d03d`."""
     found = _HASHED.search(name)
     return f"{found[1][:SHORT]}{found[2]}" if found else name
 
 
 def full_name(sessions: Sessions, asked: str) -> str:
-    """The name of the session that was meant: by its name, the beginning of it or of its short id, or `last`."""
+    """Resolve a session by its name, a prefix of its name or short id, or `last`."""
     if sessions.store.info(asked) is not None:
         return asked
     names = [info.name for info in sessions.all(MOST_SESSIONS)]
@@ -238,7 +238,7 @@ def full_name(sessions: Sessions, asked: str) -> str:
 
 
 def _begins(name: str, asked: str) -> bool:
-    """By its name, its short id, or an id of the client's that stands in it."""
+    """Return whether the name, its short id, or a client's id inside it starts with `asked`."""
     return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name or f"/{asked}" in name
 
 

@@ -1,4 +1,4 @@
-"""`midfold pages`: look at the sessions of a store in a browser."""
+"""`midfold pages`: view the sessions of a store in a browser."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PORT = 8788
 @with_store
 @click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
 def command(sessions: Sessions, port: int) -> None:
-    """Serve pages about the sessions of a store, on this machine only.
+    """Serve web pages about the sessions of a store, on this machine only.
 
-    How full each session is, what folding saved, each compaction before and after, search and unfold; the same as JSON
-    under /api. Nothing in the store is changed. Ctrl-C ends it.
+    Shows how full each session is, what compactions saved, each compaction before and after, search and unfold; the
+    same data as JSON under /api. The store is not changed. Stop with Ctrl-C.
     """
     try:
         import uvicorn

@@ -1,4 +1,4 @@
-"""`midfold plugins`: which context engines there are, which one is used, and choosing another."""
+"""`midfold plugins`: list context engines and choose one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = "context.engine"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What is configured, and what there is."""
+    """Configured engine and available engines."""
 
     configured: str
     origin: str
@@ -45,8 +45,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 def command(context: click.Context, file: Path | None, as_json: bool) -> None:
     """List the context engines, show which one is active, and choose another.
 
-    An engine is used only when context.engine in config.yaml names it. It is looked for in
-    plugins/context_engine/NAME beside config.yaml, then among registered engines, entry points and built-ins.
+    An engine is used only if context.engine in config.yaml names it. Search order: plugins/context_engine/NAME
+    beside config.yaml, registered engines, entry points, built-ins.
     """
     context.obj = file
     if context.invoked_subcommand is None:
@@ -87,7 +87,7 @@ def _list(state: State, as_json: bool) -> None:
 @with_json
 @click.pass_obj
 def list_(parent: Path | None, file: Path | None, as_json: bool) -> None:
-    """List the engines, and which one is active; the same as `midfold plugins` alone."""
+    """List the engines and show which one is active; same as `midfold plugins` alone."""
     _list(_state(file or parent), as_json)
 
 
@@ -123,7 +123,7 @@ def _warn(state: State) -> None:
 @click.option("--load", is_flag=True, help="Import the engine's code and say whether it can be used.")
 @click.pass_obj
 def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load: bool) -> None:
-    """Show where the engine NAME comes from and whether it is active; its code runs only with --load."""
+    """Show the source of engine NAME and whether it is active; its code runs only with --load."""
     state = _state(file or parent)
     rows = state.engines_of(name)
     if not rows and not load:
@@ -159,7 +159,7 @@ def _print_engine(shown: dict[str, Any]) -> None:
 @click.option("--force", is_flag=True, help="Also accept a name that is not there yet.")
 @click.pass_obj
 def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
-    """Make NAME the active engine: sets context.engine in config.yaml and leaves every other byte as it is."""
+    """Make NAME the active engine: set context.engine in config.yaml and leave the rest of the file unchanged."""
     path = locate_config(file or parent)
     if problem := name_problem(name):
         raise PluginError(f'"{visible(name[:80])}" is no name of an engine: {problem}')
@@ -193,7 +193,7 @@ def _why_unknown(name: str, state: State) -> str:
 
 
 def _create(path: Path) -> None:
-    """An empty file for its owner alone, so that there is something to replace."""
+    """Create an empty file that only its owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -1,4 +1,4 @@
-"""`midfold probes`: what readers of a compacted context know, asked of models, agents or people."""
+"""`midfold probes`: measure what readers of a compacted context know; readers are models, agents or people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midfold.model.endpoint import Endpoint, endpoint_for
 from midfold.model.summary_call import SummaryCall
 
 LONGEST_ANSWER = 16_000
-"""Tokens."""
+"""Maximum tokens of an answer."""
 DEFAULT = "midfold,mask,window"
 
 
@@ -59,21 +59,21 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Measure what a reader knows who sees only a compacted context.
+    """Measure what a reader knows from a compacted context alone.
 
     PROBES is a folder of JSON files: `messages`, and `questions` with kind (recall, artifact, decision, continuation),
-    q and gold. Where there are no questions, the model writes them from the whole past.
+    q and gold. If there are no questions, the model writes them from the whole history.
 
     \b
-    whole           the whole past: the ceiling
+    whole           the whole history: the upper bound
     window, mask    the newest messages; all messages with old results masked
-    plain           a plain summary by the model and the last message of the user
-    midfold         midfold without a model; midfold-model: with it
-    once, ...       at default settings, where the fold comes by itself (once-model; once-plain: plain, of that size)
-    folds, ...      fed message by message, folded many times (folds-model, folds-plain, folds-window)
+    plain           a plain summary by the model and the last user message
+    midfold         midfold without an LLM; midfold-model: with it
+    once, ...       at default settings, compacted automatically (once-model; once-plain: plain at that size)
+    folds, ...      fed message by message, compacted many times (folds-model, folds-plain, folds-window)
 
-    Without --model, prompts wait as files in DIR for whoever answers them (NAME.prompt.txt, answer in NAME.answer.txt);
-    the same command goes on from there. Give each prompt to a fresh context that sees nothing else.
+    Without --model, prompts are written to DIR as NAME.prompt.txt; put the answers into NAME.answer.txt and run the
+    same command again. Give each prompt to a fresh context that sees nothing else.
     """
     ask = None
     if model or base_url:

@@ -1,4 +1,4 @@
-"""`midfold replay`: recorded sessions under other policies and a provider's prices."""
+"""`midfold replay`: replay recorded sessions under other policies and provider prices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEGEND = (
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Sizes of windows, separated by commas; 64k is 64,000."""
+    """Parse comma-separated window sizes; 64k is 64,000."""
     try:
         return tuple(int(part[:-1]) * 1000 if part.lower().endswith("k") else int(part) for part in value.split(","))
     except ValueError:
@@ -89,12 +89,12 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Play recorded sessions again, request by request, under other policies and a provider's cache and prices.
+    """Replay recorded sessions, request by request, under other policies and a provider's cache and prices.
 
-    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Each policy says
-    when to fold, what to prune and where to put cache markers; the result is what every policy would have sent, read,
-    written and paid, and how much of what the session later needed it still had in view. Where a log says what was
-    really reported, that is told as well. Nothing is sent anywhere.
+    FILES are transcripts, coding agent logs, folders of them, or stored sessions (session:NAME). A policy decides
+    when to compact, what to prune and where to put cache markers. The result shows what each policy would have
+    sent, read, written and paid, and how many of the facts needed later were still in view. Usage recorded in a log
+    is shown for comparison. Nothing is sent anywhere.
     """
     policies = (*policies, *(file for file in files if file.endswith((".yaml", ".yml"))))
     transcripts = tuple(file for file in files if file not in policies)
@@ -125,7 +125,7 @@ def command(
 
 
 def _plain(result: Replay) -> dict[str, Any]:
-    """Everything that came out, as plain values; no message content."""
+    """Return all results as plain values, without message content."""
     return {
         "model": result.model,
         "prices": msgspec.to_builtins(result.prices),

@@ -1,4 +1,4 @@
-"""`midfold trajectories`: fit recorded runs of agents into a token target, from one file to a cluster."""
+"""`midfold trajectories`: compress recorded agent runs to a token target, from one file to a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "re
 
 @click.group(cls=HelpfulGroup, name="trajectories")
 def command() -> None:
-    """Compress recorded runs of agents, for training and evaluation."""
+    """Compress recorded agent runs, for training and evaluation."""
 
 
 def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[TurnKind, ...]:
@@ -46,7 +46,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes settings of the options that say what becomes of a record."""
+    """Build `TrajectorySettings` from the options."""
 
     @wraps(command)
     def run(
@@ -146,12 +146,12 @@ def compress(
     records: str | None,
     as_json: bool,
 ) -> None:
-    """Fit every trajectory of IN into a token target; the result has the same format, order and file names.
+    """Compress every trajectory of IN to a token target; the output has the same format, order and file names.
 
-    IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses or
-    Anthropic shape; - is standard input or output. The first and last turns stay as they are, and only as much of the
-    middle as needed becomes one summary turn. An interrupted run goes on where it was. Records that fail stay as they
-    are and are reported with file and line; then the exit code is 1.
+    IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses
+    or Anthropic format; - is standard input or output. The first and last turns are kept; only as much of the
+    middle as needed is replaced by one summary turn. An interrupted run can be resumed. Records that fail are
+    copied unchanged and reported with file and line; the exit code is then 1.
     """
     if ray_address and executor != "ray":
         raise click.UsageError("--ray-address needs --executor ray")
@@ -187,7 +187,7 @@ def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryA
 
 
 class _Reports:
-    """Where the account of a run goes: beside OUT, or where it was asked for; nowhere for a pipe unless asked."""
+    """Paths of a run's reports: as given, or beside OUT; none for a pipe unless given."""
 
     def __init__(self, target: str, metrics: str | None, records: str | None, report: str | None) -> None:
         beside = "" if target == STANDARD else target.rstrip(f"/{os.sep}")
@@ -196,7 +196,7 @@ class _Reports:
         self.report = _path(report, beside, ".report.html")
 
     def existing(self) -> list[tuple[str, Path]]:
-        """Those that there are."""
+        """Return the reports that were written."""
         all_of_them = (("report", self.report), ("metrics", self.metrics), ("records", self.records))
         return [(name, path) for name, path in all_of_them if path is not None and path.exists()]
 
@@ -215,7 +215,7 @@ def _write(finished: TrajectoryAccount, onlooker: ProgressBar, reports: _Reports
 
 
 def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
-    """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
+    """Return all counts as plain values, without record content. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {
         "settings": finished.settings.plain(),
@@ -227,7 +227,7 @@ def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
 
 
 def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
-    """On standard error if the records themselves went to standard output."""
+    """Print the counts, on standard error if the records went to standard output."""
     is_seen = sys.stdout.isatty()
     out = harmless_console(stderr=not written and not is_seen, width=None if is_seen else 110)
     totals = finished.totals
@@ -257,7 +257,7 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
 
 
 class ProgressBar:
-    """Watches a run; `with` starts and stops the bar."""
+    """Progress display of a run; a context manager that starts and stops the bar."""
 
     def __init__(self, records: Path | None) -> None:
         self._records = records
@@ -266,7 +266,7 @@ class ProgressBar:
         self._task: TaskID | None = None
         self._start = time.monotonic()
         self.troubled: list[RecordMetrics] = []
-        """Records that failed or are still over the limit, as many as a page shows."""
+        """Records that failed or are over the limit, up to the number that the report shows."""
 
     def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():

@@ -1,8 +1,8 @@
-"""Hosts that `midfold run` may send a client's requests and credentials to.
+"""Hosts to which `midfold run` may send a client's requests and credentials.
 
-A project's own files (`.claude/settings.json`, `opencode.json`) can name the address of the provider, and their author
-may be a stranger. Such an address is shown, and used only if its host is the vendor's, one that the user configured, or
-one that the user agreed to. What was agreed to is kept in the user's configuration folder.
+Project files (`.claude/settings.json`, `opencode.json`) can set the provider's base URL, and their author may be
+untrusted. Such a URL is shown, and used only if its host is the vendor's, configured by the user, or confirmed by
+the user. Confirmed hosts are stored in the user's configuration folder.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FILE_NAME = "trusted_hosts.json"
 
 
 def confirm_hosts(setup: ClientSetup, trusted: Collection[str], environment: Mapping[str, str]) -> None:
-    """Show every address that the project's files set; ask about hosts that the user did not choose.
+    """Print every base URL set by project files; ask about hosts that the user did not choose.
 
-    `trusted` are hosts (`HOST` or `HOST:PORT`) that the command line names. Raise where the user says no, and where
-    nobody can be asked.
+    `trusted` are hosts (`HOST` or `HOST:PORT`) from the command line. Raise if the user declines or cannot be
+    asked.
     """
     file = _file(environment)
     agreed = _read(file)

@@ -1,4 +1,4 @@
-"""The charts: prompt size over requests, tokens by day, how full, before and after."""
+"""Charts: prompt size over requests, tokens by day, window gauge, before and after."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from midfold.pages.formatting import percent, plural, session_path, short
 
 LABEL_APART = 24
 LIMITS = 66
-"""Room on the right for what the limits are called."""
+"""Right margin in pixels, for the names of the limits."""
 LIMIT_APART = 32
 DOT = 12
-"""Where the numbers of compactions stand, from the top."""
+"""Pixels from the top to the numbers of compactions."""
 MOST_POINTS = 400
 WIDE = 600
 SEGMENTS = {
@@ -30,7 +30,7 @@ SEGMENTS = {
 
 
 class Point(NamedTuple):
-    """One request, or one place in the history: `x` from 0 to 1."""
+    """Request, or position in the history; `x` runs from 0 to 1."""
 
     x: float
     prompt: int
@@ -46,7 +46,7 @@ def usage(
     width: float = 960,
     height: float = 300,
 ) -> Markup:
-    """The size of the prompt, request by request; without reported usage, from fold to fold."""
+    """Draw the prompt size per request, or from compaction to compaction if no usage was reported."""
     size = facts.size
     points = _requests(turns) if turns else _folds(facts, compactions)
     frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)), right=LIMITS)
@@ -63,7 +63,7 @@ def usage(
 
 
 def _requests(turns: Sequence[TurnFacts]) -> list[Point]:
-    """At most so many points; of neighbours, the largest stands for all."""
+    """Return at most MOST_POINTS points, each the largest of its neighbours."""
     step = max(len(turns) / MOST_POINTS, 1.0)
     chosen: list[Point] = []
     for number in range(min(len(turns), MOST_POINTS)):
@@ -109,7 +109,7 @@ def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]
 
 
 def _limits(frame: Frame, size: Size) -> list[Markup]:
-    """Their names stand beside the ends of the lines, one above the other."""
+    """Draw the limits, with their names beside the lines and not overlapping."""
     made = []
     folds = [(size.threshold, "folds at", "threshold")] if size.threshold < size.window else []
     end, free = frame.width - frame.right, float("-inf")
@@ -126,7 +126,7 @@ def _limits(frame: Frame, size: Size) -> list[Markup]:
 def _marks(
     frame: Frame, name: str, said: int, turns: Sequence[TurnFacts], compactions: Sequence[CompactionFacts]
 ) -> list[Markup]:
-    """Where the view was folded; numbers only where there is room for them."""
+    """Draw a line for each compaction, with a number if it fits."""
     made: list[Markup] = []
     free = 0.0
     counts = [turn.messages for turn in turns]
@@ -154,7 +154,7 @@ def _ends(frame: Frame, total: int, unit: str) -> list[Markup]:
 
 
 def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Markup:
-    """Tokens sent, and not sent because of folds, day by day."""
+    """Draw tokens sent and tokens saved by compaction, by day."""
     most = max((day.tokens_sent + day.tokens_not_sent for day in given), default=0)
     steps = ticks(most)
     frame = Frame(width, height, most if most <= steps[-1] else steps[-1] + steps[1], top=34)
@@ -178,7 +178,7 @@ def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Ma
 
 
 def gauge(size: Size) -> Markup:
-    """How full the window is, with a notch where it is folded."""
+    """Draw how full the window is, with a notch at the threshold."""
     width, height = 200.0, 10.0
     share = min(size.share, 1.0)
     level = "brim" if size.share >= 0.95 else "over" if size.tokens >= size.threshold else "fine"
@@ -195,13 +195,13 @@ def gauge(size: Size) -> Markup:
 
 
 def bar(value: int, most: int) -> Markup:
-    """A bar beside a number that says the same."""
+    """Draw a decorative bar for a number that is also shown as text."""
     inside = rect(0, 0, max(100 * value / max(most, 1), 0.5), 8, "")
     return tag("svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true")
 
 
 def strip(segments: Sequence[Segment], most: int, title: str) -> Markup:
-    """One line of stretches, as long as their tokens."""
+    """Draw a row of segments, each as long as its tokens."""
     width, height = 960.0, 34.0
     scale = width / max(most, 1)
     x, body = 0.0, []
@@ -215,7 +215,7 @@ def strip(segments: Sequence[Segment], most: int, title: str) -> Markup:
 
 
 def cache_bar(use: CacheUse) -> Markup:
-    """Of the prompt tokens: read from the cache, put into it, neither."""
+    """Draw the shares of prompt tokens read from the cache, written to it, and neither."""
     width, height = 200.0, 10.0
     total = max(use.prompt_tokens, 1)
     read, written = width * use.read_tokens / total, width * use.written_tokens / total

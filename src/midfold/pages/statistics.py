@@ -1,8 +1,7 @@
-"""Figures of sessions: how large each is, what was saved, what deserves a look.
+"""Statistics of sessions: size, savings, findings.
 
-What was worked out is kept until the session changes. A size is found without reading all of a session: what the
-provider counted last is exact, and so nearly is what the last compaction left; only what came after either is counted.
-Where that is very much, some of it is counted and the rest inferred.
+Results are cached until the session changes. A size does not require reading the whole session: it starts from the
+last reported usage or the last compaction, and only later messages are counted, or sampled if there are many.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ from midfold.transcript.message import Message, Tool, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
 MOST_COUNTED = 400
-"""Messages that are counted for one answer."""
+"""Maximum messages counted per request."""
 MOST_MODELS = 256
-"""Names of models that are looked up once only."""
+"""Maximum cached model lookups."""
 BLOCK = 40
-"""Messages of a sample are neighbours, so that it takes few queries."""
+"""Adjacent messages per block of a sample, to need few queries."""
 NEARLY_FULL = 0.95
 FEWEST_REQUESTS = 5
 POOR_HIT_RATE = 0.5
@@ -70,14 +69,14 @@ FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
 LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
 MOST_SESSIONS = 20_000
 MOST_KEPT = 200_000
-"""Turns, receipts and what they list, over all sessions that are remembered."""
+"""Maximum turns, receipts and digests over all cached sessions."""
 LEAST_ASKED = 500
 ANSWERS = 8
-"""Messages after a call among which its answer is looked for."""
+"""Messages after a call that are searched for its result."""
 
 
 class SessionStatistics(NamedTuple):
-    """A session, worked out: what it is, and each prompt as it would have been without folds."""
+    """Statistics of one session, with each prompt's size without compaction."""
 
     version: tuple[object, ...]
     facts: SessionFacts
@@ -91,7 +90,7 @@ class SessionStatistics(NamedTuple):
 
 
 class Statistics:
-    """Works sessions out, and remembers."""
+    """Calculator and cache of session statistics."""
 
     def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
         self.sessions, self.clock = sessions, clock
@@ -106,7 +105,7 @@ class Statistics:
         self.titles: LRU[tuple[int, int, int], str] = LRU(MOST_SESSIONS)
 
     def title(self, info: SessionInfo) -> str:
-        """What a session is about; read once, and again only while it has very few messages."""
+        """Return a session's title; cached once it has a few messages."""
         if not info.count:
             return ""
         key = (info.id, info.created, min(info.count, OPENING))
@@ -127,7 +126,7 @@ class Statistics:
         return self._one(info, None, None)
 
     def _one(self, info: SessionInfo, newest: int | None, sketch: LastRequest | None) -> SessionStatistics:
-        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
+        """Return the statistics; `newest` is the id of the newest turn if known, to avoid reading the turns."""
         turns = None if newest is not None else self.turns.of(info)
         last = newest if turns is None else turns[-1].id if turns else 0
         sketch = sketch or self.sketches.of(info.id)
@@ -140,7 +139,7 @@ class Statistics:
         return made
 
     def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
-        """Cooldowns end by themselves."""
+        """Update the findings, because cooldowns expire."""
         facts = known.facts
         found = self._findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes)
         if found == facts.findings:
@@ -200,7 +199,7 @@ class Statistics:
         return tuple(msgspec.structs.replace(one, title=self.title(info)) for one in found)
 
     def retrievals(self, reader: MessageReader) -> list[Retrieval]:
-        """Answers of the tools that bring originals back; the search index knows where they were called."""
+        """Return the results of the retrieval tools, located by the search index."""
         meter = self.sizes.meter(reader.info.model)
         made: dict[int, Retrieval] = {}
         for tool in sorted(NAMES):
@@ -230,7 +229,7 @@ def _answers(found: StoredMessage, called: set[str]) -> bool:
 
 
 def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
-    """Whether a request of so many messages is no older than what is stored."""
+    """Return whether a request with this many messages is at least as new as the stored messages."""
     return count >= info.count and compaction == info.compaction
 
 
@@ -239,7 +238,7 @@ def in_force(info: SessionInfo, records: Sequence[CompactionRecord]) -> Compacti
 
 
 class SizeMeter:
-    """Measures sessions."""
+    """Size measurement of sessions."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -258,7 +257,7 @@ class SizeMeter:
         newest: ReportedTurn | None = None,
         sketch: LastRequest | None = None,
     ) -> Size:
-        """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
+        """Return the size; a gateway records its last request long before it stores the messages."""
         info = reader.info
         tokens, basis = self._last_request(info, newest, sketch) or self._tokens(reader, records)
         window, threshold = self._limits(info, records)
@@ -276,7 +275,9 @@ class SizeMeter:
         return None
 
     def _limits(self, info: SessionInfo, records: Sequence[CompactionRecord]) -> tuple[int, int]:
-        """A host may know better than the table of models how large its window is; receipts say what it knew."""
+        """Return window and threshold, from the last receipt if there is one, because a host may know the window
+        better.
+        """
         if records:
             receipt = records[-1].receipt
             return receipt.context_length, receipt.threshold_tokens
@@ -307,7 +308,7 @@ class SizeMeter:
         return known + counted, after
 
     def _prompt_kinds(self, reader: MessageReader) -> dict[str, int]:
-        """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
+        """Return the tokens of the system prompt and tools, which reported sizes and receipts include."""
         system, tools = _prompt(reader)
         return by_kind((), self.meter(reader.info.model), system=system, tools=tools)
 
@@ -340,7 +341,7 @@ class SizeMeter:
         return WindowUse(tuple(kinds), parts, sampled=scale > 1)
 
     def _reserve(self, window: int, records: Sequence[CompactionRecord]) -> int:
-        """What is kept free for the answer."""
+        """Return the output reservation in tokens."""
         if records:
             receipt = records[-1].receipt
             return receipt.context_length - receipt.effective_input_window
@@ -348,23 +349,23 @@ class SizeMeter:
 
 
 class WindowUse(NamedTuple):
-    """Where the tokens of a view go."""
+    """Token use of a view."""
 
     kinds: tuple[Share, ...]
-    """The most expensive first."""
+    """Tokens by kind, largest first."""
     context: tuple[ContextPart, ...]
-    """From the beginning of the window to its end."""
+    """Parts of the window, in order."""
     sampled: bool
 
 
 def _prompt(reader: MessageReader) -> tuple[Message | None, tuple[Tool, ...]]:
-    """The system prompt and the tools that are stored beside the messages."""
+    """Return the stored system prompt and tools."""
     system, tools = values_of(reader.store.prompt(reader.info))
     return None if system is None else Message.over(system, reader.dialect.read_system), tuple(map(tool_of, tools))
 
 
 def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:
-    """The places from `start` on, or blocks of them evenly spread, and by how much the whole is more."""
+    """Return the places from `start` on, or evenly spaced blocks of them, and the scale factor to the whole."""
     total = len(view) - start
     if total <= MOST_COUNTED:
         return view.between(start, start + total), 1.0
@@ -384,7 +385,7 @@ def findings(
     causes: Sequence[CauseFacts],
     now_ms: int,
 ) -> tuple[Finding, ...]:
-    """What deserves a look in a session, worst first."""
+    """Return the findings of a session, worst first."""
     found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
     uses = cache.read_tokens or cache.written_tokens
     if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
