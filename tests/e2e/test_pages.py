@@ -202,4 +202,4 @@ def test_a_store_that_is_not_there_and_a_port_in_use_are_told(tmp_path: Path, ad
     assert "there is no such file" in missing.stderr
     taken = run("--store", "memory:", "--port", address.rpartition(":")[2])
     assert taken.returncode == 2
-    assert "--port 0 takes a free one" in taken.stderr
+    assert "use --port 0 for a free port" in taken.stderr

@@ -24,8 +24,8 @@ def command() -> None:
 @command.command(name="run")
 @click.argument("task")
 @with_talk
-@click.option("--yes", is_flag=True, help="Run commands and change files; without it every change is declined.")
-@click.option("--json", "as_json", is_flag=True, help="Write what happens as JSON, one event per line.")
+@click.option("--yes", is_flag=True, help="Allow commands and file changes; without it they are declined.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one per line.")
 def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     """Run TASK and print the model's final answer; `-` reads the task from standard input.
 
@@ -60,7 +60,7 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     if log.declined:
         calls = "1 call" if len(log.declined) == 1 else f"{len(log.declined)} calls"
         names = ", ".join(dict.fromkeys(log.declined))
-        notice(f"{calls} not run ({names}): nobody could be asked; --yes allows commands and changes")
+        notice(f"{calls} declined ({names}): no terminal to ask on; use --yes to allow commands and changes")
     sys.exit(code)
 
 

@@ -16,16 +16,16 @@ from midfold.cli.terminal import console, echo, emit_json, make_table, make_text
 from midfold.compaction.tracking import CheckRun, TrackedFile, Trail, latest_checks
 
 LISTS = ("files", "acts", "running", "checks", "reads")
-STATES = {"reverted": "put back", "scratch": "scratch"}
-VERDICTS = {True: "passed", False: "FAILED", None: "not shown"}
-OUTCOMES = {True: "", False: " FAILED", None: ", outcome not shown"}
+STATES = {"reverted": "reverted", "scratch": "scratch"}
+VERDICTS = {True: "passed", False: "FAILED", None: "unknown"}
+OUTCOMES = {True: "", False: " FAILED", None: ", outcome unknown"}
 
 
 @click.command(name="artifacts")
 @click.argument("file")
 @with_conversation
 @with_dialect
-@click.option("--history", is_flag=True, help="Acts that later ones replaced, too.")
+@click.option("--history", is_flag=True, help="Include actions that later ones superseded.")
 @with_stored_config
 @with_json
 def command(
@@ -44,7 +44,7 @@ def command(
     supersedes.
     """
     documents = read_conversations(file, dialect, conversation, config=config)
-    with show_work("following"):
+    with show_work("analyzing"):
         trails = [trail_of(document.messages) for document in documents]
     if as_json:
         plain = [_plain(trail) for trail in trails]
@@ -73,7 +73,7 @@ def _show_trail(trail: Trail, *, history: bool) -> None:
         echo("")
         _show(listing)
     if replaced := len(trail.acts) - len(shown.acts):
-        echo(f"\nActs that later ones replaced: {replaced:,} (--history shows them)")
+        echo(f"\nSuperseded actions: {replaced:,} (shown with --history)")
 
 
 def _without_replaced(trail: Trail) -> Trail:
@@ -82,12 +82,12 @@ def _without_replaced(trail: Trail) -> Trail:
 
 def _summary_line(trail: Trail) -> str:
     if trail.is_empty:
-        return f"{trail.messages:,} messages, and no call in them made, did, checked or read anything that is known."
+        return f"{trail.messages:,} messages; no recognized changes, actions, checks or reads."
     states = Counter(STATES.get(file.state, file.state) for file in trail.files)
     files = ", ".join(f"{count:,} {state}" for state, count in states.most_common()) or "none changed"
     where = f" in {trail.root}" if trail.root else ""
-    more = f"acts: {len(trail.acts):,}; still running: {len(trail.running):,}; only read: {len(trail.reads):,}"
-    branch = f"; git is on {trail.git.branch}" if trail.git.branch else ""
+    more = f"actions: {len(trail.acts):,}; running: {len(trail.running):,}; only read: {len(trail.reads):,}"
+    branch = f"; git branch {trail.git.branch}" if trail.git.branch else ""
     return f"{trail.messages:,} messages; files{where}: {files}; {more}{branch}"
 
 
@@ -99,8 +99,8 @@ def _listings(trail: Trail) -> list[_Listing]:
             "Files", (">message", "state", "file", ">lines", ">edits", "touched"), [*map(_file_row, reversed(files))]
         ),
         _Listing(
-            "Acts",
-            (">message", "", "what", "what came of it"),
+            "Actions",
+            (">message", "", "what", "outcome"),
             [(_place(act.at), f"{act.what}{OUTCOMES[act.ok]}", act.text, act.outcome) for act in reversed(trail.acts)],
         ),
         _Listing(
@@ -161,4 +161,4 @@ def _show_collection(trails: Sequence[Trail]) -> None:
         table.add_row(str(number), *(f"{count:,}" for count in counts))
     out = console()
     out.print(table)
-    out.print("\n--conversation N shows one of them.")
+    out.print("\nUse --conversation N to show one of them.")

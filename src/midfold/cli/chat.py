@@ -62,7 +62,7 @@ def command(talk: Talk, yes: bool) -> None:
     chat.agent.room.keep_pause()
     info = chat.agent.session.info
     if info is not None:
-        screen.say(f"kept: midfold chat --resume {short_id(info.name)}", "bright_black")
+        screen.say(f"resume with: midfold chat --resume {short_id(info.name)}", "bright_black")
 
 
 class ConsentPrompt:
@@ -100,7 +100,7 @@ def _read(screen: Screen) -> str | None:
             line = input(PROMPT if not lines else ". ")
         except KeyboardInterrupt:
             screen.say("")
-            screen.say("(/quit or Ctrl-D leaves)", "bright_black")
+            screen.say("(leave with /quit or Ctrl-D)", "bright_black")
             lines = []
             continue
         except EOFError:
@@ -119,12 +119,12 @@ def _greet(chat: Chat) -> None:
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
     endpoint, setup = agent.model.endpoint, agent.session.setup
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
-    folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    folds = f"compacts at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compaction is off"
     screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     screen.caching(config, endpoint)
     local = chat.talk.workshop.sessions.summarizer is not None
-    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).description
-    screen.say(f"summaries by {told}")
+    told = "built in, no LLM (--local)" if local else resolve(config, os.environ, None, endpoint).description
+    screen.say(f"summaries: {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
         history = agent.session.history().transcript
@@ -172,7 +172,7 @@ def run_command(chat: Chat, line: str) -> None:
     name, _, rest = line[1:].partition(" ")
     matching = [known for known in COMMANDS if known == name] or [known for known in COMMANDS if known.startswith(name)]
     if len(matching) != 1 or not name:
-        chat.screen.say(f"there is no command /{name}; /help lists them", "yellow")
+        chat.screen.say(f"unknown command /{name}; see /help", "yellow")
         return
     try:
         COMMANDS[matching[0]].run(chat, rest.strip())
@@ -185,7 +185,7 @@ def _help(chat: Chat, rest: str) -> None:
     for command in COMMANDS.values():
         table.add_row(f"  {command.usage}", command.help)
     chat.screen.out.print(table)
-    chat.screen.say("Ctrl-C stops the model or a command that runs. A line that ends with \\ goes on in the next.")
+    chat.screen.say("Ctrl-C stops the model or a running command. A line that ends with \\ continues on the next.")
 
 
 def _compress(chat: Chat, rest: str) -> None:
@@ -215,7 +215,7 @@ def _usage(chat: Chat, rest: str) -> None:
 
     agent, sessions = chat.agent, chat.talk.workshop.sessions
     if agent.session.info is None:
-        chat.screen.say("nothing was sent yet")
+        chat.screen.say("nothing has been sent yet")
         return
     chat.screen.usage(agent, Statistics(sessions, chat.talk.config, sessions.clock).one(agent.session.info))
 
@@ -224,7 +224,7 @@ def _search(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import hits_table
 
     if not rest:
-        chat.screen.say("what for? /search WORDS", "yellow")
+        chat.screen.say("usage: /search WORDS", "yellow")
         return
     hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
 
@@ -232,7 +232,7 @@ def _search(chat: Chat, rest: str) -> None:
 def _unfold(chat: Chat, rest: str) -> None:
     session = chat.agent.session
     if not rest:
-        chat.screen.say("which handle? /unfold mf-...; /search and receipts name them", "yellow")
+        chat.screen.say("usage: /unfold HANDLE; see /search and receipts for handles (mf-...)", "yellow")
         return
     for message in session.store.unfold(session.name, rest.split()[0]):
         chat.screen.say(message.role, "bold")
@@ -246,7 +246,7 @@ def _unfold(chat: Chat, rest: str) -> None:
 def _undo(chat: Chat, rest: str) -> None:
     record = chat.agent.session.undo()
     size = chat.agent.session.size.tokens
-    chat.screen.say(f"compaction {record.seq} is undone; the conversation has {size:,} tokens again")
+    chat.screen.say(f"compaction {record.seq} undone; the conversation has {size:,} tokens again")
 
 
 def _sessions(chat: Chat, rest: str) -> None:
@@ -255,18 +255,18 @@ def _sessions(chat: Chat, rest: str) -> None:
     sessions = chat.talk.workshop.sessions
     sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MOST_SESSIONS)])
     own = short_id(chat.agent.session.name)
-    chat.screen.say(f"this one is {own}; midfold chat --resume ID goes on with one", "bright_black")
+    chat.screen.say(f"current session: {own}; resume another with: midfold chat --resume ID", "bright_black")
 
 
 def _model(chat: Chat, rest: str) -> None:
     words = rest.split()
     if len(words) > 2:
-        chat.screen.say("/model NAME, or /model NAME PROVIDER", "yellow")
+        chat.screen.say("usage: /model [NAME [PROVIDER]]", "yellow")
         return
     if words:
         chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
     endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
-    chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
+    chat.screen.say(f"{endpoint.model} at {endpoint.place}, {window:,}-token window")
 
 
 def _quit(chat: Chat, rest: str) -> None:
@@ -274,17 +274,15 @@ def _quit(chat: Chat, rest: str) -> None:
 
 
 COMMANDS = {
-    "compress": Command(
-        "/compress [FOCUS] [--preview]", "fold now; with a focus, the summary gives it most room", _compress
-    ),
-    "here": Command("/compress here [N] [--preview]", "fold everything before the last N exchanges (1)", _here),
-    "context": Command("/context", "where the tokens go", _context),
-    "usage": Command("/usage", "tokens in, out and cached, cost, and what each compaction saved", _usage),
+    "compress": Command("/compress [FOCUS] [--preview]", "compact now; FOCUS gets most of the summary", _compress),
+    "here": Command("/compress here [N] [--preview]", "compact everything before the last N exchanges (1)", _here),
+    "context": Command("/context", "show token use by kind", _context),
+    "usage": Command("/usage", "tokens, cost, and savings of each compaction", _usage),
     "search": Command("/search WORDS", "search this conversation, folded or not", _search),
     "unfold": Command("/unfold HANDLE", "show the originals behind a handle", _unfold),
-    "undo": Command("/undo", "take the last compaction back", _undo),
+    "undo": Command("/undo", "undo the last compaction", _undo),
     "sessions": Command("/sessions", "list the stored conversations", _sessions),
-    "model": Command("/model [NAME [PROVIDER]]", "show the model, or go on with another one", _model),
+    "model": Command("/model [NAME [PROVIDER]]", "show or change the model", _model),
     "help": Command("/help", "this list", _help),
-    "quit": Command("/quit", "leave; the session is kept", _quit),
+    "quit": Command("/quit", "leave; the session stays stored", _quit),
 }

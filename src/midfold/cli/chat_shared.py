@@ -39,24 +39,27 @@ if TYPE_CHECKING:
     from midfold.pages.statistics import SessionStatistics
 
 OPTIONS = (
-    click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
-    click.option("--provider", metavar="NAME", help="Who serves it; default: agent.provider."),
-    with_base_url("OpenAI's or Anthropic's wire"),
     click.option(
-        "--wire", type=click.Choice(["openai", "anthropic"]), help="What that server speaks; default: openai."
+        "--model", metavar="NAME", help="Model; default: agent.model, else chosen by the API keys that are set."
     ),
+    click.option("--provider", metavar="NAME", help="Provider of the model; default: agent.provider."),
+    with_base_url("OpenAI's or Anthropic's API"),
+    click.option("--wire", type=click.Choice(["openai", "anthropic"]), help="API of that server; default: openai."),
     click.option(
-        "--context-length", type=click.IntRange(min=1_000), metavar="N", help="The window; default: the model's."
+        "--context-length",
+        type=click.IntRange(min=1_000),
+        metavar="N",
+        help="Context window in tokens; default: the model's.",
     ),
     click.option(
         "--resume",
         metavar="ID",
-        help="Go on with this session, by its id or a beginning of it; `last`: the newest.",
+        help="Resume this session: its id or a prefix, or `last` for the newest.",
     ),
-    click.option("--folder", metavar="DIR", default=".", help="The working directory; default: this one."),
-    click.option("--local", is_flag=True, help="Make summaries without a model, whatever the settings say."),
+    click.option("--folder", metavar="DIR", default=".", help="Working directory; default: the current one."),
+    click.option("--local", is_flag=True, help="Use built-in summaries without an LLM, regardless of the settings."),
     click.option(
-        "--store", metavar="URL", help="Where sessions are kept; default: store.url, else a file of your own."
+        "--store", metavar="URL", help="Store of the sessions; default: store.url, else a file in your home directory."
     ),
     click.option("--config", metavar="FILE", help="Read settings from this file."),
 )
@@ -183,12 +186,14 @@ class Screen:
             case told.EngineFault(why=why):
                 self._line(Text(visible(why), style="red"))
             case told.Preparing():
-                self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
+                self._line(
+                    Text(f"{self._sign('◇', '-')} preparing a compaction in the background", style="bright_black")
+                )
             case told.Retrying(why=why, seconds=seconds):
-                self._line(Text(f"{visible(why)}; again in {seconds:g} s", style="yellow"))
+                self._line(Text(f"{visible(why)}; retrying in {seconds:g} s", style="yellow"))
             case told.Overflowed(limit=limit):
-                named = f" It named a limit of {limit:,} tokens." if limit else ""
-                self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
+                named = f" The provider's limit is {limit:,} tokens." if limit else ""
+                self._line(Text(f"The request exceeds the model's window.{named}", style="yellow"))
             case told.Finished(how=how, why=why):
                 self._show_end(how, why)
 
@@ -236,21 +241,21 @@ class Screen:
             return
         if event.status not in GOOD:
             style = "red" if event.status == "aborted" else "bright_black"
-            self._line(Text(f"not folded: {visible(event.reason)}", style=style))
+            self._line(Text(f"not compacted: {visible(event.reason)}", style=style))
             return
-        how = "prepared beforehand" if event.prepared else f"summary: {event.summary or 'none needed'}"
+        how = "prepared in advance" if event.prepared else f"summary: {event.summary or 'none needed'}"
         self._line(
-            Text(f"{self._sign('◆', '#')} folded ", style="magenta"),
+            Text(f"{self._sign('◆', '#')} compacted ", style="magenta"),
             f"{event.old_tokens:,} {self._sign('→', '->')} {event.new_tokens:,} tokens, "
             f"{event.old_messages:,} {self._sign('→', '->')} {event.new_messages:,} messages",
-            Text(f"  ({how}{'; /undo takes it back' if self.is_chat else ''})", style="bright_black"),
+            Text(f"  ({how}{'; revert with /undo' if self.is_chat else ''})", style="bright_black"),
         )
 
     def _show_end(self, how: str, why: str) -> None:
         self._end_text()
         if how == "interrupted":
             self._interrupted = True
-            hint = "  (/quit or Ctrl-D leaves)" if self.is_chat else ""
+            hint = "  (leave with /quit or Ctrl-D)" if self.is_chat else ""
             self._line(Text("interrupted", style="yellow"), Text(hint, style="bright_black"))
         elif how in ("failed", "steps"):
             self._line(make_text(why, "red"))
@@ -286,7 +291,7 @@ class Screen:
     def _cache(self, agent: Agent) -> str:
         used = agent.last
         if used is None or not used.prompt_tokens:
-            return "cache: nothing yet"
+            return "cache: no data yet"
         return f"cache: {used.cache_read_tokens / used.prompt_tokens:.0%} of the last prompt"
 
     def context(self, agent: Agent) -> None:
@@ -312,7 +317,7 @@ class Screen:
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
             f" of {setup.window:,} tokens ({BASES[size.basis]}), {_pressure(agent)}. ",
-            f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
+            f"The model sees {len(view):,} of {len(session.history()) if session.info else 0:,} messages.",
         )
         self.out.print()
         kinds_table(self.out, kinds)
@@ -337,14 +342,14 @@ class Screen:
         table.add_row("  written to the cache", f"{used.cache_write_tokens:,}")
         table.add_row("out", f"{used.output_tokens:,}")
         self.out.print(table)
-        unknown = f"not known: no price for {known.facts.model or 'this model'}" if used.requests else "nothing yet"
+        unknown = f"unknown: no price for {known.facts.model or 'this model'}" if used.requests else "nothing yet"
         self.say(f"cost: {money(used.cost) if used.cost is not None else unknown}")
         self.say(_pressure(agent))
         self.say(_compactions(agent))
         if known.records:
             self._show_savings(known)
-            net = f"; {money(saved.net)} net of what summaries cost" if saved.net is not None else ""
-            self.say(f"together they kept {saved.tokens_not_sent:,} tokens from being sent{net}")
+            net = f"; {money(saved.net)} saved after the cost of summaries" if saved.net is not None else ""
+            self.say(f"total: {saved.tokens_not_sent:,} tokens not sent{net}")
 
     def _show_savings(self, known: SessionStatistics) -> None:
         table = make_table(">#", ">tokens before", ">after", ">saved per request", ">requests since", "summary", "")
@@ -384,7 +389,7 @@ class Screen:
         for line in about[:LONGEST_SHOWN].splitlines():
             self._line(Text(f"    {visible(redact(line).expandtabs())}", style="yellow"))
         if len(about) > LONGEST_SHOWN:
-            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
+            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters, not shown", style="red"))
 
     def words(self, message: Message) -> None:
         """Print an earlier message, truncated if long."""
@@ -415,5 +420,5 @@ def _compactions(agent: Agent) -> str:
     info = agent.session.info
     made = agent.session.receipts() if info is not None else []
     count = sum(record.undone is None for record in made)
-    undone = "; the last one undone, /compress folds" if info is not None and memory_of(info).undone else ""
+    undone = "; last one undone, compact again with /compress" if info is not None and memory_of(info).undone else ""
     return f"{count} compaction{'' if count == 1 else 's'}{undone}"

@@ -96,9 +96,9 @@ def setup_of(
 def _check(base: str) -> None:
     scheme, separator, rest = base.partition("://")
     if scheme.lower() not in ("http", "https") or not separator or not rest.partition("/")[0]:
-        raise ConfigError("the base address that is set for the client does not begin with http:// or https://")
+        raise ConfigError("the client's base URL must begin with http:// or https://")
     if origin_of(base) is None:
-        raise ConfigError("the base address that is set for the client has no valid host and port")
+        raise ConfigError("the client's base URL has no valid host and port")
 
 
 def origin_of(base: str) -> str | None:

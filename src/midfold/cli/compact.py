@@ -25,24 +25,33 @@ from midfold.model.summarizer import ModelSummarizer
 
 @click.command(name="compact")
 @click.argument("file")
-@click.option("-o", "--output", metavar="OUT", help="Write the result here, the originals to OUT.archive; - prints it.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="Write the result to OUT and the originals to OUT.archive; - prints the result.",
+)
 @with_overwrite
 @with_conversation
-@click.option("--context-length", type=click.IntRange(min=1), metavar="N", help="The window; default: the model's.")
-@click.option("--model", help="The model; default: the one the file names.")
-@click.option("--target", type=click.IntRange(min=1), metavar="N", help="Fold to about this many tokens.")
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Keep the last N exchanges.")
-@click.option("--here", is_flag=True, help="Fold everything before the latest user message.")
-@click.option("--focus", metavar="TEXT", help="What the summary should give most room to.")
-@click.option("--force", is_flag=True, help="Fold even below the threshold.")
-@click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
-@click.option("--local", is_flag=True, help="Make the summary without a model, whatever the settings say.")
 @click.option(
-    "--summarizer", metavar="NAME", help="Who writes it: local, main (the file's own model), or a provider's name."
+    "--context-length", type=click.IntRange(min=1), metavar="N", help="Context window in tokens; default: the model's."
 )
-@click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
+@click.option("--model", help="Model; default: the one named in the file.")
+@click.option("--target", type=click.IntRange(min=1), metavar="N", help="Compact to about this many tokens.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Keep the last N exchanges.")
+@click.option("--here", is_flag=True, help="Compact everything before the latest user message.")
+@click.option("--focus", metavar="TEXT", help="Topic that gets most of the summary.")
+@click.option("--force", is_flag=True, help="Compact even below the threshold.")
+@click.option("--preview", is_flag=True, help="Show what would be kept and folded; write nothing.")
+@click.option("--local", is_flag=True, help="Use the built-in summary without an LLM, regardless of the settings.")
+@click.option(
+    "--summarizer",
+    metavar="NAME",
+    help="Summarizer: local (built in), main (the file's own model), or a provider's name.",
+)
+@click.option("--picture", metavar="SVG", help="Write a picture of before and after to this file.")
 @with_config
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what happened.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no report.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
     file: str,
@@ -79,7 +88,7 @@ def command(
     written = None if output in (None, STANDARD) or preview else _check_target(output, file, overwrite=overwrite)
     document, loaded = read_conversation(file, None, conversation, config=config), engine_settings(config)
     writer = _choose_summarizer(loaded, model or document.model, asked="local" if local or preview else summarizer)
-    with show_work("folding") if writer is local_summarizer else nullcontext():
+    with show_work("compacting") if writer is local_summarizer else nullcontext():
         result = compact(
             document.source,
             context_length=context_length,
@@ -119,7 +128,7 @@ def _tell_faults(result: Compaction) -> None:
 
 def _refuse_both(given: dict[str, bool]) -> None:
     if all(given.values()):
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+        raise click.UsageError(f"{' and '.join(given)} cannot be combined")
 
 
 def _accept_local(config: Config) -> Config:
@@ -151,7 +160,7 @@ def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str,
 
 def _check_target(output: str, file: str, *, overwrite: bool) -> Path:
     if Path(output).exists() and Path(output).resolve() == Path(file).resolve():
-        raise TranscriptError(f"{output} is the transcript itself; choose another name, so that nothing is lost")
+        raise TranscriptError(f"{output} is the input file; choose another output name")
     target = check_output(output, overwrite=overwrite)
     check_output(_archive_of(target), overwrite=overwrite)
     return target
@@ -181,9 +190,9 @@ def _choose_summarizer(config: Config, model: str | None, *, asked: str | None =
     found = resolve(_with_provider(config, asked), os.environ, model)
     if found.endpoint is None:
         if found.missing or found.unused:
-            notice(f"summary by {found.description}{'; --summarizer NAME does it once' if found.unused else ''}")
+            notice(f"summary: {found.description}{'; use --summarizer NAME for one run' if found.unused else ''}")
         return local_summarizer
-    notice(f"summary by {found.description}; --local makes it without a model")
+    notice(f"summary: {found.description}; use --local for the built-in summary")
     return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
 
 
@@ -198,5 +207,5 @@ def _bar(progress: tuple[int, int]) -> None:
     done, total = progress
     filled = 20 * done // max(total, 1)
     end = "\n" if done == total else ""
-    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.write(f"\rmidfold: summarizing {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
     sys.stderr.flush()

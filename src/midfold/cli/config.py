@@ -26,7 +26,7 @@ with_flags = click.option(
     "flags",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key, as in compression.threshold=0.6; wins over file and environment. May be repeated.",
+    help="Set a key, as in compression.threshold=0.6; overrides file and environment. Can be repeated.",
 )
 
 
@@ -119,7 +119,7 @@ def schema() -> None:
 def check(file: Path | None, flags: tuple[str, ...]) -> None:
     """Check the file, the environment and the flags; print every problem and exit with code 2."""
     loaded = load_settings(file, _overrides(flags))
-    echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
+    echo(f"{loaded.path or 'no configuration file; environment'}: no problems")
 
 
 @command.command()
@@ -135,7 +135,7 @@ def path(file: Path | None) -> None:
 @command.command()
 @with_config_path("read")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-@click.option("--no-backup", is_flag=True, help="Do not keep the old text as config.yaml.bak.")
+@click.option("--no-backup", is_flag=True, help="Do not keep the old file as config.yaml.bak.")
 def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
     """Rewrite deprecated keys in the file; comments, order and everything else stay.
 
@@ -155,10 +155,10 @@ def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
         notice(line)
     _print_diff(text, new_text, found)
     if dry_run:
-        notice("dry run: nothing was written")
+        notice("dry run: nothing written")
         return
     saved = config.write_text(found, new_text, backup=not no_backup)
-    notice(f"{found} rewritten" + (f"; the old text is in {saved}" if saved else ""))
+    notice(f"{found} rewritten" + (f"; the old file is {saved}" if saved else ""))
 
 
 def _print_diff(old: str, new: str, file: Path) -> None:

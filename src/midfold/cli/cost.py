@@ -88,9 +88,9 @@ class Replayed(msgspec.Struct, frozen=True):
 
 @click.command(name="cost")
 @click.argument("file", metavar="FILE")
-@click.option("--model", help="Whose prices count; default: the models that were asked.")
+@click.option("--model", help="Model for prices; default: the recorded models.")
 @with_conversation
-@click.option("--no-replay", is_flag=True, help="Only what was recorded; a replay takes a second for each megabyte.")
+@click.option("--no-replay", is_flag=True, help="Skip the replay, which takes about a second per megabyte.")
 @with_config
 @with_json
 def command(
@@ -110,9 +110,7 @@ def command(
         if turns:
             recorded.append((call_recording(document, number), document, turns))
     if not recorded:
-        raise TranscriptError(
-            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
-        )
+        raise TranscriptError(f"{name_of(file)}: no reported usage found; Claude Code and Codex logs contain it")
     saved = _savings(file.removeprefix(STORED), config) if file.startswith(STORED) else None
     played = None if no_replay or saved is not None else _replay(recorded, model, known)
     bills = {name: Bill.of(turns) for name, _, turns in recorded}
@@ -137,7 +135,7 @@ def _replay(recorded: Recorded, model: str | None, config: Config) -> Replayed:
         for number, (name, document, turns) in enumerate(recorded, 1):
             belief, window, _ = believe_recording(document, model, config)
             if document.log is None or not document.log.model:
-                return Replayed(missing="what was sent beside the messages")
+                return Replayed(missing="the system prompt and tools")
             played = replay([document], policies=[SCHEDULED], windows=[window], model=belief.name, exams=0).totals[0]
             if len(turns) < ENOUGH * played.requests:
                 return Replayed(missing=f"the usage of {played.requests - len(turns):,} requests of {name}")
@@ -152,7 +150,7 @@ def _tell_unknown(recorded: Recorded) -> None:
     unknown = {turn.model or "no model" for _, _, turns in recorded for turn in turns if not turn.prices.base}
     if unknown:
         names = ", ".join(sorted(unknown))
-        notice(f"no price is known of {names}: --model counts by another's, models: in config.yaml says it")
+        notice(f"no price known for {names}; use --model for another model's prices, or set models: in config.yaml")
 
 
 def _plain(bills: dict[str, Bill], total: Bill, saved: Saved | None, played: Replayed | None) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def _show(bills: dict[str, Bill], total: Bill, saved: Saved | None, played: Repl
     if total.answers is None:
         return
     out.print()
-    sums = make_table("", ">prompts", ">answers", ">together", "")
+    sums = make_table("", ">prompts", ">answers", ">total", "")
     for what, prompts, note in _alternatives(total, saved, played):
         together = None if prompts is None else prompts + total.answers
         figures = ("", "", "") if together is None else map(_money, (prompts, total.answers, together))
@@ -196,13 +194,13 @@ def _alternatives(total: Bill, saved: Saved | None, played: Replayed | None) -> 
     """Yield each alternative with its prompt cost and a note."""
     assert total.prompts is not None and total.without_cache is not None
     summaries = (saved.summaries if saved is not None else None) or 0.0
-    yield "as recorded", total.prompts + summaries, f"{_money(summaries)} of it for summaries" if summaries else ""
+    yield "as recorded", total.prompts + summaries, f"including {_money(summaries)} for summaries" if summaries else ""
     yield "without a cache", total.without_cache + summaries, ""
     if saved is not None and saved.without_folds is not None:
-        yield "without folds", saved.without_folds, f"{saved.tokens_not_sent:,} tokens more sent"
+        yield "without compaction", saved.without_folds, f"{saved.tokens_not_sent:,} more tokens sent"
     if played is not None:
         windows = " or ".join(f"{window:,}" for window in played.windows)
         times = "once" if played.folds == 1 else f"{played.folds:,} times"
-        told = f"a replay folds {times} in a window of {windows}" if played.folds else ""
-        told = told or (f"not known: {played.missing}" if played.missing else f"no fold in a window of {windows}")
+        told = f"replay compacts {times} in a window of {windows}" if played.folds else ""
+        told = told or (f"unknown: {played.missing}" if played.missing else f"no compaction in a window of {windows}")
         yield "with midfold", played.prompts, told

@@ -42,10 +42,16 @@ class DemoRun(msgspec.Struct, kw_only=True):
 
 
 @click.command()
-@click.option("--gateway", is_flag=True, help="A coding session longer than the window, without and with the gateway.")
-@click.option("--turns", default=300, show_default=True, type=click.IntRange(1, 5_000), help="Turns of the session.")
 @click.option(
-    "--window", default=32_768, show_default=True, type=click.IntRange(8_192, 1_000_000), help="The model's window."
+    "--gateway", is_flag=True, help="Run a coding session longer than the window, without and with the gateway."
+)
+@click.option("--turns", default=300, show_default=True, type=click.IntRange(1, 5_000), help="Number of turns.")
+@click.option(
+    "--window",
+    default=32_768,
+    show_default=True,
+    type=click.IntRange(8_192, 1_000_000),
+    help="Context window in tokens.",
 )
 @with_json
 def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
@@ -160,12 +166,12 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
     from rich.text import Text
 
     alone = runs["directly"]
-    out.print(Text(f"A coding session of {alone.turns} turns, a window of {window:,} tokens", style="bold"))
+    out.print(Text(f"Coding session of {alone.turns} turns in a {window:,}-token window", style="bold"))
     out.print(
         Text(
             "The client resends its history every turn; the provider checks pairing, roles, markers and length,\n"
-            "and bills by a model of its prompt cache. Many clients set cache markers themselves: that is cheaper,\n"
-            "and ends as early. Nothing leaves this machine.\n"
+            "and bills by a simulated prompt cache. Clients with cache markers pay less, but fail at the same turn.\n"
+            "Nothing leaves this machine.\n"
         )
     )
     table = make_table("", *(f">{name}" for name in runs))
@@ -173,7 +179,7 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),
         ("largest prompt, tokens", lambda run: f"{max(run.prompts, default=0):,}"),
-        ("folds", lambda run: f"{run.folds}"),
+        ("compactions", lambda run: f"{run.folds}"),
         ("prompt read from the cache", lambda run: f"{run.cache_read_share:.0%}"),
         ("billed per finished turn, tokens", lambda run: f"{run.billed_tokens / max(run.done, 1):,.0f}"),
     )
@@ -185,7 +191,7 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
         end = "  refused" if run.error else ""
         out.print(Text(_curve(run, window) + end, style="red" if run.error else "green"))
     if alone.error:
-        out.print(Text(f"\nThe provider's answer without midfold: {alone.error}"))
+        out.print(Text(f"\nProvider's error without midfold: {alone.error}"))
 
 
 def _curve(run: DemoRun, window: int) -> str:

@@ -33,7 +33,7 @@ _PIECES = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]|\s+")
 
 
 def example_conversation(rounds: int = 160) -> Wire:
-    """Return reads, edits, searches and test runs in rotation, some failing, with a user message every twenty rounds."""
+    """Return reads, edits, searches and test runs in rotation, some failing, and a user message every 20 rounds."""
     prompt = "You are a careful software engineer. Use the tools; keep the user informed."
     ask = "Make the invoice service pass its tests without touching the public API."
     messages: Wire = [{"role": "system", "content": prompt}, {"role": "user", "content": ask}]
@@ -282,7 +282,7 @@ class DemoProvider:
             yield f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {self.window}"
 
     def _bill(self, body: dict[str, Any], now: float) -> DemoBill:
-        """Bill a request: a marker hits a live prefix up to 20 blocks back; the rest up to the last marker is written."""
+        """Bill a request: a marker hits a prefix up to 20 blocks back; the rest up to the last marker is written."""
         blocks = list(_blocks(body))
         sizes = list(accumulate(map(tokens, blocks)))
         chain: list[str] = []

@@ -27,19 +27,19 @@ MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
 
 @click.command(name="doctor")
 @with_config
-@click.option("--model", help="The conversation's own model.")
+@click.option("--model", help="Model of the conversation.")
 @click.option(
     "--probe",
     is_flag=True,
-    help="Ask the summary model for a few words, upstreams whether they answer, and a running gateway how it is.",
+    help="Send a test request to the summary model, the upstreams and a running gateway.",
 )
 @click.option(
     "--client",
     type=click.Choice(["claude", "codex", "opencode"]),
-    help="Start this client as `midfold run` does, and see whether its request arrives; it is sent nowhere.",
+    help="Start this client as `midfold run` does and check that its request arrives; nothing is forwarded.",
 )
 @click.option(
-    "--forget-windows", is_flag=True, help="Forget what refusals have taught gateways about the windows of models."
+    "--forget-windows", is_flag=True, help="Delete the model windows that gateways learned from rejected requests."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
@@ -103,7 +103,7 @@ def _settings(path: str | None, model: str | None, *, probe: bool, forget_window
         loaded = load(path)
     except ConfigError as problem:
         return [Check("settings", "problem", str(problem)), _compaction(None)]
-    source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
+    source = str(loaded.path) if loaded.path is not None else "defaults; no file found"
     notes = [Check("settings", "note", text) for text in loaded.notices]
     found = [Check("settings", "ok", source), *notes, *_engine(loaded.config)]
     found += [*_summaries(loaded.config, model, probe=probe), *_server(loaded.config, probe=probe)]
@@ -137,16 +137,16 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
         and config.auxiliary.compression.provider == "main"
         and (config.gateway.upstream or config.upstreams)
     ):
-        told = "in the gateway the model of each conversation, with the key of its requests"
-        return [Check("summaries", "ok", f"{told}; elsewhere {found.description}")]
+        told = "in the gateway, the model of each conversation with the key of its requests"
+        return [Check("summaries", "ok", f"{told}; elsewhere: {found.description}")]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
         return [Check("summaries", status, found.description)]
     if importlib.util.find_spec("httpx2") is None:
-        told = f"{found.description}, but the HTTP client is missing: pip install 'midfold[models]'"
+        told = f"{found.description}; the HTTP client is missing: pip install 'midfold[models]'"
         return [Check("summaries", "problem", told)]
     window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
-    main = f"; after some failures {found.main.model} once" if found.main is not None else ""
+    main = f"; retries some failures once with {found.main.model}" if found.main is not None else ""
     findings = [Check("summaries", "ok", f"{found.description}; {window}{main}")]
     return [*findings, _probe(found.endpoint)] if probe else findings
 
@@ -161,7 +161,7 @@ def _probe(endpoint: Any) -> Check:
         answer = ModelSummarizer(endpoint).send(question)
     except ModelFailed as failed:
         return Check("probe", "problem", f"{failed.kind}: {failed}")
-    return Check("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
+    return Check("probe", "ok", f"{endpoint.place} responded with {answer.tokens.completion_tokens} tokens")
 
 
 def _client(name: str | None, path: str | None) -> Iterator[Check]:
@@ -197,12 +197,12 @@ def _compaction(config: Config | None) -> Check:
         if told.startswith(ENGINE_FAILED):
             return Check("compaction", "problem", told)
     if not result.changed and engine.name != "compressor":
-        return Check("compaction", "note", f"the engine {engine.name} folded nothing: {result.receipt.reason}")
+        return Check("compaction", "note", f"engine {engine.name} compacted nothing: {result.receipt.reason}")
     if result.receipt.status != "compacted" or violations(result.transcript):
-        return Check("compaction", "problem", f"a made-up conversation was not folded: {result.receipt.reason}")
+        return Check("compaction", "problem", f"the example conversation was not compacted: {result.receipt.reason}")
     folded = sum(len(result.archive.originals(handle)) for handle in result.receipt.handles)
     before, after = result.receipt.old_tokens, result.receipt.new_tokens
-    return Check("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")
+    return Check("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals unfold")
 
 
 class Check(NamedTuple):
@@ -243,17 +243,17 @@ def _store(config: Config) -> Iterator[Check]:
         yield Check("store", "problem", str(error))
         return
     if broken:
-        yield Check("store", "problem", f"{len(broken)} invariants do not hold: midfold store check lists them")
+        yield Check("store", "problem", f"{len(broken)} invariants violated; run midfold store check")
     else:
-        yield Check("store", "ok", f"{sessions.store.where}: {many:,} sessions, every invariant holds")
+        yield Check("store", "ok", f"{sessions.store.where}: {many:,} sessions, all invariants hold")
 
 
 def _new_store(file: Path) -> Check:
     """Check that the first session can create the store."""
     folder = next(folder for folder in file.absolute().parents if folder.exists())
     if folder.is_dir() and os.access(folder, os.W_OK):
-        return Check("store", "note", f"{file} is not there yet; the first session makes it")
-    return Check("store", "problem", f"{file} cannot be made: nothing can be written in {folder}")
+        return Check("store", "note", f"{file} does not exist yet; the first session creates it")
+    return Check("store", "problem", f"{file} cannot be created: no write permission for {folder}")
 
 
 def _windows(config: Config, *, forget: bool) -> list[Check]:
@@ -271,7 +271,9 @@ def _windows(config: Config, *, forget: bool) -> list[Check]:
         with open_sessions(url, config=config) as sessions:
             learned = LearnedWindows(sessions.store.database)
             if forget:
-                return [Check("windows", "ok", f"{learned.forget():,} forgotten; running gateways follow in a minute")]
+                return [
+                    Check("windows", "ok", f"{learned.forget():,} deleted; running gateways follow within a minute")
+                ]
             return [Check("window", "note", _describe_window(one)) for one in learned.all(int(time.time() * 1_000))]
     except MidfoldError as error:
         return [Check("windows", "problem", str(error))]
@@ -281,20 +283,20 @@ def _describe_window(bounds: WindowBounds) -> str:
     key = f", key {bounds.owner}" if bounds.owner else ""
     beta = f", beta {bounds.beta}" if bounds.beta else ""
     told = [
-        f"a refusal named {bounds.named:,}" if bounds.named else "",
-        f"{bounds.refused:,} were refused" if bounds.refused else "",
-        f"{bounds.fitted:,} were answered" if bounds.fitted else "",
+        f"an error named {bounds.named:,}" if bounds.named else "",
+        f"{bounds.refused:,} was rejected" if bounds.refused else "",
+        f"{bounds.fitted:,} was accepted" if bounds.fitted else "",
     ]
     until = datetime.fromtimestamp(bounds.ends / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"{bounds.model or 'no model'} at {bounds.upstream}{key}{beta}: {bounds.window:,} tokens are believed "
-        f"({', '.join(filter(None, told))}) until {until}; `midfold doctor --forget-windows` forgets it"
+        f"{bounds.model or 'no model'} at {bounds.upstream}{key}{beta}: learned window {bounds.window:,} tokens "
+        f"({', '.join(filter(None, told))}) until {until}; delete with `midfold doctor --forget-windows`"
     )
 
 
 def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
     if importlib.util.find_spec("starlette") is None:
-        yield Check("gateway", "problem", "its packages are missing: pip install 'midfold[gateway]'")
+        yield Check("gateway", "problem", "packages are missing: pip install 'midfold[gateway]'")
         return
     from midfold.cli.listening import lookup_problem
     from midfold.gateway.upstream import Upstreams
@@ -305,12 +307,12 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
         yield Check("upstreams", "problem", str(error))
         return
     for upstream in found.all():
-        key = "a key of the gateway's" if upstream.key else "the client's own key"
+        key = "the gateway's key" if upstream.key else "the client's own key"
         if probe:
             yield _reach(upstream.base, upstream.place)
         else:
             problem = lookup_problem(upstream.base)
-            told = problem or f"{upstream.place}, wire {upstream.wire}, {key}"
+            told = problem or f"{upstream.place}, API {upstream.wire}, {key}"
             yield Check("upstream", "problem" if problem else "ok", told)
 
 
@@ -320,9 +322,9 @@ def _door(config: Config) -> Check:
     try:
         check_access(config)
     except ConfigError as error:
-        return Check("door", "problem", str(error))
-    who = f"{len(config.keys)} keys" if config.keys else "this machine only, no keys"
-    return Check("door", "ok", f"{config.gateway.host}:{config.gateway.port}, {who}")
+        return Check("access", "problem", str(error))
+    who = f"{len(config.keys)} keys" if config.keys else "local access only, no keys"
+    return Check("access", "ok", f"{config.gateway.host}:{config.gateway.port}, {who}")
 
 
 def _gateway(config: Config) -> Check:
@@ -335,21 +337,21 @@ def _gateway(config: Config) -> Check:
         told = httpx2.get(f"http://{place}/readyz", timeout=PATIENCE, follow_redirects=False).json()
         unmanaged, store = dict(told.get("unmanaged", {})), told["store"]
     except (httpx2.HTTPError, OSError):
-        return Check("gateway", "note", f"none runs at {place}")
+        return Check("gateway", "note", f"not running at {place}")
     except (ValueError, LookupError, TypeError, AttributeError):
-        return Check("gateway", "note", f"what answers at {place} is no gateway")
+        return Check("gateway", "note", f"the server at {place} is not a midfold gateway")
     if unmanaged:
         return Check("gateway", "problem", _describe_unmanaged(place, unmanaged))
     if store != "ok":
-        return Check("gateway", "problem", f"the one at {place} is not ready: its store gives {store}")
-    return Check("gateway", "ok", f"one runs at {place}, and looks at what it should")
+        return Check("gateway", "problem", f"the gateway at {place} is not ready: store reports {store}")
+    return Check("gateway", "ok", f"running at {place}, all requests managed")
 
 
 def _describe_unmanaged(place: str, counts: dict[str, int]) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
     return (
-        f"the one at {place} has passed on {sum(counts.values()):,} requests without looking at them ({kinds}). "
-        "If a kind begins with Store, `midfold store check` is next; any other is a fault of midfold's: please report "
+        f"the gateway at {place} forwarded {sum(counts.values()):,} requests unmanaged ({kinds}). "
+        "If a kind begins with Store, run `midfold store check`; any other is a bug in midfold: please report "
         'it with the lines "a request was passed on as it was" of the gateway\'s log'
     )
 
@@ -361,5 +363,5 @@ def _reach(base: str, place: str) -> Check:
     try:
         status = httpx2.get(base, timeout=PATIENCE, follow_redirects=False).status_code
     except (httpx2.HTTPError, OSError) as error:
-        return Check("upstream", "problem", f"{place} does not answer: {type(error).__name__}")
-    return Check("upstream", "ok" if status < 500 else "problem", f"{place} answers ({status})")
+        return Check("upstream", "problem", f"{place} does not respond: {type(error).__name__}")
+    return Check("upstream", "ok" if status < 500 else "problem", f"{place} responds ({status})")

@@ -20,17 +20,17 @@ from midfold.transcript.message import Transcript
 WIDTH = 72
 BASES = {
     "estimated": "estimated",
-    "calibrated": "estimated from what the provider counted",
-    "reported": "counted by the provider",
+    "calibrated": "estimated, calibrated by reported usage",
+    "reported": "reported by the provider",
 }
 """Labels for the source of a token count."""
 SHORTENED = {
-    "digest": "old results in one line",
-    "duplicate": "results that stand elsewhere",
-    "placeholder": "old results left out",
-    "arguments": "calls with shortened arguments",
-    "spill": "long texts shown by their ends",
-    "media": "old pictures left out",
+    "digest": "old results digested",
+    "duplicate": "duplicate results dropped",
+    "placeholder": "old results dropped",
+    "arguments": "arguments shortened",
+    "spill": "long texts truncated",
+    "media": "old images dropped",
 }
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
 SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
@@ -44,7 +44,7 @@ SAID = {
     "head": "head",
     "fold": "fold, kept in the archive",
     "kept": "kept",
-    "handoff": "handoff: the fold in short",
+    "handoff": "handoff: summary of the fold",
     "tail": "tail",
 }
 NARROW = 90
@@ -66,10 +66,10 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
     for sentence in filter(None, told):
         out.print(make_text(sentence, "yellow"))
     if not receipt.recoverable:
-        out.print("The originals are kept nowhere but in the file itself; -o FILE writes them to FILE.archive.")
+        out.print("The originals exist only in the input file; use -o FILE to write them to FILE.archive.")
     if receipt.boundary is None:
         if receipt.status == "unchanged":
-            out.print("--force folds all the same, --target N folds to a size.")
+            out.print("Use --force to compact anyway, or --target N to compact to a size.")
         return
     before, after = segments(result)
     most = max(sum(tokens for _, _, tokens in before), 1)
@@ -88,7 +88,7 @@ def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
     if not preview:
         return receipt.status, receipt.reason
     if receipt.status not in ("compacted", "pruned"):
-        return "would stay as it is", receipt.reason
+        return "would be unchanged", receipt.reason
     why = receipt.reason.replace("were enough", "would be enough").removeprefix("folded, ")
     return f"would be {receipt.status}", why
 
@@ -184,7 +184,9 @@ def _tell_changes(out: Console, result: Compaction) -> None:
     if pieces:
         out.print("\n" + ", ".join(pieces))
     if receipt.handles:
-        out.print(f"{len(receipt.handles):,} handle(s) unfold to the originals; the fold is {receipt.fold or 'none'}")
+        out.print(
+            f"{len(receipt.handles):,} handle(s) unfold to the originals; handle of the fold: {receipt.fold or 'none'}"
+        )
 
 
 def draw_svg(result: Compaction, name: str) -> str:
@@ -209,7 +211,7 @@ def draw_svg(result: Compaction, name: str) -> str:
 def _subtitle(result: Compaction) -> str:
     receipt = result.receipt
     messages = f"{receipt.old_messages:,} messages become {receipt.new_messages:,}"
-    return f"{messages}; every original unfolds by its handle; window {receipt.context_length:,}"
+    return f"{messages}; every original can be unfolded; window {receipt.context_length:,}"
 
 
 def _bar(

@@ -47,10 +47,12 @@ def command() -> None:
 def _add(client: str) -> None:
     @command.command(name=client, help=_help_of(client))
     @click.argument("path", required=False, type=click.Path(path_type=Path))
-    @click.option("--session", "names", multiple=True, metavar="ID", help="Bring this one in; may be given again.")
-    @click.option("--all", "is_all", is_flag=True, help="Bring all of them in.")
-    @click.option("--since", metavar="AGE", help="Only those that were used in the last, say, 12h or 7d.")
-    @click.option("--limit", type=click.IntRange(min=1), default=MOST_LISTED, show_default=True, help="List so many.")
+    @click.option("--session", "names", multiple=True, metavar="ID", help="Import this session; can be repeated.")
+    @click.option("--all", "is_all", is_flag=True, help="Import all sessions.")
+    @click.option("--since", metavar="AGE", help="Only sessions used within this time, such as 12h or 7d.")
+    @click.option(
+        "--limit", type=click.IntRange(min=1), default=MOST_LISTED, show_default=True, help="Maximum number listed."
+    )
     @with_url
     @with_config
     @with_json
@@ -78,9 +80,9 @@ def _add(client: str) -> None:
 
 def _help_of(client: str) -> str:
     return (
-        f"List the sessions of {CLIENTS[client]} and bring chosen ones into the store.\n\n"
-        "PATH is a log, or a folder of them; default: where the client keeps them. Without --session or --all they are "
-        "listed, and nothing is stored; a PATH that is one log is brought in. Exit code 1 if a log could not be."
+        f"List the sessions of {CLIENTS[client]} and import selected ones into the store.\n\n"
+        "PATH is a log, or a folder of logs; default: the client's own folder. Without --session or --all they are "
+        "only listed; a PATH that is one log is imported. Exit code 1 if a log could not be imported."
     )
 
 
@@ -110,9 +112,9 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
     for log, known in rows:
         cells = (known.session[:SHOWN_ID], _moment(log.changed), f"{log.size / MEGABYTE:,.1f}", Path(known.folder).name)
         table.add_row(*map(make_text, cells), make_line(known.title))
-    out.print(table if rows else "no log holds words of a user")
+    out.print(table if rows else "no log contains a user message")
     if rows:
-        notice(f"nothing is stored yet: `midfold import {client} --session ID` brings one in, --all all of them")
+        notice(f"nothing imported; use `midfold import {client} --session ID` for one session or --all for all")
 
 
 def _title(log: FoundLog, problems: list[str]) -> LogTitle:
@@ -156,9 +158,7 @@ def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
         exact = [log for log, names in known if asked in names]
         if len(exact or found) != 1:
             told = ", ".join(log.name for log in found[:MOST_NAMED])
-            raise NotStored(
-                f"{asked} is the id of {len(found)} logs: {told}" if found else f"no log has the id {asked}"
-            )
+            raise NotStored(f"{asked} matches {len(found)} logs: {told}" if found else f"no log has the id {asked}")
         chosen += exact or found
     return sorted(set(chosen), key=lambda log: log.changed)
 
@@ -191,7 +191,7 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
     else:
         _tell(sessions, [kept for _, kept in stored], len(done) - len(stored))
     if problems:
-        notice(f"{len(problems):,} log(s) were left out:")
+        notice(f"{len(problems):,} log(s) not imported:")
         _tell_problems(problems)
         sys.exit(1)
 
@@ -207,10 +207,10 @@ def _tell(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
         info = sessions.store.info(kept.session)
         title = sessions.title(info) if info is not None else ""
         what = f"{kept.added:,} new of {kept.messages:,} messages" if kept.added else "nothing new"
-        more = ", a branch: the log was changed before its end" * kept.branched
-        more += ", its last message is still being written" * kept.waits
+        more = ", as a branch: earlier messages of the log changed" * kept.branched
+        more += ", last message still being written" * kept.waits
         out.print(make_line(f"{kept.session}: {what}{more}  {title}"))
     added = sum(kept.added for kept in stored)
-    left = f", {empty:,} without words of a user left out" if empty else ""
-    hint = "; `midfold sessions list` and `midfold pages` show them" if stored else ""
+    left = f", {empty:,} without user messages skipped" if empty else ""
+    hint = "; see `midfold sessions list` or `midfold pages`" if stored else ""
     notice(f"{len(stored):,} session(s), {added:,} new message(s){left}{hint}")

@@ -45,14 +45,14 @@ COLOURS = {
     "message framing": "bright_black",
 }
 LONG = "[1m]"
-LOGGED = "the log says so"
+LOGGED = "from the log"
 MOST_PROBLEMS = 10
 MOST_TOOLS = 8
 
 
 @click.command(name="inspect")
 @click.argument("file")
-@click.option("--model", help="Count as this model would; default: the model the file names.")
+@click.option("--model", help="Model for token counts; default: the one named in the file.")
 @with_dialect
 @click.option("--config", metavar="FILE", help="Read models and other settings from this file.")
 @with_conversation
@@ -60,11 +60,11 @@ MOST_TOOLS = 8
     "--prompt-tokens",
     type=click.IntRange(min=1),
     metavar="N",
-    help="What the provider counted for this prompt; default: the usage in FILE, if it has one.",
+    help="Prompt tokens reported by the provider; default: the usage in FILE, if any.",
 )
 @click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
 @click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     file: str,
     model: str | None,
@@ -218,7 +218,7 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
     out.print(
         make_text(f"{shown['messages']:,} messages", "bold")
-        + make_text(f" in {shown['dialect']} shape{': ' if roles else ''}{roles}")
+        + make_text(f" in {shown['dialect']} format{': ' if roles else ''}{roles}")
     )
     calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
     out.print(make_text(calls + _tools(shown["tools_used"])))
@@ -250,7 +250,7 @@ def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, An
     line.append(f" ({how}), ", style="default")
     line.append(f"{share:.1%}", style=colour)
     name = visible(model["name"] or "an unnamed model")
-    known = "" if model["known"] else ", a default"
+    known = "" if model["known"] else " (default)"
     line.append(f" of the {model['context_window']:,}-token window of {name}{known}", style="default")
     out.print(line)
 
@@ -286,7 +286,7 @@ def context_table(out: Console, shares: Sequence[ContextShare], *, measured: boo
         table.add_row(make_text(share.name), f"{share.tokens:,}", f"{share.share:.1%}", filled)
     out.print(table)
     if measured:
-        out.print(make_text("The size is what the provider counted; its parts are estimates, corrected by it."))
+        out.print(make_text("The total is reported by the provider; its parts are estimates scaled to it."))
 
 
 def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
@@ -298,7 +298,7 @@ def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
     for problem in problems[:MOST_PROBLEMS]:
         out.print(make_text(f"  {problem['path']}: {problem['what']}"))
     if len(problems) > MOST_PROBLEMS:
-        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
+        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; see --json")
 
 
 def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
@@ -316,4 +316,4 @@ def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
     out.print(make_text(line, "bold"))
     out.print()
     kinds_table(out, totals["by_kind"])
-    out.print("\n--conversation N shows one of them.")
+    out.print("\nUse --conversation N to show one of them.")

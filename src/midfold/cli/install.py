@@ -58,9 +58,9 @@ def command() -> None:
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="The project's folder; default: the working directory.",
+    help="Project folder; default: the working directory.",
 )
-@click.option("--remove", is_flag=True, help="Take the change back.")
+@click.option("--remove", is_flag=True, help="Revert the change.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def claude_code(project: Path, remove: bool, yes: bool) -> None:
     """Store a project's Claude Code sessions, and restore requests and results after a compaction.
@@ -77,7 +77,7 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
         changes.append(_removal(path, edit) if remove else _addition(path, edit, folder))
     changes = [change for change in changes if change.before != change.after]
     if not changes:
-        echo("nothing to take back" if remove else "it is installed already")
+        echo("nothing to remove" if remove else "already installed")
         return
     for change in changes:
         for line in diff_of(change):
@@ -85,9 +85,9 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
     _confirm(yes)
     for change in changes:
         _write(change, remove=remove)
-    echo("taken back" if remove else "installed; Claude Code asks once whether it may use the MCP server midfold")
+    echo("removed" if remove else "installed; Claude Code will ask once to allow the MCP server midfold")
     if not remove and find_spec("mcp") is None:
-        notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without")
+        notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without it")
 
 
 def inside(path: Path, folder: Path) -> Path:
@@ -95,7 +95,7 @@ def inside(path: Path, folder: Path) -> Path:
     real = path.resolve()
     for place in (real, real.with_name(real.name + BEFORE).resolve()):
         if not place.is_relative_to(folder):
-            raise ConfigError(f"{path} leads out of the project, to {place}; remove the link. Nothing was changed")
+            raise ConfigError(f"{path} resolves to {place}, outside the project; remove the link. Nothing was changed")
     return real
 
 
@@ -140,7 +140,7 @@ def edit_servers(known: Settings, folder: Path | None) -> None:
     found = servers.get(SERVER)
     if found is not None and not _is_our_server(found):
         if folder is not None:
-            raise ConfigError(f"mcpServers has a server {SERVER} that is not ours; nothing was changed")
+            raise ConfigError(f"mcpServers already has a different server named {SERVER}; nothing was changed")
         return
     servers.pop(SERVER, None)
     if folder is not None:
@@ -162,7 +162,7 @@ def _is_ours(hook: Any) -> bool:
 def _inside(known: Settings, key: str, kind: type) -> Any:
     found = known.setdefault(key, kind())
     if not isinstance(found, kind):
-        raise ConfigError(f"{key} in the settings of Claude Code is not what it should be; nothing was changed")
+        raise ConfigError(f"{key} in Claude Code's settings has an unexpected type; nothing was changed")
     return found
 
 
@@ -209,7 +209,7 @@ def _confirm(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("nothing was changed; say --yes to make this change")
+        raise ConfigError("nothing was changed; use --yes to make this change")
     if ask("make this change? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
         raise click.Abort
 

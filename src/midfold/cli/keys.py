@@ -30,7 +30,7 @@ def new(name: str) -> None:
     from midfold.gateway.admission import hash_key, new_key
 
     if not NAME.fullmatch(name):
-        raise click.BadParameter("a name has letters, digits, _, . and -, at most 64", param_hint="NAME")
+        raise click.BadParameter("expected 1 to 64 letters, digits, _, . or -", param_hint="NAME")
     key = new_key()
-    click.echo(f"key, shown only now: {key}\n")
+    click.echo(f"key (shown only once): {key}\n")
     click.echo(f'keys:\n  {name}:\n    hash: "{hash_key(key)}"')

@@ -11,7 +11,7 @@ from midfold.errors import MidfoldError
 LOOKUP_SECONDS = 5.0
 
 
-def listen(host: str, port: int, *, hint: str = "--port N takes another") -> list[socket.socket]:
+def listen(host: str, port: int, *, hint: str = "use --port N for another port") -> list[socket.socket]:
     """Open one socket for each address of a host; raise a one-line error if that fails."""
     opened: list[socket.socket] = []
     try:
@@ -43,9 +43,9 @@ def lookup_problem(address: str) -> str:
             answers.append("")
         except (OSError, UnicodeError) as error:
             told = error.strerror if isinstance(error, OSError) else ""
-            answers.append(f"{host} cannot be found: {(told or 'it is no name of a host').lower()}")
+            answers.append(f"cannot resolve {host}: {(told or 'not a host name').lower()}")
 
     asking = Thread(target=ask, daemon=True)
     asking.start()
     asking.join(LOOKUP_SECONDS)
-    return answers[0] if answers else f"{host} cannot be found: nobody answered in {LOOKUP_SECONDS:g} seconds"
+    return answers[0] if answers else f"cannot resolve {host}: no answer within {LOOKUP_SECONDS:g} seconds"

@@ -36,10 +36,16 @@ INSTRUCTIONS = (
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="The project's folder; default: the working directory.",
+    help="Project folder; default: the working directory.",
 )
-@click.option("--http", is_flag=True, help="Listen on this machine instead of standard input; needs a key.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
+@click.option("--http", is_flag=True, help="Serve over HTTP on 127.0.0.1 instead of standard input; requires a key.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
+)
 def command(url: str | None, config: str | None, project: Path, http: bool, port: int) -> None:
     """Serve stored sessions to an agent over MCP: search, unfold, describe, artifacts, compact, stats.
 
@@ -59,7 +65,7 @@ def command(url: str | None, config: str | None, project: Path, http: bool, port
 def _serve_http(sessions: Sessions, port: int) -> None:
     config = sessions.config
     if config is None or not config.keys:
-        raise ConfigError("midfold mcp --http needs a key: `midfold keys new NAME` makes one for config.yaml")
+        raise ConfigError("midfold mcp --http requires a key in config.yaml; create one with `midfold keys new NAME`")
     server = _build_server(lambda request: SessionTools(sessions, f"{request.state.owner.name}/"))
     import uvicorn
 
@@ -70,9 +76,9 @@ def _serve_http(sessions: Sessions, port: int) -> None:
         json_response=True, stateless_http=True, max_request_body_size=limits.body_bytes, host="127.0.0.1"
     )
     keys = GatewayKeys({name: row.hash for name, row in config.keys.items()})
-    [listening] = listen("127.0.0.1", port, hint="--port 0 takes a free one")
+    [listening] = listen("127.0.0.1", port, hint="use --port 0 for a free port")
     with listening:
-        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; Ctrl-C ends it")
+        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; stop with Ctrl-C")
         door = Admission(inner, keys, limits)
         server_config = uvicorn.Config(door, log_level="warning", access_log=False)
         signals.serve(uvicorn.Server(server_config), [listening])

@@ -20,7 +20,7 @@ LABELS = {
     "max_output": "maximum output",
     "max_input": "maximum input, if below the window",
     "tokenizer": "tokenizer",
-    "factor": "tokens against o200k",
+    "factor": "tokens relative to o200k",
     "message_overhead": "added per message",
     "cache_minimum": "shortest cached prefix",
     "input_price": "input, $ per million",
@@ -36,13 +36,13 @@ COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--filter", "part", metavar="TEXT", default="", help="Only rows whose pattern or source has this in it.")
+@click.option("--filter", "part", metavar="TEXT", default="", help="Only rows whose pattern or source contains TEXT.")
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
 @with_json
 def command(name: str | None, part: str, path: str | None, as_json: bool) -> None:
     """List known models: context window, tokenizer, prices. With NAME, show one model and the source of each value."""
     if name is not None and part:
-        raise click.UsageError("NAME and --filter exclude each other")
+        raise click.UsageError("NAME and --filter cannot be combined")
     overrides = settings(path).models
     if name is None:
         _show_table(overrides, part.casefold(), as_json)
@@ -121,7 +121,7 @@ def _show_table(overrides: Mapping[str, ModelOverride], part: str, as_json: bool
         out.print()
     _show_overrides(out, overrides)
     stated = f"{DEFAULT.context_window:,} tokens of context, {DEFAULT.max_output:,} of output"
-    out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
+    out.print(Text(f"Any other model: {stated} (default; see `midfold models NAME`)."))
 
 
 def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
@@ -133,7 +133,7 @@ def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
 def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> None:
     if not overrides:
         return
-    out.print(Text("Your configuration, laid over the rows above that match", style="bold"))
+    out.print(Text("Overrides from your configuration", style="bold"))
     table = make_table(header_style="dim")
     table.add_column("pattern", overflow="fold", min_width=26)
     table.add_column("sets", overflow="fold")
@@ -155,6 +155,6 @@ def _show_belief(belief: Belief) -> None:
     out.print()
     out.print(Text(belief.why))
     if not belief.known:
-        out.print(Text("If you know better, say so in config.yaml:"))
+        out.print(Text("To override, set in config.yaml:"))
         pattern = json.dumps(belief.name, ensure_ascii=False)
         echo(f"\nmodels:\n  {pattern}:\n    context_window: {belief.model.context_window}")

@@ -36,28 +36,33 @@ _HASHED = re.compile(r"(?:^|-)([0-9a-f]{6,})((?:[~+.][0-9a-z~+.]*)?)\Z")
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
 with_stored_config = click.option(
-    "--config", metavar="FILE", help="Settings with the store of session:NAME (store.url)."
+    "--config", metavar="FILE", help="Settings file with the store of session:NAME (store.url)."
 )
 with_url = click.option(
     "--store",
     "url",
     metavar="URL",
-    help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
+    help="sqlite:///PATH or postgresql://...; default: store.url, else a file in your home directory.",
 )
 with_workers = click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes; default: number of processors."
 )
 with_split = click.option(
-    "--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations."
+    "--split",
+    type=click.Choice(["all", "train", "held"]),
+    default="all",
+    help="Use all conversations, or one half of them.",
 )
 with_plot = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart."
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Write a chart to this file."
 )
 with_dialect = click.option(
-    "--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess."
+    "--dialect",
+    type=click.Choice(["openai-chat", "openai-responses", "anthropic"]),
+    help="Message format; default: detect.",
 )
 with_conversation = click.option(
-    "--conversation", type=int, metavar="N", help="In a file of many conversations, this one (from 1)."
+    "--conversation", type=int, metavar="N", help="Number of the conversation in a file with several, from 1."
 )
 
 
@@ -69,19 +74,19 @@ def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., N
             raise click.BadParameter(f"expected {ADDRESS}")
         return value
 
-    return click.option("--base-url", callback=check, metavar="URL", help=f"Address of a server that speaks {wires}.")
+    return click.option("--base-url", callback=check, metavar="URL", help=f"Base URL of a server with {wires}.")
 
 
 def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option --config of commands that read or write the file itself."""
-    told = f"The file to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
+    told = f"File to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
     return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
 
 
 def locate_config(file: Path | None) -> Path:
     found = locate(file)
     if found is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+        raise ConfigError("no home directory found; name a file with --config or MIDFOLD_CONFIG")
     return found
 
 
@@ -137,7 +142,7 @@ def read_conversations(
     if number is None:
         return documents
     if not 1 <= number <= len(documents):
-        raise TranscriptError(f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {number}")
+        raise TranscriptError(f"{name_of(file)} has {len(documents)} conversation(s); there is no number {number}")
     return [documents[number - 1]]
 
 
@@ -145,7 +150,7 @@ def read_conversation(file: str, dialect: str | None, number: int | None, *, con
     """Read the only conversation of a file, or the one with that number."""
     found = read_conversations(file, dialect, number, config=config)
     if len(found) != 1:
-        raise TranscriptError(f"{name_of(file)} holds {len(found)} conversations: --conversation N chooses one")
+        raise TranscriptError(f"{name_of(file)} has {len(found)} conversations; choose one with --conversation N")
     return found[0]
 
 
@@ -197,8 +202,8 @@ def open_existing(url: str | None, config: str | None, option: str = "--store UR
     address = asked or store_url(known, os.environ)
     file = file_of(address)
     if file is not None and not Path(file).exists():
-        hint = "" if asked else f": nothing is stored there yet; {option} or store.url in config.yaml names another"
-        raise StoreError(f"{address}: there is no such file{hint}")
+        hint = "" if asked else f"; nothing is stored yet. Name another store with {option} or store.url in config.yaml"
+        raise StoreError(f"{address}: no such file{hint}")
     with open_sessions(address, config=known) as sessions:
         yield sessions
 
@@ -224,17 +229,17 @@ def full_name(sessions: Sessions, asked: str) -> str:
     if asked == LAST and names:
         return names[0]
     if not asked:
-        raise NotStored("the name of a session is empty; `midfold sessions list` shows those there are")
+        raise NotStored("the session name is empty; see `midfold sessions list`")
     matching = [name for name in names if asked == short_id(name)]
     matching = matching or [name for name in names if asked and _begins(name, asked)]
     if len(matching) == 1:
         return matching[0]
     if matching:
         shown = ", ".join(matching[:MOST_NAMED]) + (" and others" if len(matching) > MOST_NAMED else "")
-        raise NotStored(f"{asked} is the beginning of {len(matching)} sessions: {shown}")
+        raise NotStored(f"{asked} matches {len(matching)} sessions: {shown}")
     near = get_close_matches(asked, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`midfold sessions list` shows those there are"
-    raise NotStored(f"there is no session {asked}; {hint}")
+    hint = f"did you mean {near[0]}?" if near else "see `midfold sessions list`"
+    raise NotStored(f"no session {asked}; {hint}")
 
 
 def _begins(name: str, asked: str) -> bool:

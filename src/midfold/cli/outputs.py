@@ -12,7 +12,7 @@ from midfold.atomic import replace_file
 from midfold.errors import MidfoldError
 
 STANDARD = "-"
-with_overwrite = click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
+with_overwrite = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 
 
 def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
@@ -24,9 +24,9 @@ def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
     if target.is_dir():
         raise MidfoldError(f"cannot write {output}: it is a folder")
     if not os.access(folder, os.W_OK):
-        raise MidfoldError(f"cannot write {output}: the folder {folder} is not yours to write in")
+        raise MidfoldError(f"cannot write {output}: no write permission for {folder}")
     if os.path.lexists(target) and not overwrite:
-        raise MidfoldError(f"{output} exists already; --overwrite replaces it")
+        raise MidfoldError(f"{output} already exists; use --overwrite to replace it")
     return target
 
 

@@ -32,17 +32,24 @@ def _methods(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 @click.command()
 @click.argument("probes", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="PROBES")
-@click.option("-o", "--folder", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where it is kept.")
 @click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), metavar="DIR", help="Recorded sessions they name."
+    "-o", "--folder", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the results."
 )
-@click.option("--methods", callback=_methods, default=DEFAULT, show_default=True, metavar="NAMES", help="See above.")
-@click.option("--share", type=click.FloatRange(0.1, 100), default=10.0, show_default=True, help="Per cent of the past.")
-@click.option("--floor", type=click.IntRange(min=100), default=2_000, show_default=True, help="Tokens, at least.")
-@click.option("--readers", type=click.IntRange(1, 8), default=1, show_default=True, help="Readers of each context.")
-@click.option("--model", metavar="NAME", help="Who reads, grades and summarises; default: others, by hand.")
-@click.option("--provider", metavar="NAME", help="Who serves it.")
-@with_base_url("OpenAI's wire")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR",
+    help="Recorded sessions that the probes refer to.",
+)
+@click.option(
+    "--methods", callback=_methods, default=DEFAULT, show_default=True, metavar="NAMES", help="Methods, see above."
+)
+@click.option("--share", type=click.FloatRange(0.1, 100), default=10.0, show_default=True, help="Percent of the past.")
+@click.option("--floor", type=click.IntRange(min=100), default=2_000, show_default=True, help="Minimum tokens.")
+@click.option("--readers", type=click.IntRange(1, 8), default=1, show_default=True, help="Readers per context.")
+@click.option("--model", metavar="NAME", help="Model that reads, grades and summarizes; default: answer by hand.")
+@click.option("--provider", metavar="NAME", help="Provider of the model.")
+@with_base_url("OpenAI's API")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
@@ -103,8 +110,8 @@ def _asker(endpoint: Endpoint) -> Callable[[str], str]:
 
 
 def _tell_waiting(count: int, where: str) -> None:
-    what = "1 prompt waits for its answer" if count == 1 else f"{count:,} prompts wait for answers"
-    notice(f"{what} in {where}: answer each NAME.prompt.txt in NAME.answer.txt, then run this again")
+    what = "1 prompt needs an answer" if count == 1 else f"{count:,} prompts need answers"
+    notice(f"{what} in {where}; write the answer to each NAME.prompt.txt into NAME.answer.txt, then run this again")
     sys.exit(1)
 
 

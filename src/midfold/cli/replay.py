@@ -22,9 +22,9 @@ from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart,
 
 MOST_WORST = 5
 LEGEND = (
-    "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without answers",
-    "kept: share of the facts that the rest of the transcript used and that the view held when it was asked",
-    "over: transcripts in which a request was larger than the window, which a real provider refuses",
+    "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without responses",
+    "kept: share of the facts used later in the transcript that were in view when needed",
+    "over: transcripts with a request larger than the window, which a real provider rejects",
 )
 
 
@@ -44,7 +44,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     multiple=True,
     metavar="NAME|FILE.yaml",
     help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in POLICIES)}) or a YAML file; default: all "
-    "built-in ones. May be given several times; several YAML files may follow one --policy.",
+    "built-in ones. Can be repeated; several YAML files may follow one --policy.",
 )
 @click.option(
     "--windows",
@@ -54,21 +54,21 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="LIST",
     help="Context windows to replay at.",
 )
-@click.option("--model", help=f"Whose tokens and prices count; default: the model of the logs, else {MODEL}.")
+@click.option("--model", help=f"Model for tokens and prices; default: the model of the logs, else {MODEL}.")
 @click.option("--gap", type=float, default=STATED_GAP, show_default=True, help="Seconds between unrecorded requests.")
 @click.option(
     "--fixed-tokens",
     type=click.IntRange(min=0),
-    help="System prompt and tools of each request; default: as far as the usage in a log tells.",
+    help="Tokens of system prompt and tools per request; default: inferred from the usage in a log.",
 )
 @click.option(
     "--exams",
     type=click.IntRange(min=0),
     default=MOST_EXAMS,
     show_default=True,
-    help="Per transcript; 0: no retention.",
+    help="Retention checks per transcript; 0 for none.",
 )
-@click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Leave shorter transcripts out.")
+@click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Skip shorter transcripts.")
 @with_split
 @with_workers
 @with_plot
@@ -99,7 +99,7 @@ def command(
     policies = (*policies, *(file for file in files if file.endswith((".yaml", ".yml"))))
     transcripts = tuple(file for file in files if file not in policies)
     if not transcripts:
-        raise click.UsageError("no transcripts were given, only policies")
+        raise click.UsageError("no transcripts given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     check_picture(plot)
     with show_work("reading"):
@@ -159,7 +159,7 @@ def _show(out: Console, result: Replay) -> None:
 
 
 def _window(totals: list[PolicyTotal], window: int) -> Table:
-    figures = ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over")
+    figures = ("sent", "read", "written", "hit", "cost", "vs first", "folds", "kept", "over")
     table = make_table(f"{window:,} window", *(f">{name}" for name in figures))
     first = totals[0]
     for total in totals:

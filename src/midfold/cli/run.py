@@ -44,13 +44,15 @@ PASSED = (*FROM_TERMINAL, "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--upstream", metavar="URL", help="Where requests go; default: where they would go without midfold.")
+@click.option(
+    "--upstream", metavar="URL", help="Upstream of the requests; default: where they would go without midfold."
+)
 @click.option(
     "--trust-host",
     "trusted",
     metavar="HOST",
     multiple=True,
-    help="Use this host without asking, where a file of the project names it; may be given again.",
+    help="Trust this host without asking if a project file names it; can be repeated.",
 )
 @click.option(
     "--mode",
@@ -86,7 +88,7 @@ def command(
     totals = RunTotals()
     with open_sessions(url, config=known) as sessions:
         with private_gateways(known, sessions, setup.upstreams, totals) as address:
-            notice(f"{setup.name} runs through midfold; pages: {address.page}")
+            notice(f"running {setup.name} through midfold; pages: {address.page}")
             code = run_command(setup.launch(address))
         notice(totals.describe(sessions, setup.name))
     context.exit(code)
@@ -121,15 +123,15 @@ class RunTotals:
     def describe(self, sessions: Sessions, client: str) -> str:
         """Return the closing line of the run."""
         if not self.requests:
-            hint = f"; `midfold doctor --client {client}` tries it" if client in CLIENTS else ""
-            return f"no request came through the gateway{hint}"
+            hint = f"; test with `midfold doctor --client {client}`" if client in CLIENTS else ""
+            return f"no request reached the gateway{hint}"
         asked = f"{self.requests:,} request{'s' * (self.requests != 1)}"
         if not self.folds:
-            return f"{asked}, nothing had to be folded"
+            return f"{asked}, no compaction needed"
         times = "once" if self.folds == 1 else f"{self.folds:,} times"
         last = short_id(next(reversed(self.sessions)))
         return (
-            f"{asked}, folded {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
+            f"{asked}, compacted {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
             f"in {sessions.store.where}: midfold sessions view {last}"
         )
 
@@ -138,7 +140,7 @@ class RunTotals:
             count = sum(sessions.store.must(name).count for name in self.sessions)
         except StoreError as error:
             return f"originals ({type(error).__name__})"
-        return f"{count:,} originals kept"
+        return f"{count:,} originals stored"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 
 
 @click.command()
-@click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")
+@click.option("--upstream", metavar="URL", help="Base URL of the provider, such as https://api.openai.com.")
 @click.option("--port", type=click.IntRange(1, 65_535), help="Port to listen on; default 8787.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -53,9 +53,9 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
     help="Compact at 85 % of the context length (the default), at compression.threshold, or never.",
 )
 @click.option(
-    "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
+    "--store", "url", metavar="URL", help="Store of compacted conversations: sqlite:///PATH, postgresql://..."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not tell each fold.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report each compaction.")
 @with_config
 def command(
     config: str | None,
@@ -129,7 +129,7 @@ class FoldReporter:
         except StoreError as error:
             why = type(error).__name__
         named = f"{short_id(name)} ({title})" if title else short_id(name)
-        notice(f"folded {named}: {before or 0:,} -> {after or 0:,} tokens{f'; {why}' if why else ''}")
+        notice(f"compacted {named}: {before or 0:,} -> {after or 0:,} tokens{f'; {why}' if why else ''}")
 
 
 def check_packages(command: str) -> None:
@@ -146,7 +146,7 @@ def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> G
     from midfold.gateway.server import LateRoutes
 
     operations = Operations(config, sessions)
-    told = "Requests that the pages lack, because the store was too slow."
+    told = "Requests missing from the pages because the store was too slow."
     operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
     pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(config, sessions)])
     app = create_app(config, sessions=sessions, later=pages)
@@ -228,7 +228,7 @@ def _tell_unknown_names(config: Config) -> None:
     """Print upstream host names that cannot be resolved; they may become valid later, so the gateway keeps running."""
     for base in _bases(config):
         if problem := lookup_problem(base):
-            notice(f"upstream {base}: {problem}; requests to it fail until it can be")
+            notice(f"upstream {base}: {problem}; requests to it will fail")
 
 
 def _bases(config: Config) -> list[str]:
@@ -241,9 +241,9 @@ def _greet(config: Config, sessions: Sessions) -> None:
     targets = [gateway.upstream] if gateway.upstream else []
     targets += [f"{pattern} -> {row.base_url}" for pattern, row in config.upstreams.items()]
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
-    notice(f"folded conversations are kept in {sessions.store.where}")
-    notice(f"summaries by {_writer(config)}")
+    notice(f"store of compacted conversations: {sessions.store.where}")
+    notice(f"summaries: {_writer(config)}")
     for line in _caching_lines(config):
         notice(line)
-    notice(f"pages: {place}/  figures: {place}/metrics")
+    notice(f"pages: {place}/  metrics: {place}/metrics")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

@@ -80,7 +80,7 @@ def command() -> None:
 
 @command.command(name="list")
 @with_store
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number.")
 @with_json
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
     """List sessions, most recently used first."""
@@ -117,7 +117,7 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("--at", type=click.IntRange(min=0), metavar="N", help="As compaction N left it; 0: the whole history.")
+@click.option("--at", type=click.IntRange(min=0), metavar="N", help="View after compaction N; 0 for the whole history.")
 @with_json
 def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
     """Show what the model sees, or saw.
@@ -137,9 +137,9 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 @with_store
 @click.option("--session", "name", metavar="NAME", help="Only in this session.")
 @click.option("--role", type=click.Choice(["system", "user", "assistant", "tool"]), help="Only messages of this role.")
-@click.option("--since", metavar="AGE", help="Only messages younger than, say, 12h or 7d.")
-@click.option("--until", metavar="AGE", help="Only messages older than that.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
+@click.option("--since", metavar="AGE", help="Only messages younger than this, such as 12h or 7d.")
+@click.option("--until", metavar="AGE", help="Only messages older than this.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number.")
 @with_json
 def search(
     sessions: Sessions,
@@ -195,7 +195,7 @@ def undo(sessions: Sessions, name: str, as_json: bool) -> None:
     if as_json:
         emit_json({"undone": record.seq, "view_messages": count})
     else:
-        echo(f"compaction {record.seq} of {session.name} is undone; the view has {count:,} messages")
+        echo(f"compaction {record.seq} of {session.name} undone; the view has {count:,} messages")
 
 
 @command.command()
@@ -212,8 +212,10 @@ def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("--for", "target", type=click.Choice(TARGETS), help="For whoever goes on without midfold; see above.")
-@click.option("-o", "--output", metavar="OUT", help="Write here; default: standard output, or where the client looks.")
+@click.option("--for", "target", type=click.Choice(TARGETS), help="Format to continue without midfold; see above.")
+@click.option(
+    "-o", "--output", metavar="OUT", help="Output file; default: standard output, or the client's session folder."
+)
 @with_overwrite
 def export(sessions: Sessions, name: str, target: Target | None, output: str | None, overwrite: bool) -> None:
     """Write a session as JSON lines: messages byte for byte, compactions, state.
@@ -245,7 +247,7 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
     if output is None:
         file = client_folders(target, os.environ)[0] / found.place
         file.parent.mkdir(parents=True, exist_ok=True)
-        notice(f"{file}; in this folder, `{' '.join(resume_command(target, found.id))}` goes on with it")
+        notice(f"{file}; resume in this folder with `{' '.join(resume_command(target, found.id))}`")
         return found.lines, str(file)
     return found.lines, output
 
@@ -253,7 +255,7 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
 @command.command(name="import")
 @click.argument("file")
 @with_store
-@click.option("--as", "name", metavar="NAME", help="Under this name instead of its own.")
+@click.option("--as", "name", metavar="NAME", help="Store under this name instead of its own.")
 def import_(sessions: Sessions, file: str, name: str | None) -> None:
     """Load a session written by export; `-` reads standard input."""
     lines = read_file(file).split(b"\n")
@@ -266,9 +268,9 @@ def import_(sessions: Sessions, file: str, name: str | None) -> None:
 
 
 @command.command()
-@click.option("--older-than", required=True, metavar="AGE", help="Not used for this long: 90d, 12h.")
+@click.option("--older-than", required=True, metavar="AGE", help="Minimum time since last use, such as 90d or 12h.")
 @with_store
-@click.option("--dry-run", is_flag=True, help="Only say which.")
+@click.option("--dry-run", is_flag=True, help="Only list them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None:
     """Delete sessions, and turns hidden by recall, that have not been used for a given time.
@@ -298,14 +300,14 @@ def delete(sessions: Sessions, name: str, yes: bool) -> None:
     count = sessions.store.must(name).count
     _confirm(f"delete {name} and its {count:,} messages", yes)
     sessions.delete(name)
-    notice(f"{name} is deleted")
+    notice(f"{name} deleted")
 
 
 def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise StoreError(f"to {what}, say --yes")
+        raise StoreError(f"no terminal to ask on; use --yes to {what}")
     if ask(f"{visible(what)}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
         raise click.Abort
 
@@ -388,13 +390,11 @@ def session_page(facts: dict[str, Any]) -> None:
     out = console()
     out.print(make_text(facts["name"], "bold") + make_text(f"  {facts['title']}", "default"))
     family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
-    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
-    out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
+    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'unknown'}"))
+    out.print(f"{facts['messages']:,} messages, {facts['view_messages']:,} in the model's view: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({BASES[facts['token_basis']]})")
     if facts["system_prompt"] or facts["tools"]:
-        out.print(
-            f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools beside them"
-        )
+        out.print(f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools")
     ended = f", ended {facts['ended']}" if facts["ended"] else ""
     known = facts["cache"]
     if known["turns"]:
@@ -459,7 +459,7 @@ def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, name
     """Print hits in rank order; hits with the same text are listed below the first one."""
     out = console()
     if hits and not any(hit.has_every_word for hit in hits):
-        out.print("none of these messages has all of the words; they are the nearest:")
+        out.print("no message has all of the words; closest matches:")
     alike: dict[str, list[Hit]] = {}
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)
@@ -473,7 +473,7 @@ def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, name
             out.print(Text(f"  {visible(line)}"))
         if others:
             places = ", ".join(f"{_place(hit, named)} {hit.handle}" for hit in others)
-            out.print(Text(f"  the same in {visible(places)}", style="bright_black"))
+            out.print(Text(f"  same text in {visible(places)}", style="bright_black"))
     if not hits:
         out.print("nothing found")
 

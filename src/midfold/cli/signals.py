@@ -81,7 +81,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Send a dropped interrupt again. Uses no `Thread`, because this may run while one is created and holds its locks."""
+    """Send a dropped interrupt again, without a `Thread`: this may run while one is created and holds its locks."""
     if dropped.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(dropped)
         return

@@ -28,7 +28,7 @@ def command() -> None:
 @command.command()
 @with_url
 @with_config
-@click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be applied.")
 @with_json
 def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -> None:
     """Create a store or migrate its schema, in one transaction; then rebuild its search index if needed.
@@ -66,7 +66,7 @@ def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"problems": problems})
     else:
-        echo("\n".join(problems) or "all is well")
+        echo("\n".join(problems) or "no problems")
     if problems:
         sys.exit(1)
 
@@ -82,7 +82,7 @@ def reindex(sessions: Sessions, as_json: bool) -> None:
     """
     with progress_bar("indexing") as progress:
         count = sessions.reindex(progress)
-    emit_json({"indexed": count}) if as_json else echo(f"{count:,} messages are indexed")
+    emit_json({"indexed": count}) if as_json else echo(f"{count:,} messages indexed")
 
 
 @command.command()

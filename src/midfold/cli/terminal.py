@@ -351,7 +351,7 @@ def _read_answer(keys: int, screen: TextIO) -> str | None:
         if chunk.strip(ENDS) == b"":
             return line if now - last >= BETWEEN_KEYS and len(chunk) == 1 else ""
         if len(chunk) > 1 and (chunk[:1] == b"\x1b" or chunk.strip(ENDS) != chunk):
-            screen.write("(pasted text is no answer)")
+            screen.write("(pasted text is ignored)")
             return ""
         last = now
         if chunk in ERASERS:

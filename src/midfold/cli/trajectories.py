@@ -88,10 +88,15 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("target", metavar="OUT")
 @click.option("--target-tokens", type=click.IntRange(min=100), default=15_250, show_default=True, metavar="N")
 @click.option(
-    "--summary-tokens", type=click.IntRange(min=50), default=750, show_default=True, metavar="N", help="At most."
+    "--summary-tokens",
+    type=click.IntRange(min=50),
+    default=750,
+    show_default=True,
+    metavar="N",
+    help="Maximum size of a summary.",
 )
 @click.option(
-    "--protect-last", type=click.IntRange(min=0), default=4, show_default=True, metavar="N", help="Turns that stay."
+    "--protect-last", type=click.IntRange(min=0), default=4, show_default=True, metavar="N", help="Last turns to keep."
 )
 @click.option(
     "--protect-first",
@@ -99,9 +104,15 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     default=",".join(FIRSTS),
     show_default=True,
     metavar="KINDS",
-    help="Kinds whose first turn stays.",
+    help="Kinds whose first turn is kept.",
 )
-@click.option("--turn-tokens", type=click.IntRange(min=0), default=4, show_default=True, help="A chat template's part.")
+@click.option(
+    "--turn-tokens",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Tokens per turn added by the chat template.",
+)
 @click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="auto", show_default=True)
 @click.option(
     "--summarizer",
@@ -110,27 +121,29 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     metavar="WHO",
     help="local, model (as configured), a provider's name, or package.module:function.",
 )
-@click.option("--model", help="The summary model.")
-@click.option("--calls", type=click.IntRange(min=1), default=8, show_default=True, help="Summary calls at a time.")
+@click.option("--model", help="Summary model.")
+@click.option("--calls", type=click.IntRange(min=1), default=8, show_default=True, help="Concurrent summary requests.")
 @click.option("--config", metavar="FILE", help="Read settings for a summary model from this file.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: one per processor.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes; default: one per processor."
+)
 @click.option("--executor", type=click.Choice(["pool", "ray"]), default="pool", show_default=True)
-@click.option("--ray-address", metavar="ADDRESS", help="The cluster: host:port of its head, or auto.")
+@click.option("--ray-address", metavar="ADDRESS", help="Address of the cluster's head node (host:port), or auto.")
 @click.option(
     "--batch-kb",
     type=click.IntRange(min=1),
     default=4096,
     show_default=True,
     metavar="N",
-    help="Work is given out, and kept when interrupted, in batches of this size.",
+    help="Batch size; finished batches survive an interruption.",
 )
-@click.option("--retention", is_flag=True, help="Measure what each record keeps of what its later turns use (slower).")
+@click.option("--retention", is_flag=True, help="Measure how much of what later turns use each record keeps (slower).")
 @click.option("--strict", is_flag=True, help="Stop at the first record that fails.")
-@click.option("--restart", is_flag=True, help="Forget what an interrupted run has finished.")
-@click.option("--report", metavar="FILE", help="The page with histograms; default: OUT.report.html.")
-@click.option("--metrics", metavar="FILE", help="All counts as JSON; default: OUT.metrics.json.")
-@click.option("--records", metavar="FILE", help="A JSON line for each record; default: OUT.records.jsonl.")
-@click.option("--json", "as_json", is_flag=True, help="Write the counts to standard output as JSON.")
+@click.option("--restart", is_flag=True, help="Discard the finished batches of an interrupted run.")
+@click.option("--report", metavar="FILE", help="HTML report with histograms; default: OUT.report.html.")
+@click.option("--metrics", metavar="FILE", help="Counts as JSON; default: OUT.metrics.json.")
+@click.option("--records", metavar="FILE", help="One JSON line per record; default: OUT.records.jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @_with_settings
 def compress(
     settings: TrajectorySettings,
@@ -179,7 +192,7 @@ def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryA
         except KeyboardInterrupt:
             onlooker.close()
             resumable = STANDARD not in (job.source, job.target)
-            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
+            notice("interrupted; run the same command to resume" if resumable else "interrupted")
             sys.exit(INTERRUPTED)
     _write(finished, onlooker, reports)
     emit_json(_plain(finished)) if as_json else _show(finished, reports.existing())
@@ -301,7 +314,7 @@ class ProgressBar:
         if self._told <= MOST_TOLD:
             notice(visible(f"{record.file}, line {record.line}: {record.reason}"))
         elif self._told == MOST_TOLD + 1:
-            notice("more records failed; the metrics list all of them")
+            notice("more records failed; see the metrics for all of them")
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:
         if self._records is None:

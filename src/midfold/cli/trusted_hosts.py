@@ -34,15 +34,15 @@ def confirm_hosts(setup: ClientSetup, trusted: Collection[str], environment: Map
     chosen = {origin_of(base) for base in (*VENDOR_BASES, *setup.own_bases)}
     for name, source in setup.project_files.items():
         origin = origin_of(setup.upstreams[name]) or ""
-        notice(visible(f"requests go to {origin}, as {source} says"))
+        notice(visible(f"requests go to {origin}, set by {source}"))
         host = urlsplit(origin).netloc
         if origin in chosen or origin in agreed or host in trusted:
             continue
-        question = f"{source} is part of the project. Send your requests and credentials to {host}? [y]es, [n]o: "
+        question = f"{source} is a project file. Send your requests and credentials to {host}? [y]es, [n]o: "
         answer = ask(visible(question), {"y": "yes", "n": "no"})
         if answer is None:
-            reason = f"{source}, which is part of the project, sends requests to {host}, a host that you did not choose"
-            hint = f"--trust-host {host} uses it, --upstream URL uses another"
+            reason = f"project file {source} sends requests to {host}, which you have not confirmed"
+            hint = f"use --trust-host {host} to allow it, or --upstream URL for another"
             raise ConfigError(visible(f"{reason}; {hint}"))
         if answer == "n":
             raise click.Abort
@@ -61,7 +61,7 @@ def _read(file: Path | None) -> list[str]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[str])
     except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}; expected a JSON list of addresses") from None
+        raise ConfigError(f"cannot read {file}: {error}; expected a JSON list of addresses") from None
 
 
 def _write(file: Path | None, agreed: list[str]) -> None:
@@ -72,4 +72,4 @@ def _write(file: Path | None, agreed: list[str]) -> None:
         with replace_file(file) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(sorted(agreed)), indent=2) + b"\n")
     except OSError as error:
-        notice(f"{file} could not be written: {error.strerror or error}; you will be asked again")
+        notice(f"cannot write {file}: {error.strerror or error}; you will be asked again")

@@ -36,7 +36,7 @@ def command(archive: str, handle: str | None, as_json: bool) -> None:
     matching = [name for name in found if name == handle] or [name for name in found if name.startswith(handle)]
     if len(matching) != 1:
         problem = "has no handle" if not matching else "has several handles that begin with"
-        raise TranscriptError(f"{archive} {problem} {handle}; midfold unfold {archive} lists them")
+        raise TranscriptError(f"{archive} {problem} {handle}; list them with midfold unfold {archive}")
     for message in found[matching[0]]:
         emit_exact(bytes(message))
 

@@ -47,7 +47,7 @@ def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
     assert "[80] stash git stash pop" in lines
     assert "[4] cli/cmd/entire/cli/resume.go 95-124" in lines
     assert (
-        lines.index("Files:") < lines.index("Acts:") < lines.index("Last checks:") < lines.index("Read, not changed:")
+        lines.index("Files:") < lines.index("Actions:") < lines.index("Last checks:") < lines.index("Read, not changed:")
     )
     assert "Still running:" not in lines
     first_scratch = next(at for at, line in enumerate(lines) if " scratch " in line)
@@ -66,7 +66,7 @@ def test_what_was_tried_before_is_told_by_the_history() -> None:
     error = "Error: payment amount does not add up, total price is 305, but paid 255"
     shown = " ".join(artifacts(AIRLINE).output.split())
     assert "FAILED" not in shown and error not in shown
-    assert shown.endswith("Acts that later ones replaced: 1 (--history shows them)")
+    assert shown.endswith("Superseded actions: 1 (shown with --history)")
     whole = " ".join(artifacts(AIRLINE, "--history").output.split())
     assert "acts: 1;" in whole and "--history" not in whole
     assert whole.index("[28] book book_reservation") < whole.index("[20] book FAILED book_reservation")
@@ -131,6 +131,6 @@ def test_a_terminal_gets_tables_with_headings() -> None:
     command = (sys.executable, "-m", "midfold", "artifacts", CODING)
     with Terminal(command, folder=ROOT, environment={**os.environ, "TERM": "xterm"}) as terminal:
         terminal.wait_for("Read, not changed")
-        assert "touched" in terminal.shown and "what came of it" in terminal.shown
+        assert "touched" in terminal.shown and "outcome" in terminal.shown
         assert "Files:" not in terminal.shown
         assert b"\x1b[1mFiles" in terminal.raw
