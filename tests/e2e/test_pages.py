@@ -86,7 +86,7 @@ def test_from_the_overview_to_an_unfolded_message_and_the_receipt(page: Page) ->
 
     page.get_by_role("link", name=FOLDED, exact=True).click()
     assert "Before" in page.inner_text(".strips")
-    compared = page.locator("section", has=page.get_by_role("heading", name="Against the handoff before"))
+    compared = page.locator("section", has=page.get_by_role("heading", name="Compared with the previous handoff"))
     assert "of compaction 3: " in compared.inner_text()
     assert compared.locator("li.new").count() > 0
     page.get_by_role("navigation", name="Which messages").get_by_role("link", name=re.compile("^folded")).click()

@@ -117,8 +117,8 @@ def test_both_sdks_outlive_their_window_and_only_the_store_is_written(home: Home
     first, last = done.stderr.strip().splitlines()
     assert "pages: http://midfold:mfk_" in first
     told = re.fullmatch(
-        r"midfold: 28 requests, compacted (\d+) times; ([\d,]+) tokens not sent; ([\d,]+) originals stored in sqlite (\S+): "
-        r"midfold sessions view (\S+)",
+        r"midfold: 28 requests, compacted (\d+) times; ([\d,]+) tokens not sent; ([\d,]+) originals stored "
+        r"in sqlite (\S+): midfold sessions view (\S+)",
         last,
     )
     assert told is not None, last

@@ -111,7 +111,7 @@ def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]
 def _limits(frame: Frame, size: Size) -> list[Markup]:
     """Draw the limits, with their names beside the lines and not overlapping."""
     made = []
-    folds = [(size.threshold, "folds at", "threshold")] if size.threshold < size.window else []
+    folds = [(size.threshold, "threshold", "threshold")] if size.threshold < size.window else []
     end, free = frame.width - frame.right, float("-inf")
     for value, name, class_ in ((size.window, "window", "window"), *folds):
         y = frame.y(value)
@@ -146,7 +146,7 @@ def _marks(
 
 def _ends(frame: Frame, total: int, unit: str) -> list[Markup]:
     y = frame.height - frame.bottom + 18
-    made = [text(frame.x(0.5), y + 18, f"{unit}s, the oldest first", "label unit", "middle")]
+    made = [text(frame.x(0.5), y + 18, f"{unit}s, oldest first", "label unit", "middle")]
     for value in ticks(total, 8 if frame.width > WIDE else 4, whole=True):
         if value >= 1:
             made.append(text(frame.x(value / total), y, short(value), "label", "middle"))
@@ -190,7 +190,7 @@ def gauge(size: Size) -> Markup:
     told = f"{size.tokens:,} of {size.window:,} tokens"
     if size.threshold < size.window:
         body.append(line(notch, 0, notch, height, "notch"))
-        told += f"; folds at {size.threshold:,}"
+        told += f"; compacts at {size.threshold:,}"
     return drawing(width, height, f"{percent(size.share)} full", told, body, "gauge", stretch=True)
 
 

@@ -92,20 +92,20 @@ def name_of(key: str) -> str | None:
 
 BASES = {
     "estimated": "estimated",
-    "calibrated": "estimated from what the provider counted",
-    "reported": "counted by the provider",
+    "calibrated": "estimated, calibrated by reported usage",
+    "reported": "reported by the provider",
     "sampled": "estimated from a sample",
 }
 """Labels for the source of a token count."""
-WRITERS = {"model": "by a model", "local": "without a model", "none": "none was needed"}
+WRITERS = {"model": "by a model", "local": "built in, no LLM", "none": "none needed"}
 """Labels for the source of a summary."""
 FORMS = {
-    "digest": "told in one line",
-    "duplicate": "stands elsewhere",
-    "placeholder": "left out",
+    "digest": "digest",
+    "duplicate": "duplicate dropped",
+    "placeholder": "dropped",
     "arguments": "arguments shortened",
-    "spill": "shown by its ends",
-    "media": "picture left out",
+    "spill": "truncated",
+    "media": "image dropped",
 }
 """Labels for the shortened forms of a message."""
 

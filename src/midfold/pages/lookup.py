@@ -118,7 +118,7 @@ class Lookup:
         """Return a session; raise the same error if it does not exist and if the caller may not see it."""
         info = self.store.info(name) if sees(name) else None
         if info is None:
-            raise NotStored("there is no such session")
+            raise NotStored("no such session")
         return info
 
     def _infos(self, sees: Sees, wanted: int, choice: SessionFilter = ALL) -> list[SessionInfo]:

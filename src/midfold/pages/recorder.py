@@ -179,7 +179,7 @@ class Recorder:
         try:
             self._sketches.forget()
         except StoreError as error:
-            _log.warning("old conversations were not dropped: %s", type(error).__name__)
+            _log.warning("dropping old conversations failed: %s", type(error).__name__)
 
 
 def _record(tx: Tx, row: _Row) -> None:
@@ -219,7 +219,7 @@ def _name(answered: AnsweredRequest) -> ConversationNames | None:
     try:
         return answered.named()
     except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for
-        _log.warning("a request was not named: %s", type(error).__name__)
+        _log.warning("naming a request failed: %s", type(error).__name__)
         return None
 
 

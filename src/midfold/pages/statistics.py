@@ -389,12 +389,12 @@ def findings(
     found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
     uses = cache.read_tokens or cache.written_tokens
     if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
-        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"))
+        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens were read from the cache"))
     unexpected = sum(one.requests for one in causes if one.cause == "unexpected")
     if unexpected >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
-        found.append(("warning", f"{unexpected:,} requests missed the cache for no reason that is known"))
+        found.append(("warning", f"{unexpected:,} requests missed the cache for an unknown reason"))
     if saved.net is not None and saved.net <= -0.01:
-        found.append(("note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"))
+        found.append(("note", f"compaction has cost ${-saved.net:,.2f} more than it saved so far"))
     found.sort(key=lambda item: LEVELS.index(item[0]))
     return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
 
@@ -403,13 +403,13 @@ def _findings_of_state(info: SessionInfo, size: Size, now_ms: int) -> Iterator[t
     if info.ended is None and size.share >= NEARLY_FULL:
         yield "problem", f"{percent(size.share)} of its window is full"
     elif info.ended is None and size.tokens >= size.threshold:
-        yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
+        yield "warning", f"{size.tokens:,} tokens, above the compaction threshold of {size.threshold:,}"
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
-        yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
+        yield "problem", f"compaction was ineffective {memory.state.ineffective} times in a row and has stopped"
     cooling = int(memory.state.cooldown_until * 1000)
     if cooling > now_ms:
-        yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
+        yield "warning", f"summary failed; next attempt in {(cooling - now_ms) // 1000 + 1} s"
 
 
 def _findings_of_summary(record: CompactionRecord | None) -> Iterator[tuple[Level, str]]:
@@ -421,6 +421,6 @@ def _findings_of_summary(record: CompactionRecord | None) -> Iterator[tuple[Leve
     if summary.facts_lost:
         yield "problem", f"{named} lost {summary.facts_lost:,} facts"
     if summary.failure:
-        yield "warning", f"{named} had no model for its summary: {summary.failure}"
+        yield "warning", f"the summary model of {named} failed: {summary.failure}"
     if summary.unverified:
-        yield "note", f"{summary.unverified:,} names in the summary of {named} are not in what it folded"
+        yield "note", f"{summary.unverified:,} names in the summary of {named} do not occur in the fold"

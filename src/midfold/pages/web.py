@@ -42,7 +42,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST = 2**53 - 1
 LONGEST = 1_000
 REFERENCE = "#/components/schemas/{name}"
-ERRORS = {"400": "a parameter is not what was expected", "404": "there is no such thing, or not for this caller"}
+ERRORS = {"400": "invalid parameter", "404": "not found, or not visible to this caller"}
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
@@ -134,7 +134,7 @@ class Param(NamedTuple):
             return None
         if not (given.isascii() and given.isdigit() and len(given) <= 16 and int(given) <= LARGEST):
             kind = NotStored if self.where == "path" else BadParameter
-            raise kind(f"{self.name} is not a number from 0 on")
+            raise kind(f"{self.name} is not a number of at least 0")
         return int(given)
 
 
@@ -155,7 +155,7 @@ class RequestParameters:
         """Return the name of the requested session."""
         name = name_of(self.values["key"])
         if name is None:
-            raise NotStored("there is no such session")
+            raise NotStored("no such session")
         return name
 
     def text(self, name: str) -> str:
@@ -167,22 +167,24 @@ class RequestParameters:
         return value
 
 
-KEY = Param("key", "path", "the session: `key` of a list, which is its name unless that has unusual characters")
-SEQ = Param("seq", "path", "the number of the compaction, from 1 on", number=True)
-POSITION = Param("position", "path", "the place of the message in the history, from 0 on", number=True)
-HANDLE = Param("handle", "path", "a handle (mf-...) of a receipt, a line or a hit, or the beginning of one")
-START = Param("start", "query", "the first entry of the page, from 0 on", number=True)
-PAGE = Param("page", "query", "the page, from 0 on", number=True)
-SHOWN = Param("show", "query", "only messages with this fate, or those there were afterwards", choices=(*FATES, AFTER))
-QUERY = Param("q", "query", 'words to look for; "in quotes" literally where that finds anything, begin* as a beginning')
-NAME = Param("q", "query", "a part of the names or titles of sessions")
+KEY = Param("key", "path", "the session: `key` in a list, which is its name unless that has unusual characters")
+SEQ = Param("seq", "path", "number of the compaction, from 1", number=True)
+POSITION = Param("position", "path", "position of the message in the history, from 0", number=True)
+HANDLE = Param("handle", "path", "a handle (mf-...) from a receipt, a list or a search, or a prefix of one")
+START = Param("start", "query", "first entry of the page, from 0", number=True)
+PAGE = Param("page", "query", "page number, from 0", number=True)
+SHOWN = Param("show", "query", "only messages with this state, or those after the compaction", choices=(*FATES, AFTER))
+QUERY = Param(
+    "q", "query", 'words to search for; "in quotes" matches literally if that finds anything, begin* matches a prefix'
+)
+NAME = Param("q", "query", "part of a session's name or title")
 MODEL = Param("model", "query", "only sessions of this model")
 CLIENT = Param("client", "query", "only sessions of this client, such as claude-code")
 OWNER = Param(
-    "owner", "query", "only sessions with this before the last slash of their name: a gateway's key, a project"
+    "owner", "query", "only sessions with this before the last slash of their name: a gateway key or a project"
 )
-SORT = Param("sort", "query", "what they are put in order by; those used last first without it", choices=tuple(SORTS))
-ORDER = Param("order", "query", "from the smallest up, or from the largest down", choices=("up", "down"))
+SORT = Param("sort", "query", "sort column; default: most recently used first", choices=tuple(SORTS))
+ORDER = Param("order", "query", "ascending or descending", choices=("up", "down"))
 SESSION = Param("session", "query", "only in the session of this name")
 ROLE = Param("role", "query", "only messages of this role", choices=tuple(ROLES))
 
@@ -392,7 +394,7 @@ class _Site:
 
     def not_found(self, *, as_page: bool) -> Handler:
         async def handle(request: Request) -> Response:
-            return self._error("there is no such page", 404, as_page)
+            return self._error("no such page", 404, as_page)
 
         return handle
 
@@ -404,7 +406,7 @@ class _Site:
 
         async def handle(request: Request) -> Response:
             if request.method not in READING:
-                refused = self._error("nothing can be changed here: expected GET", 405, as_page)
+                refused = self._error("read-only: use GET", 405, as_page)
                 refused.headers["allow"] = ", ".join(READING)
                 return refused
             try:
@@ -418,8 +420,8 @@ class _Site:
                 answered.headers.update(error.headers or {})
                 return answered
             except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said
-                _log.error("%s could not be shown: %s %s", endpoint.name, type(error).__name__, place_of(error))
-                return self._error(f"this could not be shown ({type(error).__name__})", 500, as_page)
+                _log.error("rendering %s failed: %s %s", endpoint.name, type(error).__name__, place_of(error))
+                return self._error(f"internal error ({type(error).__name__})", 500, as_page)
 
         return handle
 

@@ -54,8 +54,8 @@ def test_every_kind_of_token_has_its_price(tmp_path: Path) -> None:
     assert total["paid"] == pytest.approx(total["prompts"] + total["answers"])
     assert total["without_cache"] == pytest.approx(3 * 7)
     shown = run(file).stdout
-    assert "as recorded       $18.60    $1.50    $20.10" in shown
-    assert "without a cache   $21.00    $1.50    $22.50" in shown
+    assert "as recorded       $18.60    $1.50  $20.10" in shown
+    assert "without a cache   $21.00    $1.50  $22.50" in shown
 
 
 @pytest.mark.parametrize(("short", "long", "times"), [(1_000_000, 0, 1.25), (0, 1_000_000, 2.0), (0, 0, 1.25)])
@@ -177,7 +177,7 @@ def test_a_stored_session_is_looked_for_where_the_settings_say(tmp_path: Path, m
         done = CliRunner().invoke(main, [*command, "session:work", "--config", str(config)])
         assert done.exit_code == 0, (command, done.exception)
         lost = CliRunner().invoke(main, [*command, "session:work"])
-        assert "nothing is stored there yet" in str(lost.exception), command
+        assert "nothing is stored yet" in str(lost.exception), command
     for words in (["cost"], ["cache", "health"]):
         told = str(CliRunner().invoke(main, [*words, "session:work", "--config", str(config)]).exception)
         assert told.startswith("session:work: no reported usage found")

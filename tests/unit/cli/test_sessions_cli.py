@@ -195,7 +195,7 @@ def test_a_check_finds_hidden_turns_that_were_damaged(tmp_path: Path) -> None:
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
     mine = {"MIDFOLD_CONFIG": str(tmp_path / "empty.yaml"), "XDG_DATA_HOME": str(tmp_path / "data")}
-    with pytest.raises(StoreError, match="nothing is stored yet. Name another store with --store URL"):
+    with pytest.raises(StoreError, match="Name another store with --store URL"):
         shell("sessions", "list", store=False, env=mine)
     with midfold.open(f"sqlite:///{tmp_path}/data/midfold/sessions.db") as sessions:
         sessions.session("of-my-own").append([{"role": "user", "content": "hello"}])

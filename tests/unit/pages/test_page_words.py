@@ -264,7 +264,7 @@ def test_a_compaction_shows_what_its_handoff_changed(coding: Served) -> None:
     assert all(line in pages[1]["handoff"] for line in came) and all(line in pages[0]["handoff"] for line in went)
     shown = coding.get(f"{session_path(CODING)}/compactions/2").text
     assert shown.count('<li class="new">') == second["new"] and shown.count('<li class="gone">') == second["gone"]
-    assert "Against the handoff before" not in coding.get(f"{session_path(CODING)}/compactions/1").text
+    assert "Compared with the previous handoff" not in coding.get(f"{session_path(CODING)}/compactions/1").text
 
 
 def test_previous_and_next_stand_on_compactions_receipts_and_messages(coding: Served) -> None:
@@ -299,7 +299,7 @@ def test_what_was_made_leads_to_the_messages_and_is_on_the_receipt(coding: Serve
         in coding.get(f"{one}/messages/{file['at'] - 1}").text + coding.get(f"{one}/messages/{file['at']}").text
     )
     last = coding.get(f"/api{one}").json["compactions"][-1]["seq"]
-    assert "What was made until then" in coding.get(f"{one}/compactions/{last}/receipt").text
+    assert "Work up to this point" in coding.get(f"{one}/compactions/{last}/receipt").text
 
 
 def test_acts_show_what_came_of_them_last_and_what_was_tried_before_below() -> None:
@@ -317,7 +317,7 @@ def test_acts_show_what_came_of_them_last_and_what_was_tried_before_below() -> N
     assert [(act.ok, act.is_replaced) for act in receipt.trail.acts] == [(False, True), (True, False)]
     assert [act.get("is_replaced", False) for act in told["made"]["trail"]["acts"]] == [True, False]
     for shown in (page, fold):
-        standing, replaced = shown.split("<summary>1 act that a later one replaced</summary>")
+        standing, replaced = shown.split("<summary>1 superseded action</summary>")
         assert "1a2b3c4..5d6e7f8" in standing and "rejected" not in standing
         assert "rejected" in replaced
 
