@@ -71,9 +71,11 @@ def text(x: float, y: float, content: str, class_: str = "label", anchor: str | 
     return tag("text", content, x=float(x), y=float(y), class_=class_, text_anchor=anchor, **look)
 
 
-def rect(x: float, y: float, width: float, height: float, class_: str = "", told: str = "", **look: object) -> Markup:
-    """Return a rectangle; `told` is its tooltip."""
-    content = tag("title", told) if told else Markup("")
+def rect(
+    x: float, y: float, width: float, height: float, class_: str = "", description: str = "", **look: object
+) -> Markup:
+    """Return a rectangle; `description` is its tooltip."""
+    content = tag("title", description) if description else Markup("")
     wide, high = max(float(width), 0.0), max(float(height), 0.0)
     return tag("rect", content, x=float(x), y=float(y), width=wide, height=high, class_=class_, **look)
 
@@ -84,11 +86,18 @@ def path(points: Iterable[tuple[float, float]], class_: str = "", *, closed: boo
 
 
 def drawing(
-    width: float, height: float, title: str, told: str, body: Iterable[str], class_: str = "", *, stretch: bool = False
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    body: Iterable[str],
+    class_: str = "",
+    *,
+    stretch: bool = False,
 ) -> Markup:
     """Return a picture for a page, with title and description for screen readers; one without text may be stretched."""
     number = next(_numbers)
-    inside = Markup("").join((tag("title", title, id=f"t{number}"), tag("desc", told, id=f"d{number}"), *body))
+    inside = Markup("").join((tag("title", title, id=f"t{number}"), tag("desc", description, id=f"d{number}"), *body))
     return tag(
         "svg",
         inside,

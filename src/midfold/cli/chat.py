@@ -22,9 +22,9 @@ from midfold.recall import original
 from midfold.transcript.message import Message, ToolCall, Transcript
 from midfold.transcript.wrappers import user_words
 
-MOST_SESSIONS = 20
-MOST_HITS = 8
-LONGEST_SHOWN = 4_000
+MAX_SESSIONS = 20
+MAX_HITS = 8
+MAX_SHOWN_CHARS = 4_000
 PROMPT = "> "
 CONTINUED = "\\"
 ANSWERS = {"y": "yes", "n": "no", "a": "always"}
@@ -123,8 +123,8 @@ def _greet(chat: Chat) -> None:
     screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     screen.caching(config, endpoint)
     local = chat.talk.workshop.sessions.summarizer is not None
-    told = "built in, no LLM (--local)" if local else resolve(config, os.environ, None, endpoint).description
-    screen.say(f"summaries: {told}")
+    writer = "built in, no LLM (--local)" if local else resolve(config, os.environ, None, endpoint).description
+    screen.say(f"summaries: {writer}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
         history = agent.session.history().transcript
@@ -226,7 +226,7 @@ def _search(chat: Chat, rest: str) -> None:
     if not rest:
         chat.screen.say("usage: /search WORDS", "yellow")
         return
-    hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
+    hits_table(chat.agent.session.search(rest, MAX_HITS), named=False)
 
 
 def _unfold(chat: Chat, rest: str) -> None:
@@ -237,10 +237,10 @@ def _unfold(chat: Chat, rest: str) -> None:
     for message in session.store.unfold(session.name, rest.split()[0]):
         chat.screen.say(message.role, "bold")
         shown = original(message).partition("\n")[2]
-        for line in shown[:LONGEST_SHOWN].splitlines():
+        for line in shown[:MAX_SHOWN_CHARS].splitlines():
             chat.screen.say(f"  {line.expandtabs()}")
-        if len(shown) > LONGEST_SHOWN:
-            chat.screen.say(f"  and {len(shown) - LONGEST_SHOWN:,} more characters", "bright_black")
+        if len(shown) > MAX_SHOWN_CHARS:
+            chat.screen.say(f"  and {len(shown) - MAX_SHOWN_CHARS:,} more characters", "bright_black")
 
 
 def _undo(chat: Chat, rest: str) -> None:
@@ -253,7 +253,7 @@ def _sessions(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import session_facts, sessions_table
 
     sessions = chat.talk.workshop.sessions
-    sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MOST_SESSIONS)])
+    sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MAX_SESSIONS)])
     own = short_id(chat.agent.session.name)
     chat.screen.say(f"current session: {own}; resume another with: midfold chat --resume ID", "bright_black")
 

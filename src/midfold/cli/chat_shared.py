@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from midfold.agent import Agent, AgentAssembly
-from midfold.agent import events as told
+from midfold.agent import events
 from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
@@ -63,10 +63,10 @@ OPTIONS = (
     ),
     click.option("--config", metavar="FILE", help="Read settings from this file."),
 )
-SHOWN_LINES = 4
-LONGEST_LINE = 120
-LONGEST_SHOWN = 10_000
-LONGEST_RESULT = 4_000
+MAX_SHOWN_LINES = 4
+MAX_LINE_CHARS = 120
+MAX_SHOWN_CHARS = 10_000
+MAX_RESULT_CHARS = 4_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
@@ -138,15 +138,17 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         hide_own_environment()
         known = engine_settings(config)
-        asked = ModelOptions(model=model, provider=provider, base_url=base_url, wire=wire, window=context_length)
+        chosen_options = ModelOptions(
+            model=model, provider=provider, base_url=base_url, wire=wire, window=context_length
+        )
         if resume is None:
-            asked.endpoint(known)
+            chosen_options.endpoint(known)
         summarizer = local_summarizer if local else None
         with AgentAssembly(folder, known, os.environ, store=store, summarizer=summarizer) as workshop:
             for text in workshop.engine_tools.notices:
                 notice(text)
             name = None if resume is None else full_name(workshop.sessions, resume)
-            chosen = asked.with_partner(workshop.partner_of(name) if name is not None else None)
+            chosen = chosen_options.with_partner(workshop.partner_of(name) if name is not None else None)
             workshop.window = chosen.window
             return command(Talk(workshop, chosen.endpoint(known), name, known), **rest)
 
@@ -225,13 +227,13 @@ class Screen:
     def _show_result(self, event: told.Called) -> None:
         call = self._calls.pop(event.id, ToolCall(id=event.id, name=event.name, arguments=""))
         result = ToolResult(call_id=event.id, parts=(TextPart(event.text),), is_error=event.is_error)
-        rendered = visible_lines(render_result(result, call, max_chars=LONGEST_RESULT))
-        lines = rendered or redact(event.text[:LONGEST_RESULT]).splitlines()
+        rendered = visible_lines(render_result(result, call, max_chars=MAX_RESULT_CHARS))
+        lines = rendered or redact(event.text[:MAX_RESULT_CHARS]).splitlines()
         style = "red" if event.is_error else "bright_black"
-        for number, line in enumerate(lines[:SHOWN_LINES]):
+        for number, line in enumerate(lines[:MAX_SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
-            self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(rendered or event.text.splitlines()) - SHOWN_LINES
+            self._line(Text(f"  {corner}{visible(line.expandtabs())[:MAX_LINE_CHARS]}", style=style))
+        more = len(rendered or event.text.splitlines()) - MAX_SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
@@ -386,15 +388,15 @@ class Screen:
         """Print a call in full if its one-line form was truncated, so that users see everything they agree to."""
         if _cut_line(about) == about:
             return
-        for line in about[:LONGEST_SHOWN].splitlines():
+        for line in about[:MAX_SHOWN_CHARS].splitlines():
             self._line(Text(f"    {visible(redact(line).expandtabs())}", style="yellow"))
-        if len(about) > LONGEST_SHOWN:
-            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters, not shown", style="red"))
+        if len(about) > MAX_SHOWN_CHARS:
+            self._line(Text(f"    and {len(about) - MAX_SHOWN_CHARS:,} more characters, not shown", style="red"))
 
     def words(self, message: Message) -> None:
         """Print an earlier message, truncated if long."""
         text = redact(user_words(message) or message.text).strip()
-        shown = text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}…"
+        shown = text if len(text) <= MAX_RESULT_CHARS else f"{text[:MAX_RESULT_CHARS]}…"
         prompt = Text("> ", style="bright_black") if message.role == "user" else Text()
         self._line(prompt + Text(visible(shown, lines=True), style="default"))
 
@@ -404,7 +406,7 @@ class Screen:
 
 def _cut_line(text: str) -> str:
     line = " ".join(redact(text).split())
-    return visible(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
+    return visible(line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 1]}…")
 
 
 def _pressure(agent: Agent) -> str:

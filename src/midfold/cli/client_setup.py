@@ -158,10 +158,10 @@ def _claude_code(command: list[str], environment: Environment, folder: Path) -> 
         if written is None:
             return ClientLaunch(command, ours)
         # --settings overrides those files. The key must not be an option, so it is sent as a header.
-        told = json.dumps({"env": {variable: address.of(ANTHROPIC, upstream)}})
+        override = json.dumps({"env": {variable: address.of(ANTHROPIC, upstream)}})
         headers = [*filter(None, [environment.get("ANTHROPIC_CUSTOM_HEADERS")]), f"x-midfold-key: {address.key}"]
         return ClientLaunch(
-            [command[0], "--settings", told, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
+            [command[0], "--settings", override, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
         )
 
     is_own = source in (None, files[-1]) or _is_home(folder, environment)
@@ -191,8 +191,8 @@ def _codex(command: list[str], environment: Environment, folder: Path) -> Client
         if not written:
             lines |= {"model_provider": '"midfold"', f"{place}.name": '"OpenAI through midfold"'}
             lines |= {f"{place}.wire_api": '"responses"', f"{place}.requires_openai_auth": "true"}
-        said = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
-        return ClientLaunch([command[0], *said, *command[1:]], {KEY_VARIABLE: address.key})
+        arguments = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
+        return ClientLaunch([command[0], *arguments, *command[1:]], {KEY_VARIABLE: address.key})
 
     return ClientSetup("codex", {OPENAI: upstream}, launch)
 

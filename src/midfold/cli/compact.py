@@ -87,7 +87,7 @@ def command(
     check_picture(picture)
     written = None if output in (None, STANDARD) or preview else _check_target(output, file, overwrite=overwrite)
     document, loaded = read_conversation(file, None, conversation, config=config), engine_settings(config)
-    writer = _choose_summarizer(loaded, model or document.model, asked="local" if local or preview else summarizer)
+    writer = _choose_summarizer(loaded, model or document.model, requested="local" if local or preview else summarizer)
     with show_work("compacting") if writer is local_summarizer else nullcontext():
         result = compact(
             document.source,
@@ -105,7 +105,7 @@ def command(
         _draw(result, picture, Path(name_of(file)).stem)
     if written is not None:
         _write(result, written)
-    _tell_faults(result)
+    _print_engine_faults(result)
     if as_json:
         emit_json(plain_result(result, with_messages=not preview))
     elif output == STANDARD and not preview:
@@ -120,7 +120,7 @@ def _draw(result: Compaction, picture: str, title: str) -> None:
     write_picture(Path(picture), draw_svg(result, title))
 
 
-def _tell_faults(result: Compaction) -> None:
+def _print_engine_faults(result: Compaction) -> None:
     for text in result.receipt.notices:
         if text.startswith(ENGINE_FAILED):
             notice(text)
@@ -185,9 +185,9 @@ def _bytes_of(result: Compaction) -> bytes:
     return written if isinstance(written, bytes) else bytes(written)
 
 
-def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+def _choose_summarizer(config: Config, model: str | None, *, requested: str | None = None) -> Summarizer:
     """Return the summarizer chosen by name or by the settings; print a model's name before anything is sent to it."""
-    found = resolve(_with_provider(config, asked), os.environ, model)
+    found = resolve(_with_provider(config, requested), os.environ, model)
     if found.endpoint is None:
         if found.missing or found.unused:
             notice(f"summary: {found.description}{'; use --summarizer NAME for one run' if found.unused else ''}")

@@ -118,7 +118,7 @@ def command(
     if as_json:
         emit_json(_plain(bills, total, saved, played))
         return
-    _tell_unknown(recorded)
+    _warn_unknown_prices(recorded)
     _show(bills, total, saved, played)
 
 
@@ -146,7 +146,7 @@ def _replay(recorded: Recorded, model: str | None, config: Config) -> Replayed:
     return Replayed(folds, tuple(windows), cost if folds else None)
 
 
-def _tell_unknown(recorded: Recorded) -> None:
+def _warn_unknown_prices(recorded: Recorded) -> None:
     unknown = {turn.model or "no model" for _, _, turns in recorded for turn in turns if not turn.prices.base}
     if unknown:
         names = ", ".join(sorted(unknown))
@@ -201,6 +201,6 @@ def _alternatives(total: Bill, saved: Saved | None, played: Replayed | None) -> 
     if played is not None:
         windows = " or ".join(f"{window:,}" for window in played.windows)
         times = "once" if played.folds == 1 else f"{played.folds:,} times"
-        told = f"replay compacts {times} in a window of {windows}" if played.folds else ""
-        told = told or (f"unknown: {played.missing}" if played.missing else f"no compaction in a window of {windows}")
-        yield "with midfold", played.prompts, told
+        note = f"replay compacts {times} in a window of {windows}" if played.folds else ""
+        note = note or (f"unknown: {played.missing}" if played.missing else f"no compaction in a window of {windows}")
+        yield "with midfold", played.prompts, note

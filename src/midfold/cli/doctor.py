@@ -20,7 +20,7 @@ from midfold.errors import ConfigError, MidfoldError
 if TYPE_CHECKING:
     from midfold.store.usage import WindowBounds
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
 MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
 
@@ -334,7 +334,7 @@ def _gateway(config: Config) -> Check:
     settings = config.gateway
     place = f"{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"
     try:
-        told = httpx2.get(f"http://{place}/readyz", timeout=PATIENCE, follow_redirects=False).json()
+        told = httpx2.get(f"http://{place}/readyz", timeout=TIMEOUT_SECONDS, follow_redirects=False).json()
         unmanaged, store = dict(told.get("unmanaged", {})), told["store"]
     except (httpx2.HTTPError, OSError):
         return Check("gateway", "note", f"not running at {place}")
@@ -361,7 +361,7 @@ def _reach(base: str, place: str) -> Check:
     import httpx2
 
     try:
-        status = httpx2.get(base, timeout=PATIENCE, follow_redirects=False).status_code
+        status = httpx2.get(base, timeout=TIMEOUT_SECONDS, follow_redirects=False).status_code
     except (httpx2.HTTPError, OSError) as error:
         return Check("upstream", "problem", f"{place} does not respond: {type(error).__name__}")
     return Check("upstream", "ok" if status < 500 else "problem", f"{place} responds ({status})")

@@ -80,7 +80,7 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
         out.print(Text("after  ") + _strip(after, most, width), overflow="crop", no_wrap=True)
     out.print()
     out.print(_table(before, after))
-    _tell_changes(out, result)
+    _print_changes(out, result)
 
 
 def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def _table(before: Segments, after: Segments) -> Table:
     return table
 
 
-def _tell_changes(out: Console, result: Compaction) -> None:
+def _print_changes(out: Console, result: Compaction) -> None:
     receipt = result.receipt
     kinds = Counter(digest.kind for digest in receipt.digests)
     pieces = [f"{SHORTENED[kind]}: {count:,}" for kind, count in kinds.items()]

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from midfold.cli.command_groups import HelpfulGroup
-from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
+from midfold.cli.options import MAX_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
 from midfold.client_logs.find import FoundLog, LogTitle, find_logs, keep_log, title_log
@@ -21,7 +21,7 @@ from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, S
 from midfold.session.sessions import ImportedLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 MEGABYTE = 1_000_000
 SHOWN_ID = 13
 """Characters of an id that distinguish it, also for ids that begin with a timestamp."""
@@ -51,7 +51,7 @@ def _add(client: str) -> None:
     @click.option("--all", "is_all", is_flag=True, help="Import all sessions.")
     @click.option("--since", metavar="AGE", help="Only sessions used within this time, such as 12h or 7d.")
     @click.option(
-        "--limit", type=click.IntRange(min=1), default=MOST_LISTED, show_default=True, help="Maximum number listed."
+        "--limit", type=click.IntRange(min=1), default=MAX_LISTED, show_default=True, help="Maximum number listed."
     )
     @with_url
     @with_config
@@ -102,7 +102,7 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
                 progress(number, len(logs))
             if len(rows) == limit:
                 break
-    _tell_problems(problems)
+    _print_problems(problems)
     if as_json:
         emit_json([_facts(log, known) for log, known in rows])
         return
@@ -126,7 +126,7 @@ def _title(log: FoundLog, problems: list[str]) -> LogTitle:
         return LogTitle(log.name, "", "")
 
 
-def _tell_problems(problems: list[str]) -> None:
+def _print_problems(problems: list[str]) -> None:
     for problem in problems:
         notice(visible(problem))
 
@@ -153,12 +153,14 @@ def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
         return sorted(logs, key=lambda log: log.changed)
     known = [(log, {log.name, _title(log, []).session}) for log in logs]
     chosen = []
-    for asked in choice.names:
-        found = [log for log, names in known if any(asked in name for name in names)]
-        exact = [log for log, names in known if asked in names]
+    for wanted in choice.names:
+        found = [log for log, names in known if any(wanted in name for name in names)]
+        exact = [log for log, names in known if wanted in names]
         if len(exact or found) != 1:
-            told = ", ".join(log.name for log in found[:MOST_NAMED])
-            raise NotStored(f"{asked} matches {len(found)} logs: {told}" if found else f"no log has the id {asked}")
+            matches = ", ".join(log.name for log in found[:MAX_NAMED])
+            raise NotStored(
+                f"{wanted} matches {len(found)} logs: {matches}" if found else f"no log has the id {wanted}"
+            )
         chosen += exact or found
     return sorted(set(chosen), key=lambda log: log.changed)
 
@@ -189,10 +191,10 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
     if as_json:
         emit_json([{**msgspec.to_builtins(kept._asdict()), "place": log.place} for log, kept in stored])
     else:
-        _tell(sessions, [kept for _, kept in stored], len(done) - len(stored))
+        _report(sessions, [kept for _, kept in stored], len(done) - len(stored))
     if problems:
         notice(f"{len(problems):,} log(s) not imported:")
-        _tell_problems(problems)
+        _print_problems(problems)
         sys.exit(1)
 
 
@@ -201,7 +203,7 @@ def _with_place(log: FoundLog, error: MidfoldError) -> str:
     return reason if log.place in reason else f"{log.place}: {reason}"
 
 
-def _tell(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
+def _report(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
     out = console()
     for kept in stored:
         info = sessions.store.info(kept.session)

@@ -46,8 +46,8 @@ COLOURS = {
 }
 LONG = "[1m]"
 LOGGED = "from the log"
-MOST_PROBLEMS = 10
-MOST_TOOLS = 8
+MAX_PROBLEMS = 10
+MAX_TOOLS = 8
 
 
 @click.command(name="inspect")
@@ -258,8 +258,8 @@ def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, An
 def _tools(used: Mapping[str, int]) -> str:
     if not used:
         return ""
-    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MOST_TOOLS]]
-    more = f", and {len(used) - MOST_TOOLS} more" if len(used) > MOST_TOOLS else ""
+    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MAX_TOOLS]]
+    more = f", and {len(used) - MAX_TOOLS} more" if len(used) > MAX_TOOLS else ""
     return f": {', '.join(shown)}{more}"
 
 
@@ -295,10 +295,10 @@ def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
         out.print(make_text("No problems found.", "green"))
         return
     out.print(make_text(f"{len(problems):,} problem(s) found:", "bold yellow"))
-    for problem in problems[:MOST_PROBLEMS]:
+    for problem in problems[:MAX_PROBLEMS]:
         out.print(make_text(f"  {problem['path']}: {problem['what']}"))
-    if len(problems) > MOST_PROBLEMS:
-        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; see --json")
+    if len(problems) > MAX_PROBLEMS:
+        out.print(f"  and {len(problems) - MAX_PROBLEMS:,} more; see --json")
 
 
 def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:

@@ -42,8 +42,8 @@ def lookup_problem(address: str) -> str:
             socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             answers.append("")
         except (OSError, UnicodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else ""
-            answers.append(f"cannot resolve {host}: {(told or 'not a host name').lower()}")
+            reason = error.strerror if isinstance(error, OSError) else ""
+            answers.append(f"cannot resolve {host}: {(reason or 'not a host name').lower()}")
 
     asking = Thread(target=ask, daemon=True)
     asking.start()

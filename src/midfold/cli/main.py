@@ -77,7 +77,7 @@ def run_command() -> None:
     try:
         sys.exit(main(prog_name="midfold", standalone_mode=False))
     except MidfoldError as error:
-        _tell(str(error))
+        _print_error(str(error))
         sys.exit(2)
     except click.ClickException as error:
         error.show()
@@ -85,15 +85,15 @@ def run_command() -> None:
     except click.Abort as stopped:
         if isinstance(stopped.__cause__, KeyboardInterrupt):
             raise stopped.__cause__ from None
-        _tell("nothing was done")
+        _print_error("nothing was done")
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _tell(f"{where}{error.strerror or error}")
+        _print_error(f"{where}{error.strerror or error}")
         os._exit(1)  # avoids a second flush of the broken stream at exit, which would print another error
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     from midfold.cli.terminal import notice
 
     notice(text)

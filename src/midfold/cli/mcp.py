@@ -79,8 +79,8 @@ def _serve_http(sessions: Sessions, port: int) -> None:
     [listening] = listen("127.0.0.1", port, hint="use --port 0 for a free port")
     with listening:
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; stop with Ctrl-C")
-        door = Admission(inner, keys, limits)
-        server_config = uvicorn.Config(door, log_level="warning", access_log=False)
+        guarded = Admission(inner, keys, limits)
+        server_config = uvicorn.Config(guarded, log_level="warning", access_log=False)
         signals.serve(uvicorn.Server(server_config), [listening])
 
 
@@ -93,11 +93,11 @@ def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
         raise MissingExtra("midfold mcp", "mcp") from None
     listed = [Tool(name=one.name, description=one.description, input_schema=dict(one.parameters)) for one in SPECS]
 
-    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
         return ListToolsResult(tools=listed)
 
-    async def call_tool(context: Any, asked: Any) -> CallToolResult:
-        answer = await asyncio.to_thread(tools_for(context.request).run, asked.name, asked.arguments)
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        answer = await asyncio.to_thread(tools_for(context.request).run, params.name, params.arguments)
         return CallToolResult(content=[TextContent(type="text", text=answer.text)], is_error=answer.is_error)
 
     return Server(

@@ -29,8 +29,8 @@ LAST = "last"
 STORED = "session:"
 """Prefix of a stored session's name in place of a file."""
 SHORT = 8
-MOST_SESSIONS = 10_000
-MOST_NAMED = 5
+MAX_SESSIONS = 10_000
+MAX_NAMED = 5
 _HASHED = re.compile(r"(?:^|-)([0-9a-f]{6,})((?:[~+.][0-9a-z~+.]*)?)\Z")
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -79,8 +79,8 @@ def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., N
 
 def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option --config of commands that read or write the file itself."""
-    told = f"File to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
-    return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
+    help_text = f"File to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
+    return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=help_text)
 
 
 def locate_config(file: Path | None) -> Path:
@@ -198,11 +198,13 @@ def open_existing(url: str | None, config: str | None, option: str = "--store UR
     from midfold.store.sqlstore import file_of
 
     known = settings(config)
-    asked = url or known.store.url
-    address = asked or store_url(known, os.environ)
+    wanted = url or known.store.url
+    address = wanted or store_url(known, os.environ)
     file = file_of(address)
     if file is not None and not Path(file).exists():
-        hint = "" if asked else f"; nothing is stored yet. Name another store with {option} or store.url in config.yaml"
+        hint = (
+            "" if wanted else f"; nothing is stored yet. Name another store with {option} or store.url in config.yaml"
+        )
         raise StoreError(f"{address}: no such file{hint}")
     with open_sessions(address, config=known) as sessions:
         yield sessions
@@ -221,30 +223,30 @@ def short_id(name: str) -> str:
     return f"{found[1][:SHORT]}{found[2]}" if found else name
 
 
-def full_name(sessions: Sessions, asked: str) -> str:
+def full_name(sessions: Sessions, wanted: str) -> str:
     """Resolve a session by its name, a prefix of its name or short id, or `last`."""
-    if sessions.store.info(asked) is not None:
-        return asked
-    names = [info.name for info in sessions.all(MOST_SESSIONS)]
-    if asked == LAST and names:
+    if sessions.store.info(wanted) is not None:
+        return wanted
+    names = [info.name for info in sessions.all(MAX_SESSIONS)]
+    if wanted == LAST and names:
         return names[0]
-    if not asked:
+    if not wanted:
         raise NotStored("the session name is empty; see `midfold sessions list`")
-    matching = [name for name in names if asked == short_id(name)]
-    matching = matching or [name for name in names if asked and _begins(name, asked)]
+    matching = [name for name in names if wanted == short_id(name)]
+    matching = matching or [name for name in names if wanted and _begins(name, wanted)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        shown = ", ".join(matching[:MOST_NAMED]) + (" and others" if len(matching) > MOST_NAMED else "")
-        raise NotStored(f"{asked} matches {len(matching)} sessions: {shown}")
-    near = get_close_matches(asked, names, n=1)
+        shown = ", ".join(matching[:MAX_NAMED]) + (" and others" if len(matching) > MAX_NAMED else "")
+        raise NotStored(f"{wanted} matches {len(matching)} sessions: {shown}")
+    near = get_close_matches(wanted, names, n=1)
     hint = f"did you mean {near[0]}?" if near else "see `midfold sessions list`"
-    raise NotStored(f"no session {asked}; {hint}")
+    raise NotStored(f"no session {wanted}; {hint}")
 
 
-def _begins(name: str, asked: str) -> bool:
-    """Return whether the name, its short id, or a client's id inside it starts with `asked`."""
-    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name or f"/{asked}" in name
+def _begins(name: str, wanted: str) -> bool:
+    """Return whether the name, its short id, or a client's id inside it starts with `wanted`."""
+    return name.startswith(wanted) or short_id(name).startswith(wanted) or f"-{wanted}" in name or f"/{wanted}" in name
 
 
 def stored_session(sessions: Sessions, name: str) -> Session:

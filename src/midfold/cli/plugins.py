@@ -179,7 +179,7 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
             _create(path)
         saved = config.write_text(path, new_text, backup=not missing)
         echo(f"{path}: {KEY} is now {name}" + (f"; the old file is {saved}" if saved else ""))
-    _tell_what_wins(path, name)
+    _warn_if_overridden(path, name)
 
 
 def _why_unknown(name: str, state: State) -> str:
@@ -201,7 +201,7 @@ def _create(path: Path) -> None:
         raise ConfigError(f"{path}: cannot write the configuration: {error.strerror or 'unknown reason'}") from None
 
 
-def _tell_what_wins(path: Path, name: str) -> None:
+def _warn_if_overridden(path: Path, name: str) -> None:
     try:
         loaded = config.load(path)
     except ConfigError as error:

@@ -17,7 +17,7 @@ from midfold.model.client import ModelClient
 from midfold.model.endpoint import Endpoint, endpoint_for
 from midfold.model.summary_call import SummaryCall
 
-LONGEST_ANSWER = 16_000
+MAX_ANSWER_TOKENS = 16_000
 """Maximum tokens of an answer."""
 DEFAULT = "midfold,mask,window"
 
@@ -88,12 +88,12 @@ def command(
     try:
         loaded = load_probes(probes, data, AnswerFolder(folder / "questions", ask))
     except Waiting as waiting:
-        _tell_waiting(1, str(waiting))
+        _exit_waiting(1, str(waiting))
     run = ReadingRun(loaded, methods, folder, share=share / 100, floor=floor, readers=readers, model=ask)
     with progress_bar("contexts, readers, grades") as progress:
         scores = run.run(progress)
     if run.waiting:
-        _tell_waiting(len(run.waiting), str(run.waiting[0].parent))
+        _exit_waiting(len(run.waiting), str(run.waiting[0].parent))
     if as_json:
         emit_json([msgspec.to_builtins(score) for score in scores])
     else:
@@ -103,13 +103,13 @@ def command(
 def _asker(endpoint: Endpoint) -> Callable[[str], str]:
     def ask(prompt: str) -> str:
         body = {"messages": [{"role": "user", "content": prompt}]}
-        call = SummaryCall(endpoint=endpoint, messages=(), max_tokens=LONGEST_ANSWER, body=body)
+        call = SummaryCall(endpoint=endpoint, messages=(), max_tokens=MAX_ANSWER_TOKENS, body=body)
         return ModelClient(endpoint).ask_once(call.request()).text
 
     return ask
 
 
-def _tell_waiting(count: int, where: str) -> None:
+def _exit_waiting(count: int, where: str) -> None:
     what = "1 prompt needs an answer" if count == 1 else f"{count:,} prompts need answers"
     notice(f"{what} in {where}; write the answer to each NAME.prompt.txt into NAME.answer.txt, then run this again")
     sys.exit(1)

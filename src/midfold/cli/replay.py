@@ -20,7 +20,7 @@ from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
 from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart, replay
 
-MOST_WORST = 5
+MAX_WORST = 5
 LEGEND = (
     "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without responses",
     "kept: share of the facts used later in the transcript that were in view when needed",
@@ -180,7 +180,7 @@ def _worst(out: Console, result: Replay) -> None:
     worse = sum(row.ratio > 1.05 for row in rows)
     line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
     out.print(make_text(line, "bold"))
-    for row in rows[:MOST_WORST]:
+    for row in rows[:MAX_WORST]:
         name = row.recording.rpartition("/")[2]
         text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
         out.print(make_text(text))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NOT_FOUND, NOT_RUNNABLE, BY_SIGNAL = 127, 126, 128
 """Exit codes as used by shells."""
 START_SECONDS, STOP_SECONDS = 30.0, 3
-MOST_HELD = 1_000
+MAX_HELD_LINES = 1_000
 """Maximum log lines held back until the command ends."""
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 """Signals that a terminal sends to the whole foreground process group."""
@@ -125,13 +125,13 @@ class RunTotals:
         if not self.requests:
             hint = f"; test with `midfold doctor --client {client}`" if client in CLIENTS else ""
             return f"no request reached the gateway{hint}"
-        asked = f"{self.requests:,} request{'s' * (self.requests != 1)}"
+        requests = f"{self.requests:,} request{'s' * (self.requests != 1)}"
         if not self.folds:
-            return f"{asked}, no compaction needed"
+            return f"{requests}, no compaction needed"
         times = "once" if self.folds == 1 else f"{self.folds:,} times"
         last = short_id(next(reversed(self.sessions)))
         return (
-            f"{asked}, compacted {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
+            f"{requests}, compacted {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
             f"in {sessions.store.where}: midfold sessions view {last}"
         )
 
@@ -205,7 +205,7 @@ def _private(config: Config, base: str, port: int) -> Config:
 @contextmanager
 def _held_log() -> Iterator[None]:
     """Hold log lines back while the command uses the terminal; print them at the end."""
-    held = MemoryHandler(MOST_HELD, logging.CRITICAL + 1, logging.StreamHandler(), flushOnClose=True)
+    held = MemoryHandler(MAX_HELD_LINES, logging.CRITICAL + 1, logging.StreamHandler(), flushOnClose=True)
     held.setLevel(logging.WARNING)
     root, theirs = logging.getLogger(), logging.getLogger("uvicorn")
     root.addHandler(held)

@@ -88,19 +88,19 @@ def command(
     with open_sessions(url, config=known) as sessions:
         recorder = Recorder(sessions)
         app, door = guarded_gateway(known, sessions, recorder)
-        teller = FoldReporter(sessions)
+        reporter = FoldReporter(sessions)
         if not quiet:
-            app.gateway.accountants.append(teller)
+            app.gateway.accountants.append(reporter)
         for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
             notice(text)
         _greet(known, sessions)
-        Thread(target=_tell_unknown_names, args=(known,), daemon=True).start()
+        Thread(target=_warn_unknown_hosts, args=(known,), daemon=True).start()
         try:
             with quiet_collections(lambda: door.held.total):
                 signals.serve(server_of(door), sockets)
         finally:
             recorder.close()
-            teller.close()
+            reporter.close()
 
 
 class FoldReporter:
@@ -112,13 +112,13 @@ class FoldReporter:
 
     def __call__(self, account: RequestAccount) -> None:
         if account.action in FOLDS and account.session is not None:
-            self._thread.submit(self._tell, account.session, account.tokens_before, account.tokens_after)
+            self._thread.submit(self._report, account.session, account.tokens_before, account.tokens_after)
 
     def close(self) -> None:
         """Print the remaining lines."""
         self._thread.shutdown()
 
-    def _tell(self, name: str, before: int | None, after: int | None) -> None:
+    def _report(self, name: str, before: int | None, after: int | None) -> None:
         title, why = "", ""
         try:
             info = self.sessions.store.must(name)
@@ -146,8 +146,8 @@ def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> G
     from midfold.gateway.server import LateRoutes
 
     operations = Operations(config, sessions)
-    told = "Requests missing from the pages because the store was too slow."
-    operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
+    help_text = "Requests missing from the pages because the store was too slow."
+    operations.figures.gauge("midfold_unrecorded_requests", help_text, lambda: recorder.dropped)
     pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(config, sessions)])
     app = create_app(config, sessions=sessions, later=pages)
     if config.gateway.record == "all":
@@ -224,7 +224,7 @@ def _caching_lines(config: Config) -> Iterator[str]:
     yield from (f"{sign}{line.removeprefix(SIGN)}" for line in lines)
 
 
-def _tell_unknown_names(config: Config) -> None:
+def _warn_unknown_hosts(config: Config) -> None:
     """Print upstream host names that cannot be resolved; they may become valid later, so the gateway keeps running."""
     for base in _bases(config):
         if problem := lookup_problem(base):

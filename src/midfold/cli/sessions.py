@@ -61,11 +61,11 @@ from midfold.transcript.tokens import Meter
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 with_name = click.argument("name")
 COLUMNS = ("session", "used", ">messages", ">folds", "model")
-LEAST_TITLE = 24
+MIN_TITLE_COLUMNS = 24
 """Minimum columns of a title before another column is added."""
 DAY, MINUTE = "2026-11-17", "2026-11-17 09:45"
-LONGEST_LINE = 70
-SEEN = 10 * LONGEST_LINE
+MAX_LINE_CHARS = 70
+REDACTED_CHARS = 10 * MAX_LINE_CHARS
 """Characters that are redacted before a line is truncated, so that a secret across the cut is still found."""
 
 
@@ -374,11 +374,11 @@ def sessions_table(rows: list[dict[str, Any]]) -> None:
         *map(max, longest[2:], (len(name.strip(">")) for name in COLUMNS[2:])),
     ]
     left = [out.width - sum(widths[:count]) - 2 * count for count in range(len(COLUMNS) + 1)]
-    shown = next((count for count in (5, 4, 3) if left[count] >= LEAST_TITLE), 2)
+    shown = next((count for count in (5, 4, 3) if left[count] >= MIN_TITLE_COLUMNS), 2)
     table = make_table(*COLUMNS[:shown], no_wrap=True)
     table.columns[0].max_width, table.columns[0].overflow = widths[0], "ellipsis"
     table.add_column("title")
-    when = MINUTE if left[shown] >= LEAST_TITLE + len(MINUTE) - len(DAY) else DAY
+    when = MINUTE if left[shown] >= MIN_TITLE_COLUMNS + len(MINUTE) - len(DAY) else DAY
     for row, (name, used, *rest) in zip(rows, cells, strict=True):
         kind = "" if row["kind"] == "root" else f"({row['kind']}) "
         line = (name, used[: len(when)], *rest)[:shown]
@@ -435,7 +435,7 @@ def view_table(view: View) -> None:
         calls.update({part.id: part for part in item.message.parts if isinstance(part, ToolCall)})
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
-        line = " ".join(redact(_beginning(item.message, calls)).split())[:LONGEST_LINE]
+        line = " ".join(redact(_beginning(item.message, calls)).split())[:MAX_LINE_CHARS]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}")
         table.add_row(*map(make_text, cells), make_line(line))
     _print(table, view.items, "no messages")
@@ -445,14 +445,16 @@ def _beginning(message: Message, calls: Mapping[str, ToolCall]) -> str:
     """Return the start of a message's text, of its tool results, or else of its tool call arguments."""
     if message.kinds & RESULT:
         parts = (part for part in message.parts if isinstance(part, ToolResult))
-        texts = (brief(part, calls.get(part.call_id), max_chars=SEEN) for part in parts)
+        texts = (brief(part, calls.get(part.call_id), max_chars=REDACTED_CHARS) for part in parts)
     else:
-        texts = (text[:SEEN] for text in message.texts())
-    words = "\n".join(islice(texts, LONGEST_LINE))[:SEEN]
+        texts = (text[:REDACTED_CHARS] for text in message.texts())
+    words = "\n".join(islice(texts, MAX_LINE_CHARS))[:REDACTED_CHARS]
     if words.strip():
         return words
     made = (part for part in message.parts if isinstance(part, ToolCall))
-    return "; ".join(f"{call.name} {call.arguments[:SEEN]}" for call in islice(made, LONGEST_LINE))[:SEEN]
+    return "; ".join(f"{call.name} {call.arguments[:REDACTED_CHARS]}" for call in islice(made, MAX_LINE_CHARS))[
+        :REDACTED_CHARS
+    ]
 
 
 def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, named: bool = True) -> None:

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR_WIDTH, BESIDE_BARS = 32, 52
-LEAST_NAME = 12
+MIN_NAME_COLUMNS = 12
 """Minimum columns of a word in a table, if it has that many."""
 PIPED_WIDTH = 100_000
 """Columns of a pipe: its lines are never wrapped."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-PATIENCE = 1.0
+SPINNER_DELAY_SECONDS = 1.0
 """Seconds before a spinner appears."""
 QUIET = 0.15
 """Seconds without input after which a paste has ended."""
-LONGEST_WAIT = 30.0
-BETWEEN_KEYS = 0.02
+MAX_SETTLE_SECONDS = 30.0
+MIN_KEY_SECONDS = 0.02
 """Minimum seconds between a typed letter and the line end; in a paste they arrive together."""
 CHUNK = 4_096
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
@@ -190,11 +190,11 @@ def _fitted_table() -> Any:
                 yield self._with([*range(self.keys), *part])
 
         def _least(self, console: Console, options: ConsoleOptions, column: Column) -> int:
-            """Return the minimum width of a column: numbers and unwrapped cells in full, names up to LEAST_NAME."""
+            """Return the minimum width of a column: numbers and unwrapped cells in full, names up to a minimum."""
             cells = [Measurement.get(console, options, cell).maximum for cell in column.cells]
             head = Measurement.get(console, options, column.header).minimum if self.show_header else 0
             most = min(max(cells, default=0), column.max_width or options.max_width)
-            return max(most if column.justify == "right" or column.no_wrap else min(most, LEAST_NAME), head)
+            return max(most if column.justify == "right" or column.no_wrap else min(most, MIN_NAME_COLUMNS), head)
 
         def _with(self, places: list[int]) -> Table:
             part = Table(box=None, pad_edge=False, header_style=self.header_style, show_header=self.show_header)
@@ -269,7 +269,7 @@ def show_work(what: str) -> Iterator[None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     shown = Progress(*columns, console=Console(stderr=True), transient=True)
     shown.add_task(what, total=None)
-    soon = Timer(PATIENCE, shown.start)
+    soon = Timer(SPINNER_DELAY_SECONDS, shown.start)
     soon.daemon = True
     soon.start()
     try:
@@ -333,7 +333,7 @@ def _keys(handle: int) -> Iterator[int]:
 
 def _settle(keys: int) -> bool:
     """Discard pending input; return False if it does not end or the terminal is gone."""
-    ends = time.monotonic() + LONGEST_WAIT
+    ends = time.monotonic() + MAX_SETTLE_SECONDS
     while select.select([keys], [], [], QUIET)[0]:
         if not os.read(keys, CHUNK) or time.monotonic() > ends:
             return False
@@ -349,7 +349,7 @@ def _read_answer(keys: int, screen: TextIO) -> str | None:
         if not chunk or chunk in LEAVES:
             return None
         if chunk.strip(ENDS) == b"":
-            return line if now - last >= BETWEEN_KEYS and len(chunk) == 1 else ""
+            return line if now - last >= MIN_KEY_SECONDS and len(chunk) == 1 else ""
         if len(chunk) > 1 and (chunk[:1] == b"\x1b" or chunk.strip(ENDS) != chunk):
             screen.write("(pasted text is ignored)")
             return ""

@@ -27,8 +27,8 @@ from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS, TrajectorySettin
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-MOST_TOLD = 20
-MOST_TROUBLED = 200
+MAX_REPORTED = 20
+MAX_TROUBLED = 200
 COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
@@ -274,7 +274,7 @@ class ProgressBar:
 
     def __init__(self, records: Path | None) -> None:
         self._records = records
-        self._told = 0
+        self._reported = 0
         self._bar: Any = None
         self._task: TaskID | None = None
         self._start = time.monotonic()
@@ -306,14 +306,16 @@ class ProgressBar:
         totals = progress.totals
         rate = totals.records / max(time.monotonic() - self._start, 0.001)
         failed = f", {totals.failed:,} failed" if totals.failed else ""
-        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
-        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
+        description = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
+        self._bar.update(
+            self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=description
+        )
 
     def report_failure(self, record: RecordMetrics, /) -> None:
-        self._told += 1
-        if self._told <= MOST_TOLD:
+        self._reported += 1
+        if self._reported <= MAX_REPORTED:
             notice(visible(f"{record.file}, line {record.line}: {record.reason}"))
-        elif self._told == MOST_TOLD + 1:
+        elif self._reported == MAX_REPORTED + 1:
             notice("more records failed; see the metrics for all of them")
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:
@@ -323,5 +325,5 @@ class ProgressBar:
             for line in lines:
                 stream.write(line)
                 troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
-                if troubled and len(self.troubled) < MOST_TROUBLED:
+                if troubled and len(self.troubled) < MAX_TROUBLED:
                     self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))

@@ -11,12 +11,12 @@ from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Segment, Ses
 from midfold.pages.formatting import percent, plural, session_path, short
 
 LABEL_APART = 24
-LIMITS = 66
+LIMITS = 76
 """Right margin in pixels, for the names of the limits."""
 LIMIT_APART = 32
 DOT = 12
 """Pixels from the top to the numbers of compactions."""
-MOST_POINTS = 400
+MAX_POINTS = 400
 WIDE = 600
 SEGMENTS = {
     "fixed": "system prompt and tools",
@@ -54,19 +54,19 @@ def usage(
     body += _marks(frame, facts.name, facts.messages, turns, compactions)
     body += _limits(frame, size)
     body += _ends(frame, len(turns), "request") if turns else _ends(frame, facts.messages, "message")
-    told = f"Now {size.tokens:,} of {size.window:,} tokens ({percent(size.share)}). "
-    told += f"{plural(len(turns), 'request')}, {plural(len(compactions), 'compaction')}. "
-    told += " ".join(
+    description = f"Now {size.tokens:,} of {size.window:,} tokens ({percent(size.share)}). "
+    description += f"{plural(len(turns), 'request')}, {plural(len(compactions), 'compaction')}. "
+    description += " ".join(
         f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens." for item in compactions[-30:]
     )
-    return drawing(width, height, "Size of the prompt over time", told, body, "usage")
+    return drawing(width, height, "Size of the prompt over time", description, body, "usage")
 
 
 def _requests(turns: Sequence[TurnFacts]) -> list[Point]:
-    """Return at most MOST_POINTS points, each the largest of its neighbours."""
-    step = max(len(turns) / MOST_POINTS, 1.0)
+    """Return at most MAX_POINTS points, each the largest of its neighbours."""
+    step = max(len(turns) / MAX_POINTS, 1.0)
     chosen: list[Point] = []
-    for number in range(min(len(turns), MOST_POINTS)):
+    for number in range(min(len(turns), MAX_POINTS)):
         some = turns[int(number * step) : max(int((number + 1) * step), int(number * step) + 1)]
         top = max(some, key=lambda turn: turn.prompt_tokens)
         x = int(number * step) / len(turns)
@@ -138,9 +138,9 @@ def _marks(
             inside.append(tag("circle", cx=x, cy=float(DOT), r=9.5, class_="dot"))
             inside.append(text(x, DOT + 4, str(item.seq), "number", "middle"))
             free = x + LABEL_APART
-        told = f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens"
-        content = Markup("").join((tag("title", told), *inside))
-        made.append(tag("a", content, href=session_path(name, "compactions", item.seq), aria_label=told))
+        description = f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens"
+        content = Markup("").join((tag("title", description), *inside))
+        made.append(tag("a", content, href=session_path(name, "compactions", item.seq), aria_label=description))
     return made
 
 
@@ -165,16 +165,16 @@ def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Ma
     for place, day in enumerate(given):
         x = frame.x(0) + slot * (place + 0.5) - wide / 2
         sent, rest = frame.y(day.tokens_sent), frame.y(day.tokens_sent + day.tokens_not_sent)
-        told = (
+        description = (
             f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent, {plural(day.requests, 'request')}"
         )
-        body.append(rect(x, rest, wide, sent - rest, "not-sent", told))
-        body.append(rect(x, sent, wide, frame.y(0) - sent, "sent-bar", told))
+        body.append(rect(x, rest, wide, sent - rest, "not-sent", description))
+        body.append(rect(x, sent, wide, frame.y(0) - sent, "sent-bar", description))
         if (len(given) - 1 - place) % every == 0:
             body.append(text(x + wide / 2, frame.height - frame.bottom + 18, day.day[5:], "label", "middle"))
     body.append(text(frame.x(0.5), frame.height - 6, "day, UTC", "label unit", "middle"))
-    told = " ".join(f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent." for day in given)
-    return drawing(width, height, "Tokens sent and not sent by day", told, body, "days")
+    description = " ".join(f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent." for day in given)
+    return drawing(width, height, "Tokens sent and not sent by day", description, body, "days")
 
 
 def gauge(size: Size) -> Markup:
@@ -187,11 +187,11 @@ def gauge(size: Size) -> Markup:
         rect(0, 2, width, 6, "track"),
         rect(0, 2, max(width * share, 1.0), 6, f"level {level}"),
     ]
-    told = f"{size.tokens:,} of {size.window:,} tokens"
+    description = f"{size.tokens:,} of {size.window:,} tokens"
     if size.threshold < size.window:
         body.append(line(notch, 0, notch, height, "notch"))
-        told += f"; compacts at {size.threshold:,}"
-    return drawing(width, height, f"{percent(size.share)} full", told, body, "gauge", stretch=True)
+        description += f"; compacts at {size.threshold:,}"
+    return drawing(width, height, f"{percent(size.share)} full", description, body, "gauge", stretch=True)
 
 
 def bar(value: int, most: int) -> Markup:
@@ -207,11 +207,11 @@ def strip(segments: Sequence[Segment], most: int, title: str) -> Markup:
     x, body = 0.0, []
     for segment in segments:
         wide = max(segment.tokens * scale, 2.0)
-        told = f"{SEGMENTS[segment.what]}: {plural(segment.messages, 'message')}, {segment.tokens:,} tokens"
-        body.append(rect(x, 0, wide - 1, height, f"stretch {segment.what}", told))
+        description = f"{SEGMENTS[segment.what]}: {plural(segment.messages, 'message')}, {segment.tokens:,} tokens"
+        body.append(rect(x, 0, wide - 1, height, f"stretch {segment.what}", description))
         x += wide
-    told = "; ".join(f"{SEGMENTS[item.what]} {item.tokens:,}" for item in segments)
-    return drawing(width, height, title, f"Tokens: {told}", body, "strip", stretch=True)
+    description = "; ".join(f"{SEGMENTS[item.what]} {item.tokens:,}" for item in segments)
+    return drawing(width, height, title, f"Tokens: {description}", body, "strip", stretch=True)
 
 
 def cache_bar(use: CacheUse) -> Markup:
@@ -224,5 +224,5 @@ def cache_bar(use: CacheUse) -> Markup:
         rect(0, 2, read, 6, "level read-part"),
         rect(read, 2, written, 6, "level written-part"),
     ]
-    told = f"{use.read_tokens:,} read, {use.written_tokens:,} written, of {use.prompt_tokens:,} tokens"
-    return drawing(width, height, f"{percent(use.hit_rate)} from the cache", told, body, "gauge", stretch=True)
+    description = f"{use.read_tokens:,} read, {use.written_tokens:,} written, of {use.prompt_tokens:,} tokens"
+    return drawing(width, height, f"{percent(use.hit_rate)} from the cache", description, body, "gauge", stretch=True)

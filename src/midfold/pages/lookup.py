@@ -50,7 +50,7 @@ SESSIONS_PER_PAGE = 50
 LINES_PER_PAGE = 50
 HITS = 30
 DAYS = 14
-MOST_FOLLOWED = 400
+MAX_FOLLOWED = 400
 """Maximum messages read to continue the trail of the newest fold."""
 FIRST_BATCH = 400
 CHARACTERS_PER_TOKEN = 4
@@ -60,11 +60,11 @@ ORIGINALS_PER_PAGE = 20
 AFTER = "after"
 """Value of `show` for the messages after the compaction."""
 FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
-MOST_CHOICES = 10_000
+MAX_CHOICES = 10_000
 """Maximum number of most recently used sessions for filter choices and previous/next links."""
-MOST_TITLED = 400
+MAX_TITLED = 400
 """Maximum number of most recently used sessions whose titles are searched."""
-MOST_SORTED = 500
+MAX_SORTED = 500
 """Maximum number of most recently used sessions that are sorted."""
 SORTS: dict[str, Callable[[api.SessionFacts], Any]] = {
     "used": lambda facts: facts.updated,
@@ -141,11 +141,11 @@ class Lookup:
         """Return whether the words are in the name, or in the title of one of the most recently used sessions."""
         if words in info.name.casefold():
             return True
-        return place < MOST_TITLED and words in self.statistics.title(info).casefold()
+        return place < MAX_TITLED and words in self.statistics.title(info).casefold()
 
     def _names(self, sees: Sees) -> list[tuple[str, str | None, str]]:
         """Return name, model and client of the sessions that the caller may see, most recently used first."""
-        rows = self.store.database.rows("session_models", most=MOST_CHOICES)
+        rows = self.store.database.rows("session_models", most=MAX_CHOICES)
         return [(name, model, client_of(name, sent_by)) for name, model, sent_by in rows if sees(name)]
 
     # All sessions
@@ -170,11 +170,11 @@ class Lookup:
         first, stop = page * SESSIONS_PER_PAGE, (page + 1) * SESSIONS_PER_PAGE
         up = order == "up" if order else sort in WORDS
         is_plain = sort == "used" and not up
-        infos = self._infos(sees, (stop if is_plain else MOST_SORTED) + 1, choice)
+        infos = self._infos(sees, (stop if is_plain else MAX_SORTED) + 1, choice)
         if is_plain:
             shown = [item.facts for item in self.statistics.of(infos[first:stop])]
         else:
-            known = [item.facts for item in self.statistics.of(infos[:MOST_SORTED])]
+            known = [item.facts for item in self.statistics.of(infos[:MAX_SORTED])]
             shown = sorted(known, key=SORTS[sort], reverse=not up)[first:stop]
         names = self._names(sees)
         return api.SessionList(
@@ -187,10 +187,10 @@ class Lookup:
             models=_distinct(model or "" for _, model, _ in names),
             clients=_distinct(client for _, _, client in names),
             owners=_distinct(owner_of(name) for name, _, _ in names),
-            sorted_only=0 if is_plain or len(infos) <= MOST_SORTED else MOST_SORTED,
+            sorted_only=0 if is_plain or len(infos) <= MAX_SORTED else MAX_SORTED,
             sessions=tuple(shown),
             page=page,
-            more=min(len(infos), len(infos) if is_plain else MOST_SORTED) > stop,
+            more=min(len(infos), len(infos) if is_plain else MAX_SORTED) > stop,
         )
 
     def cache(self, sees: Sees) -> api.CachePage:
@@ -265,10 +265,10 @@ class Lookup:
         """Continue the trail of the newest active compaction through the newest messages."""
         count, upto, trail = reader.info.count, 0, Trail()
         for record in records:
-            told = record.receipt.trail
-            if told is not None and record.undone is None and record.seq <= reader.info.compaction:
-                upto, trail = record.upto, told
-        start = max(upto, count - MOST_FOLLOWED)
+            known = record.receipt.trail
+            if known is not None and record.undone is None and record.seq <= reader.info.compaction:
+                upto, trail = record.upto, known
+        start = max(upto, count - MAX_FOLLOWED)
         found = reader.read(reader.history().between(start, count))
         fresh = tuple(item.message for item in found)
         before = msgspec.structs.replace(trail, messages=start, ahead=0)

@@ -35,14 +35,14 @@ from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
-LONGEST_LINE = 240
-REDACTED = 4_000
+MAX_LINE_CHARS = 240
+REDACTED_CHARS = 4_000
 """Characters redacted before a line is truncated, so that a secret across the cut is still found."""
-LONGEST_BLOCK = 60_000
-MOST_ITEMS = 200
+MAX_BLOCK_CHARS = 60_000
+MAX_ITEMS = 200
 """Maximum items per level of an outline."""
-LONGEST_ARGUMENTS = 200_000
-MOST_ACTS = 6
+MAX_ARGUMENTS_CHARS = 200_000
+MAX_ACTS = 6
 """Maximum tool calls or results that a line describes."""
 NEAR = 8
 """Messages before a result that are searched for its call."""
@@ -243,12 +243,12 @@ class MessageFormatter:
         return self._one_line(ours.body if ours else next(filter(None, said), ""))
 
     def _one_line(self, text: str) -> str:
-        clean = _SPACE.sub(" ", self.redact(text[:REDACTED])).strip()
-        return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1].rstrip() + "…"
+        clean = _SPACE.sub(" ", self.redact(text[:REDACTED_CHARS])).strip()
+        return clean if len(clean) <= MAX_LINE_CHARS else clean[: MAX_LINE_CHARS - 1].rstrip() + "…"
 
     def acts(self, parts: Sequence[Part], calls: Mapping[str, ToolCall]) -> Iterator[ToolAct]:
         """Describe tool calls and their results; a digest describes itself."""
-        for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MOST_ACTS]:
+        for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MAX_ACTS]:
             if isinstance(part, ToolCall):
                 look = read_call_alone(part, self.redact)
                 yield self._act(recognise_tool(look)(look), is_call=True)
@@ -288,7 +288,7 @@ class MessageFormatter:
             text = "\n".join(filter(None, (part.text, *pictures)))
             call = calls.get(part.call_id)
             name = part.name or (call.name if call is not None else "")
-            limits = {"items": MOST_ITEMS, "string": REDACTED, "max_chars": LONGEST_BLOCK}
+            limits = {"items": MAX_ITEMS, "string": REDACTED_CHARS, "max_chars": MAX_BLOCK_CHARS}
             bullets = self.redact(render_result(part, call, has_heading=True, **limits))
             shown = MessageBlock(
                 kind="tool result", title=name, text=text, is_error=part.is_error, act=act, outline=bullets
@@ -302,12 +302,12 @@ class MessageFormatter:
     def _cut(self, block: MessageBlock) -> MessageBlock:
         """Redact a block and truncate it; some characters past the cut are redacted too."""
         whole = len(block.text)
-        text = self.redact(block.text[: LONGEST_BLOCK + REDACTED])
-        left_out = max(whole - LONGEST_BLOCK, 0)
+        text = self.redact(block.text[: MAX_BLOCK_CHARS + REDACTED_CHARS])
+        left_out = max(whole - MAX_BLOCK_CHARS, 0)
         return MessageBlock(
             kind=block.kind,
-            title=self.redact(block.title[:REDACTED]),
-            text=text[:LONGEST_BLOCK] if left_out else text,
+            title=self.redact(block.title[:REDACTED_CHARS]),
+            text=text[:MAX_BLOCK_CHARS] if left_out else text,
             is_error=block.is_error,
             left_out=left_out,
             act=block.act,
@@ -327,8 +327,8 @@ def _text_of(part: Part) -> str:
     if isinstance(part, ToolResult):
         pictures = (_describe(item) for item in part.parts if isinstance(item, Media))
         plain = read_tool_output(part)
-        text = plain.text if plain.value is None else brief(part, max_chars=REDACTED)
-        return text[:REDACTED] or next(pictures, "")
+        text = plain.text if plain.value is None else brief(part, max_chars=REDACTED_CHARS)
+        return text[:REDACTED_CHARS] or next(pictures, "")
     return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 
@@ -339,7 +339,7 @@ def _describe(media: Media) -> str:
 
 def _arguments(text: str) -> str:
     """Return a call's arguments as `name: value` lines, or unchanged if they are not an object or very long."""
-    if len(text) > LONGEST_ARGUMENTS:
+    if len(text) > MAX_ARGUMENTS_CHARS:
         return text
     try:
         value = jsonio.decode(text)

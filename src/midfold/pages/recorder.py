@@ -26,10 +26,10 @@ from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_tur
 from midfold.store.writing import LockedSession, lock_session
 from midfold.transcript.message import Usage
 
-MOST_WAITING = 1_000
-MOST_BYTES = 64_000_000
+MAX_WAITING = 1_000
+MAX_WAITING_BYTES = 64_000_000
 """Maximum bytes of queued requests that are not named yet."""
-MOST_AT_ONCE = 200
+MAX_BATCH = 200
 """Maximum requests per transaction."""
 PAUSE = 0.2
 """Seconds between two transactions, to batch requests."""
@@ -75,7 +75,7 @@ class Recorder:
         self.sessions = sessions
         self.dropped = 0
         self._sketches = LastRequests(sessions.store.database)
-        self._waiting: queue.Queue[_WaitingTurn | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[_WaitingTurn | None] = queue.Queue(MAX_WAITING)
         self._taken, self._done = 0, 0
         """Bytes queued and bytes processed; written by the callers and by the thread, respectively."""
         self._since_tidy = 0
@@ -102,7 +102,7 @@ class Recorder:
             self._closing.clear()
             self._thread = threading.Thread(target=self._work, name="midfold-recorder", daemon=True)
             self._thread.start()
-        if self._taken - self._done + size > MOST_BYTES:
+        if self._taken - self._done + size > MAX_WAITING_BYTES:
             self.dropped += 1
             return
         try:
@@ -125,7 +125,7 @@ class Recorder:
         while not ended:
             batch: list[_WaitingTurn | None] = [self._waiting.get()]
             self._closing.wait(PAUSE)
-            while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
+            while len(batch) < MAX_BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get())
             ended = None in batch
             self._write_batch([item for item in batch if item is not None])

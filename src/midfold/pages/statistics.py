@@ -56,21 +56,21 @@ from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message, Tool, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
-MOST_COUNTED = 400
+MAX_COUNTED = 400
 """Maximum messages counted per request."""
-MOST_MODELS = 256
+MAX_MODELS = 256
 """Maximum cached model lookups."""
 BLOCK = 40
 """Adjacent messages per block of a sample, to need few queries."""
 NEARLY_FULL = 0.95
-FEWEST_REQUESTS = 5
+MIN_REQUESTS = 5
 POOR_HIT_RATE = 0.5
-FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
+MIN_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
 LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
-MOST_SESSIONS = 20_000
-MOST_KEPT = 200_000
+MAX_SESSIONS = 20_000
+MAX_KEPT = 200_000
 """Maximum turns, receipts and digests over all cached sessions."""
-LEAST_ASKED = 500
+MIN_QUERY_ROWS = 500
 ANSWERS = 8
 """Messages after a call that are searched for its result."""
 
@@ -98,11 +98,9 @@ class Statistics:
         self.sizes = SizeMeter(config)
         self.turns = Turns(self.store)
         self.sketches = LastRequests(self.store.database)
-        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
-        self.kept: LRU[int, SessionStatistics] = LRU(
-            MOST_SESSIONS, most_bytes=MOST_KEPT, size=lambda known: known.weight
-        )
-        self.titles: LRU[tuple[int, int, int], str] = LRU(MOST_SESSIONS)
+        self.prices = PriceList(lru_cache(maxsize=MAX_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
+        self.kept: LRU[int, SessionStatistics] = LRU(MAX_SESSIONS, most_bytes=MAX_KEPT, size=lambda known: known.weight)
+        self.titles: LRU[tuple[int, int, int], str] = LRU(MAX_SESSIONS)
 
     def title(self, info: SessionInfo) -> str:
         """Return a session's title; cached once it has a few messages."""
@@ -118,7 +116,7 @@ class Statistics:
     def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
         if len(infos) < 2:
             return [self.one(info) for info in infos]
-        most = max(2 * len(infos), LEAST_ASKED)
+        most = max(2 * len(infos), MIN_QUERY_ROWS)
         newest, sketches = self.turns.newest(most), self.sketches.newest(most)
         return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
 
@@ -242,7 +240,7 @@ class SizeMeter:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.belief = lru_cache(maxsize=MOST_MODELS)(lambda name: believe(name, config))
+        self.belief = lru_cache(maxsize=MAX_MODELS)(lambda name: believe(name, config))
 
     def model(self, name: str | None) -> Model:
         return self.belief(name).model
@@ -367,9 +365,9 @@ def _prompt(reader: MessageReader) -> tuple[Message | None, tuple[Tool, ...]]:
 def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:
     """Return the places from `start` on, or evenly spaced blocks of them, and the scale factor to the whole."""
     total = len(view) - start
-    if total <= MOST_COUNTED:
+    if total <= MAX_COUNTED:
         return view.between(start, start + total), 1.0
-    blocks = MOST_COUNTED // BLOCK
+    blocks = MAX_COUNTED // BLOCK
     step = (total - BLOCK) / (blocks - 1)
     starts = [start + round(number * step) for number in range(blocks)]
     chosen = [place for first in starts for place in view.between(first, first + BLOCK)]
@@ -388,10 +386,10 @@ def findings(
     """Return the findings of a session, worst first."""
     found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
     uses = cache.read_tokens or cache.written_tokens
-    if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
+    if uses and cache.requests >= MIN_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
         found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens were read from the cache"))
     unexpected = sum(one.requests for one in causes if one.cause == "unexpected")
-    if unexpected >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
+    if unexpected >= max(MIN_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
         found.append(("warning", f"{unexpected:,} requests missed the cache for an unknown reason"))
     if saved.net is not None and saved.net <= -0.01:
         found.append(("note", f"compaction has cost ${-saved.net:,.2f} more than it saved so far"))

@@ -13,7 +13,7 @@ import midfold
 from midfold.pages import Under
 from midfold.pages.formatting import client_of, owner_of, session_path
 from midfold.pages.html import SHOWN, divide, outline
-from midfold.pages.lookup import ALL, LINES_PER_PAGE, MOST_SORTED, SORTS, Lookup, SessionFilter
+from midfold.pages.lookup import ALL, LINES_PER_PAGE, MAX_SORTED, SORTS, Lookup, SessionFilter
 from midfold.pages.messages import MessagePlace, compare_handoffs, with_neighbours
 from midfold.pages.web import everything
 from midfold.session.sessions import Sessions
@@ -87,7 +87,7 @@ def test_sessions_are_put_in_any_order_and_back(store: Sessions) -> None:
 
 def test_pages_of_sorted_sessions_join_and_say_how_many_were_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midfold.pages.lookup.SESSIONS_PER_PAGE", 3)
-    monkeypatch.setattr("midfold.pages.lookup.MOST_SORTED", 7)
+    monkeypatch.setattr("midfold.pages.lookup.MAX_SORTED", 7)
     with midfold.open("memory:") as store:
         for number in range(9):
             store.session(f"s{number}").append([user("hello")] * (number + 1))
@@ -99,7 +99,7 @@ def test_pages_of_sorted_sessions_join_and_say_how_many_were_sorted(monkeypatch:
         assert [(len(page.sessions), page.more, page.sorted_only) for page in plain] == [
             (3, True, 0), (3, True, 0), (3, False, 0),
         ]  # fmt: skip
-    assert MOST_SORTED > 100
+    assert MAX_SORTED > 100
 
 
 def test_what_there_is_to_choose_and_who_stands_beside_tells_nothing_of_others(store: Sessions) -> None:

@@ -18,7 +18,7 @@ from midfold.compaction.receipt import RecallCost
 from midfold.errors import StoreUnavailable
 from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
-from midfold.pages.lookup import MOST_FOLLOWED, Lookup
+from midfold.pages.lookup import MAX_FOLLOWED, Lookup
 from midfold.pages.web import ENDPOINTS, everything
 from midfold.session.sessions import Sessions
 from support.build import work
@@ -190,7 +190,7 @@ def test_of_a_long_session_that_was_not_folded_the_newest_messages_are_followed(
     with midfold.open("memory:") as store:
         session = store.session("s")
         session.append(_calls("Edit", file_path="/p/q/old.py", old_string="a", new_string="b"))
-        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MOST_FOLLOWED // 2))
+        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MAX_FOLLOWED // 2))
         session.append(_calls("Edit", file_path="/p/q/new.py", old_string="a", new_string="b"))
         made = Lookup(store).session("s", None, everything).made
         assert ([file.path for file in made.trail.files], made.skipped) == (["/p/q/new.py"], 6)
