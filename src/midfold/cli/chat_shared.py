@@ -12,8 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from midfold.agent import Agent, AgentAssembly
-from midfold.agent import events
+from midfold.agent import Agent, AgentAssembly, events
 from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
@@ -170,33 +169,33 @@ class Screen:
         self._unicode = has_unicode(out)
         self._calls: dict[str, ToolCall] = {}
 
-    def __call__(self, event: told.Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         match event:
-            case told.Said(text=text):
+            case events.Said(text=text):
                 self._say_words(text)
-            case told.Calling(id=id_, name=name, about=about, arguments=arguments):
+            case events.Calling(id=id_, name=name, about=about, arguments=arguments):
                 self._calls[id_] = ToolCall(id=id_, name=name, arguments=arguments)
                 self._line(
                     Text(self._sign("●", "*"), style="yellow"),
                     Text(f" {visible(name)} ", style="bold"),
                     _cut_line(about),
                 )
-            case told.Called():
+            case events.Called():
                 self._show_result(event)
-            case told.Folded():
+            case events.Folded():
                 self._show_fold(event)
-            case told.EngineFault(why=why):
+            case events.EngineFault(why=why):
                 self._line(Text(visible(why), style="red"))
-            case told.Preparing():
+            case events.Preparing():
                 self._line(
                     Text(f"{self._sign('◇', '-')} preparing a compaction in the background", style="bright_black")
                 )
-            case told.Retrying(why=why, seconds=seconds):
+            case events.Retrying(why=why, seconds=seconds):
                 self._line(Text(f"{visible(why)}; retrying in {seconds:g} s", style="yellow"))
-            case told.Overflowed(limit=limit):
+            case events.Overflowed(limit=limit):
                 named = f" The provider's limit is {limit:,} tokens." if limit else ""
                 self._line(Text(f"The request exceeds the model's window.{named}", style="yellow"))
-            case told.Finished(how=how, why=why):
+            case events.Finished(how=how, why=why):
                 self._show_end(how, why)
 
     def caching(self, config: Config, endpoint: Endpoint) -> None:
@@ -224,7 +223,7 @@ class Screen:
             self.out.print()
             self._in_text = False
 
-    def _show_result(self, event: told.Called) -> None:
+    def _show_result(self, event: events.Called) -> None:
         call = self._calls.pop(event.id, ToolCall(id=event.id, name=event.name, arguments=""))
         result = ToolResult(call_id=event.id, parts=(TextPart(event.text),), is_error=event.is_error)
         rendered = visible_lines(render_result(result, call, max_chars=MAX_RESULT_CHARS))
@@ -238,7 +237,7 @@ class Screen:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
 
-    def _show_fold(self, event: told.Folded) -> None:
+    def _show_fold(self, event: events.Folded) -> None:
         if event.trigger == "asked":
             return
         if event.status not in GOOD:
