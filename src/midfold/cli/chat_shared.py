@@ -309,11 +309,11 @@ class Screen:
             so_far += tokens
             cells = round(min(so_far / setup.window, 1) * CONTEXT_BAR) - len(strip)
             strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
-        room = max(CONTEXT_BAR - len(strip), 0)
+        free_cells = max(CONTEXT_BAR - len(strip), 0)
         threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
-        strip.append(self._sign("░", ".") * min(threshold, room), style="bright_black")
-        strip.append(self._sign("│", "|") if threshold < room else "", style="yellow")
-        strip.append(self._sign("░", ".") * max(room - threshold - 1, 0), style="bright_black")
+        strip.append(self._sign("░", ".") * min(threshold, free_cells), style="bright_black")
+        strip.append(self._sign("│", "|") if threshold < free_cells else "", style="yellow")
+        strip.append(self._sign("░", ".") * max(free_cells - threshold - 1, 0), style="bright_black")
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),

@@ -76,9 +76,9 @@ def _show(found: list[Check]) -> None:
     colours = {"ok": "green", "note": "cyan", "problem": "red"}
     out = console()
     width = max(len(finding.what) for finding in found)
-    for what, status, told in found:
+    for what, status, detail in found:
         named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
-        out.print(named + Text(f"  {visible(told)}", style="default"), soft_wrap=True)
+        out.print(named + Text(f"  {visible(detail)}", style="default"), soft_wrap=True)
 
 
 def _installation() -> list[Check]:
@@ -86,12 +86,12 @@ def _installation() -> list[Check]:
 
     have = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
     missing = [name for name in EXTRAS if name not in have]
-    told = f"installed: {', '.join(have) or 'none'}"
+    detail = f"installed: {', '.join(have) or 'none'}"
     if missing:
-        told += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
+        detail += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
     return [
         Check("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
-        Check("extras", "ok" if not missing else "note", told),
+        Check("extras", "ok" if not missing else "note", detail),
     ]
 
 
@@ -137,14 +137,14 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
         and config.auxiliary.compression.provider == "main"
         and (config.gateway.upstream or config.upstreams)
     ):
-        told = "in the gateway, the model of each conversation with the key of its requests"
-        return [Check("summaries", "ok", f"{told}; elsewhere: {found.description}")]
+        detail = "in the gateway, the model of each conversation with the key of its requests"
+        return [Check("summaries", "ok", f"{detail}; elsewhere: {found.description}")]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
         return [Check("summaries", status, found.description)]
     if importlib.util.find_spec("httpx2") is None:
-        told = f"{found.description}; the HTTP client is missing: pip install 'midfold[models]'"
-        return [Check("summaries", "problem", told)]
+        detail = f"{found.description}; the HTTP client is missing: pip install 'midfold[models]'"
+        return [Check("summaries", "problem", detail)]
     window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
     main = f"; retries some failures once with {found.main.model}" if found.main is not None else ""
     findings = [Check("summaries", "ok", f"{found.description}; {window}{main}")]
@@ -172,10 +172,10 @@ def _client(name: str | None, path: str | None) -> Iterator[Check]:
     from midfold.config import load
 
     try:
-        is_heard, told = probe_client(name, load(path).config)
+        is_heard, detail = probe_client(name, load(path).config)
     except MidfoldError as error:
-        is_heard, told = False, str(error)
-    yield Check("client", "ok" if is_heard else "problem", told)
+        is_heard, detail = False, str(error)
+    yield Check("client", "ok" if is_heard else "problem", detail)
 
 
 def _compaction(config: Config | None) -> Check:
@@ -193,9 +193,9 @@ def _compaction(config: Config | None) -> Check:
         ]
     engine = engine_for(config)
     when, result = (compact(steps, context_length=8_000, engine=engine, force=force) for force in (False, True))
-    for told in (*when.receipt.notices, *result.receipt.notices):
-        if told.startswith(ENGINE_FAILED):
-            return Check("compaction", "problem", told)
+    for detail in (*when.receipt.notices, *result.receipt.notices):
+        if detail.startswith(ENGINE_FAILED):
+            return Check("compaction", "problem", detail)
     if not result.changed and engine.name != "compressor":
         return Check("compaction", "note", f"engine {engine.name} compacted nothing: {result.receipt.reason}")
     if result.receipt.status != "compacted" or violations(result.transcript):
@@ -282,7 +282,7 @@ def _windows(config: Config, *, forget: bool) -> list[Check]:
 def _describe_window(bounds: WindowBounds) -> str:
     key = f", key {bounds.owner}" if bounds.owner else ""
     beta = f", beta {bounds.beta}" if bounds.beta else ""
-    told = [
+    detail = [
         f"an error named {bounds.named:,}" if bounds.named else "",
         f"{bounds.refused:,} was rejected" if bounds.refused else "",
         f"{bounds.fitted:,} was accepted" if bounds.fitted else "",
@@ -290,7 +290,7 @@ def _describe_window(bounds: WindowBounds) -> str:
     until = datetime.fromtimestamp(bounds.ends / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
         f"{bounds.model or 'no model'} at {bounds.upstream}{key}{beta}: learned window {bounds.window:,} tokens "
-        f"({', '.join(filter(None, told))}) until {until}; delete with `midfold doctor --forget-windows`"
+        f"({', '.join(filter(None, detail))}) until {until}; delete with `midfold doctor --forget-windows`"
     )
 
 
@@ -312,8 +312,8 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
             yield _reach(upstream.base, upstream.place)
         else:
             problem = lookup_problem(upstream.base)
-            told = problem or f"{upstream.place}, API {upstream.wire}, {key}"
-            yield Check("upstream", "problem" if problem else "ok", told)
+            detail = problem or f"{upstream.place}, API {upstream.wire}, {key}"
+            yield Check("upstream", "problem" if problem else "ok", detail)
 
 
 def _door(config: Config) -> Check:
@@ -334,8 +334,8 @@ def _gateway(config: Config) -> Check:
     settings = config.gateway
     place = f"{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"
     try:
-        told = httpx2.get(f"http://{place}/readyz", timeout=TIMEOUT_SECONDS, follow_redirects=False).json()
-        unmanaged, store = dict(told.get("unmanaged", {})), told["store"]
+        detail = httpx2.get(f"http://{place}/readyz", timeout=TIMEOUT_SECONDS, follow_redirects=False).json()
+        unmanaged, store = dict(detail.get("unmanaged", {})), detail["store"]
     except (httpx2.HTTPError, OSError):
         return Check("gateway", "note", f"not running at {place}")
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -62,8 +62,8 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
         f"{receipt.new_messages:,} messages, {receipt.new_tokens:,} tokens ({BASES[receipt.token_basis]})"
     )
     out.print(f"threshold {receipt.threshold_tokens:,} of a {receipt.context_length:,}-token window")
-    told = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
-    for sentence in filter(None, told):
+    sentences = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
+    for sentence in filter(None, sentences):
         out.print(make_text(sentence, "yellow"))
     if not receipt.recoverable:
         out.print("The originals exist only in the input file; use -o FILE to write them to FILE.archive.")
@@ -194,7 +194,7 @@ def draw_svg(result: Compaction, name: str) -> str:
     receipt = result.receipt
     before, after = segments(result)
     title = f"{name}: {receipt.old_tokens:,} tokens become {receipt.new_tokens:,}"
-    told = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
+    description = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
     scale = (PICTURE_WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), receipt.threshold_tokens, 1)
     body = [
         text(LEFT, 30, title, "ink title"),
@@ -205,7 +205,7 @@ def draw_svg(result: Compaction, name: str) -> str:
         *_threshold(receipt.threshold_tokens, scale),
         *_legend(before, after),
     ]
-    return document(PICTURE_WIDTH, HEIGHT, title, body, told)
+    return document(PICTURE_WIDTH, HEIGHT, title, body, description)
 
 
 def _subtitle(result: Compaction) -> str:
