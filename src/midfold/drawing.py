@@ -1,8 +1,8 @@
-"""SVG, and the only place that writes it: elements whose text is escaped, whole pictures, and where a chart draws.
+"""SVG generation: escaped elements, pictures and chart frames.
 
-No script, no font, no library. Coordinates are rounded to a tenth, so that the same picture is the same bytes. Pictures
-on a page take their colours from its style sheet (`style.css`, one for all pages and reports); those in a file of their
-own bring a style for light and dark ground.
+No scripts, fonts or libraries. Coordinates are rounded to a tenth, so that equal pictures have equal bytes.
+Pictures on a page are styled by `style.css`, which all pages and reports share; standalone files include a style
+for light and dark mode.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _numbers = count(1)
 
 @cache
 def page_style() -> str:
-    """The style sheet of pages, and of reports that are a page of their own."""
+    """Return the style sheet of pages and standalone reports."""
     return (files("midfold") / "style.css").read_text(encoding="utf-8")
 
 
 class Markup(str):
-    """Text that is written as it stands: templates ask for `__html__` and do not escape it again."""
+    """Markup string that templates do not escape again."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ def _escape(text: str) -> str:
 
 
 def tag(name: str, content: str = "", /, **attributes: object) -> Markup:
-    """`class_` and `text_anchor` become class and text-anchor; None and an empty text are left out."""
+    """Return an element; `class_` and `text_anchor` become class and text-anchor, None and empty values are omitted."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for key, value in attributes.items()
@@ -71,9 +71,11 @@ def text(x: float, y: float, content: str, class_: str = "label", anchor: str | 
     return tag("text", content, x=float(x), y=float(y), class_=class_, text_anchor=anchor, **look)
 
 
-def rect(x: float, y: float, width: float, height: float, class_: str = "", told: str = "", **look: object) -> Markup:
-    """`told` is shown where the pointer rests."""
-    content = tag("title", told) if told else Markup("")
+def rect(
+    x: float, y: float, width: float, height: float, class_: str = "", description: str = "", **look: object
+) -> Markup:
+    """Return a rectangle; `description` is its tooltip."""
+    content = tag("title", description) if description else Markup("")
     wide, high = max(float(width), 0.0), max(float(height), 0.0)
     return tag("rect", content, x=float(x), y=float(y), width=wide, height=high, class_=class_, **look)
 
@@ -84,12 +86,18 @@ def path(points: Iterable[tuple[float, float]], class_: str = "", *, closed: boo
 
 
 def drawing(
-    width: float, height: float, title: str, told: str, body: Iterable[str], class_: str = "", *, stretch: bool = False
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    body: Iterable[str],
+    class_: str = "",
+    *,
+    stretch: bool = False,
 ) -> Markup:
-    """A picture on a page that can also be read: its title, and in words what it shows. One without text may be
-    stretched."""
+    """Return a picture for a page, with title and description for screen readers; one without text may be stretched."""
     number = next(_numbers)
-    inside = Markup("").join((tag("title", title, id=f"t{number}"), tag("desc", told, id=f"d{number}"), *body))
+    inside = Markup("").join((tag("title", title, id=f"t{number}"), tag("desc", description, id=f"d{number}"), *body))
     return tag(
         "svg",
         inside,
@@ -102,7 +110,7 @@ def drawing(
 
 
 def document(width: float, height: float, title: str, body: Iterable[str], description: str = "") -> str:
-    """A picture in a file of its own, for light and dark ground."""
+    """Return a standalone SVG file for light and dark mode."""
     head = [
         tag("title", title),
         tag("desc", description) if description else "",
@@ -115,7 +123,7 @@ def document(width: float, height: float, title: str, body: Iterable[str], descr
 
 
 class Frame(NamedTuple):
-    """Where a chart draws: the paper, the largest value, and the margins of axes and labels."""
+    """Drawing area of a chart: size, largest value and margins."""
 
     width: float
     height: float
@@ -135,7 +143,7 @@ class Frame(NamedTuple):
     def scale(
         self, values: Iterable[float], label: Callable[[float], str], class_: str = "label", base: str = "grid"
     ) -> list[Markup]:
-        """A line and a label for each of some values; `base` is the class of the line at 0."""
+        """Return a grid line and a label for each value; `base` is the class of the line at 0."""
         made = []
         for value in values:
             y = self.y(value)
@@ -145,7 +153,7 @@ class Frame(NamedTuple):
 
 
 def ticks(most: float, wanted: int = 4, *, whole: bool = False) -> list[float]:
-    """Round values from 0 up to `most`; `whole` for what is counted."""
+    """Return round values from 0 to `most`; integers if `whole`."""
     if most <= 0:
         return [0.0]
     rough = most / wanted

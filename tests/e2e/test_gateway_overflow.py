@@ -181,12 +181,12 @@ def test_what_was_learned_survives_a_restart_is_shown_by_doctor_and_can_be_forgo
             assert ask(gateway, "anthropic", turns(60)) == "fine"
             gateway.account()
         shown = doctor()
-        assert "claude-x at 127.0.0.1" in shown and "were refused" in shown and "Bearer" not in shown
+        assert "claude-x at 127.0.0.1" in shown and "was rejected" in shown and "Bearer" not in shown
         with midfold.open(url) as sessions, running(provider.url, window=BELIEVED, sessions=sessions) as gateway:
             assert ask(gateway, "anthropic", turns(60, "Port the lexer to Go.")) == "fine"
             assert (gateway.account().action, len(provider.rejected)) == ("compacted", 1)
         assert "1 forgotten" in doctor("--forget-windows")
-        assert "were refused" not in doctor()
+        assert "was rejected" not in doctor()
         with midfold.open(url) as sessions, running(provider.url, window=BELIEVED, sessions=sessions) as gateway:
             assert ask(gateway, "anthropic", turns(60, "Write a formatter.")) == "fine"
             assert (gateway.account().action, len(provider.rejected)) == ("recovered", 2)

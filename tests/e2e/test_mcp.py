@@ -176,7 +176,7 @@ def test_what_is_installed_is_shown_and_taken_back_byte_for_byte(project: Path) 
     assert hooks["PreCompact"][0]["hooks"][0]["command"] == "mine"
     assert hooks["SessionStart"][0]["matcher"] == "compact"
     assert {hook["timeout"] for groups in hooks.values() for hook in groups[-1]["hooks"]} == {2}
-    assert "installed already" in install(project, "--yes")
+    assert "already installed" in install(project, "--yes")
     install(project, "--remove", "--yes")
     assert files(project) == before
 

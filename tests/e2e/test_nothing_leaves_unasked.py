@@ -112,7 +112,7 @@ def trap(tmp_path: Path) -> Iterator[Trap]:
 def test_the_trap_would_catch_what_is_sent(trap: Trap) -> None:
     """The other tests say something only if this one holds."""
     done = trap.run(*MIDFOLD, "compact", EXAMPLE, "--context-length", "32000", "--summarizer", "anthropic")
-    assert "summary by claude-haiku-4-5 at 127.0.0.1" in done.stderr
+    assert "summary: claude-haiku-4-5 at 127.0.0.1" in done.stderr
     assert trap.hits > 0
     assert trap.tried() != []
 
@@ -219,7 +219,7 @@ def test_the_gateway_asks_nobody_but_its_upstream(trap: Trap) -> None:
                 process.terminate()
             told = process.communicate(timeout=30)[1]
         assert len(provider.requests) == 1
-        assert "summaries by built in, no LLM (auto:" in told
+        assert "summaries: built in, no LLM (auto:" in told
         own = (f"127.0.0.1:{provider.url.rpartition(':')[2].rstrip('/')}", f"127.0.0.1:{port}")
     assert trap.hits == 0
     assert {line.partition(":")[2] for line in trap.tried(*own)} <= {own[0].partition(":")[2], str(port), "None"}

@@ -86,7 +86,7 @@ def test_from_the_overview_to_an_unfolded_message_and_the_receipt(page: Page) ->
 
     page.get_by_role("link", name=FOLDED, exact=True).click()
     assert "Before" in page.inner_text(".strips")
-    compared = page.locator("section", has=page.get_by_role("heading", name="Against the handoff before"))
+    compared = page.locator("section", has=page.get_by_role("heading", name="Compared with the previous handoff"))
     assert "of compaction 3: " in compared.inner_text()
     assert compared.locator("li.new").count() > 0
     page.get_by_role("navigation", name="Which messages").get_by_role("link", name=re.compile("^folded")).click()
@@ -202,4 +202,4 @@ def test_a_store_that_is_not_there_and_a_port_in_use_are_told(tmp_path: Path, ad
     assert "there is no such file" in missing.stderr
     taken = run("--store", "memory:", "--port", address.rpartition(":")[2])
     assert taken.returncode == 2
-    assert "--port 0 takes a free one" in taken.stderr
+    assert "use --port 0 for a free port" in taken.stderr

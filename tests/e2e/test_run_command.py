@@ -117,8 +117,8 @@ def test_both_sdks_outlive_their_window_and_only_the_store_is_written(home: Home
     first, last = done.stderr.strip().splitlines()
     assert "pages: http://midfold:mfk_" in first
     told = re.fullmatch(
-        r"midfold: 28 requests, folded (\d+) times; ([\d,]+) tokens not sent; ([\d,]+) originals kept in sqlite (\S+): "
-        r"midfold sessions view (\S+)",
+        r"midfold: 28 requests, compacted (\d+) times; ([\d,]+) tokens not sent; ([\d,]+) originals stored "
+        r"in sqlite (\S+): midfold sessions view (\S+)",
         last,
     )
     assert told is not None, last
@@ -146,7 +146,7 @@ def test_the_providers_get_the_clients_own_keys_and_never_the_gateways(home: Hom
     for request in provider.requests:
         assert key not in f"{request.path} {request.headers} {request.text}"
     assert key.encode() not in (home.folder / ".local/share/midfold/sessions.db").read_bytes()
-    assert "2 requests, nothing had to be folded" in done.stderr
+    assert "2 requests, no compaction needed" in done.stderr
 
 
 TRIES = """
@@ -181,7 +181,7 @@ def test_without_the_key_nobody_sees_anything(home: Home, provider: RulesProvide
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"none": [401] * 6, "wrong": [401] * 4, "right": [200] * 4}
     assert len(provider.requests) == 2
-    assert "no request came through the gateway" in done.stderr
+    assert "no request reached the gateway" in done.stderr
 
 
 REPEATED = """
@@ -389,7 +389,7 @@ def test_the_doctor_proves_that_a_request_arrives_and_sends_it_nowhere(home: Hom
 
     assert doctor() == "problem: there is no codex on the PATH"
     home.program("codex", CODEX)
-    assert re.match(r"ok: a request of codex arrived after .*\(openai-responses\); it was sent nowhere", doctor())
+    assert re.match(r"ok: received a request from codex after .*\(openai-responses\); it was not forwarded", doctor())
     home.program("codex", "raise SystemExit(3)")
     assert doctor().startswith("problem: codex ended with 3, and no request for a model arrived")
     assert provider.requests == []
@@ -424,7 +424,7 @@ def test_a_host_that_a_project_names_is_refused_where_nobody_can_be_asked(home: 
     done = home.run("claude", cwd=project)
     assert done.returncode != 0 and not provider.requests
     said = " ".join(done.stderr.split())
-    assert f"requests go to {provider.url}, as {file} says" in said
+    assert f"requests go to {provider.url}, set by {file}" in said
     assert f"--trust-host {host} uses it" in said
     for options in (["--trust-host", host], ["--upstream", provider.url]):
         done = home.run(*options, "claude", cwd=project)

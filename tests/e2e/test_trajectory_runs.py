@@ -129,7 +129,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert told.decode().strip() == "midfold: interrupted; the same command goes on from here"
+    assert told.decode().strip() == "midfold: interrupted; run the same command to resume"
     assert parts(target)
 
 

@@ -1,1 +1,1 @@
-"""The command line: one file per command, loaded only when it is run."""
+"""Command line: one module per command, imported only when it runs."""

@@ -1,4 +1,4 @@
-"""`midfold agent run`: one task, for scripts."""
+"""`midfold agent run`: run one task without interaction, for scripts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from midfold.errors import ModelFailed
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Let an agent do a task in the working directory, for scripts."""
+    """Run an agent on a task in the working directory, for scripts."""
 
 
 @command.command(name="run")
 @click.argument("task")
 @with_talk
-@click.option("--yes", is_flag=True, help="Run commands and change files; without it every change is declined.")
-@click.option("--json", "as_json", is_flag=True, help="Write what happens as JSON, one event per line.")
+@click.option("--yes", is_flag=True, help="Allow commands and file changes; without it they are declined.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one per line.")
 def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
-    """Do TASK and print the model's last word; `-` reads the task from standard input.
+    """Run TASK and print the model's final answer; `-` reads the task from standard input.
 
-    What happens on the way is told on standard error, or with --json as one JSON object per line on standard output.
-    Exit status: 0 if the model came to its end, 1 if not or if something was not run without --yes, 130 if it was
-    interrupted. The session is kept; --resume goes on with it.
+    Progress goes to standard error, or with --json to standard output as one JSON object per line. Exit status: 0
+    if the model finished, 1 if it did not or if a call was declined because --yes was missing, 130 if interrupted.
+    The session is kept; continue it with --resume.
     """
     said = sys.stdin.read() if task == "-" else task
     if not said.strip():
@@ -60,12 +60,12 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     if log.declined:
         calls = "1 call" if len(log.declined) == 1 else f"{len(log.declined)} calls"
         names = ", ".join(dict.fromkeys(log.declined))
-        notice(f"{calls} not run ({names}): nobody could be asked; --yes allows commands and changes")
+        notice(f"{calls} declined ({names}): no terminal to ask on; use --yes to allow commands and changes")
     sys.exit(code)
 
 
 class TaskLog:
-    """Hands on what happens, and keeps how it ended and what was declined."""
+    """Event handler that forwards events and records the outcome and the declined calls."""
 
     def __init__(self, show: Callable[[Event], None]) -> None:
         self._show = show
@@ -81,8 +81,7 @@ class TaskLog:
 
 
 class TaskScreen(Screen):
-    """Draws on standard error. The last word belongs to standard output: unless a terminal shows both, it is not
-    drawn here."""
+    """Screen on standard error that leaves the final answer to standard output, unless a terminal shows both."""
 
     is_chat = False
 

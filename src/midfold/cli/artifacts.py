@@ -1,4 +1,4 @@
-"""`midfold artifacts`: what an agent made and did in a transcript, told by its calls and their results."""
+"""`midfold artifacts`: list what an agent made and did in a transcript, from its tool calls and results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from midfold.cli.terminal import console, echo, emit_json, make_table, make_text
 from midfold.compaction.tracking import CheckRun, TrackedFile, Trail, latest_checks
 
 LISTS = ("files", "acts", "running", "checks", "reads")
-STATES = {"reverted": "put back", "scratch": "scratch"}
-VERDICTS = {True: "passed", False: "FAILED", None: "not shown"}
-OUTCOMES = {True: "", False: " FAILED", None: ", outcome not shown"}
+STATES = {"reverted": "reverted", "scratch": "scratch"}
+VERDICTS = {True: "passed", False: "FAILED", None: "unknown"}
+OUTCOMES = {True: "", False: " FAILED", None: ", outcome unknown"}
 
 
 @click.command(name="artifacts")
 @click.argument("file")
 @with_conversation
 @with_dialect
-@click.option("--history", is_flag=True, help="Acts that later ones replaced, too.")
+@click.option("--history", is_flag=True, help="Include actions that later ones superseded.")
 @with_stored_config
 @with_json
 def command(
@@ -33,19 +33,18 @@ def command(
 ) -> None:
     """Show what an agent made and did in a transcript.
 
-    Files it created, changed, moved and deleted, by editors and by shell commands alike; what it did beside files
-    (commits, installations, bookings) and what came of it in the end; what is still running; the last tests, builds
-    and linters; files it only read. The newest comes first, with the place of its message in the file in brackets. No
-    model is asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of
-    midfold's, what that tells of the fold is included.
+    Lists files created, changed, moved and deleted (by editors or shell commands), other actions (commits,
+    installations, bookings) with their outcome, tasks still running, the latest tests, builds and linters, and
+    files that were only read. Newest first, with the message index in brackets. No model is used; failed calls are
+    ignored and secrets are redacted. If the file contains a midfold handoff, its content is included.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, the log of a Claude Code or Codex
-    session, or a session of the store (session:NAME); `-` reads standard input. With --json, everything in it that is
-    empty or zero is left out, but for the lists; its acts are all of them, in order, with `is_replaced` where a later
-    one says what came of it.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic format, a Claude Code or Codex session
+    log, or a stored session (session:NAME); `-` reads standard input. With --json, empty and zero values are
+    omitted except the lists; `acts` has all actions in order, with `is_replaced` on those that a later one
+    supersedes.
     """
     documents = read_conversations(file, dialect, conversation, config=config)
-    with show_work("following"):
+    with show_work("analyzing"):
         trails = [trail_of(document.messages) for document in documents]
     if as_json:
         plain = [_plain(trail) for trail in trails]
@@ -74,7 +73,7 @@ def _show_trail(trail: Trail, *, history: bool) -> None:
         echo("")
         _show(listing)
     if replaced := len(trail.acts) - len(shown.acts):
-        echo(f"\nActs that later ones replaced: {replaced:,} (--history shows them)")
+        echo(f"\nSuperseded actions: {replaced:,} (shown with --history)")
 
 
 def _without_replaced(trail: Trail) -> Trail:
@@ -83,12 +82,12 @@ def _without_replaced(trail: Trail) -> Trail:
 
 def _summary_line(trail: Trail) -> str:
     if trail.is_empty:
-        return f"{trail.messages:,} messages, and no call in them made, did, checked or read anything that is known."
+        return f"{trail.messages:,} messages; no recognized changes, actions, checks or reads."
     states = Counter(STATES.get(file.state, file.state) for file in trail.files)
     files = ", ".join(f"{count:,} {state}" for state, count in states.most_common()) or "none changed"
     where = f" in {trail.root}" if trail.root else ""
-    more = f"acts: {len(trail.acts):,}; still running: {len(trail.running):,}; only read: {len(trail.reads):,}"
-    branch = f"; git is on {trail.git.branch}" if trail.git.branch else ""
+    more = f"actions: {len(trail.acts):,}; running: {len(trail.running):,}; only read: {len(trail.reads):,}"
+    branch = f"; git branch {trail.git.branch}" if trail.git.branch else ""
     return f"{trail.messages:,} messages; files{where}: {files}; {more}{branch}"
 
 
@@ -100,8 +99,8 @@ def _listings(trail: Trail) -> list[_Listing]:
             "Files", (">message", "state", "file", ">lines", ">edits", "touched"), [*map(_file_row, reversed(files))]
         ),
         _Listing(
-            "Acts",
-            (">message", "", "what", "what came of it"),
+            "Actions",
+            (">message", "", "what", "outcome"),
             [(_place(act.at), f"{act.what}{OUTCOMES[act.ok]}", act.text, act.outcome) for act in reversed(trail.acts)],
         ),
         _Listing(
@@ -162,4 +161,4 @@ def _show_collection(trails: Sequence[Trail]) -> None:
         table.add_row(str(number), *(f"{count:,}" for count in counts))
     out = console()
     out.print(table)
-    out.print("\n--conversation N shows one of them.")
+    out.print("\nUse --conversation N to show one of them.")

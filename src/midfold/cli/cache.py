@@ -1,4 +1,4 @@
-"""`midfold cache`: why a prompt cache missed, where breakpoints belong, what caching brought."""
+"""`midfold cache`: explain prompt cache misses, place breakpoints, report cache savings."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from midfold.errors import StoreError, TranscriptError
 from midfold.models import Belief
 from midfold.transcript.document import Document, read, recording_of
 
-with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
+with_model = click.option("--model", help="Model for prices and token counts; default: the request's model.")
 
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """See why a prompt cache missed, where breakpoints belong, and what caching saved."""
+    """Show why a prompt cache missed, where breakpoints belong, and what caching saved."""
 
 
 @command.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--session", metavar="NAME", help="A and B are views of this session: numbers of compactions, or now.")
-@click.option("--store", metavar="URL", help="The store of the session; default: store.url.")
+@click.option("--store", metavar="URL", help="Store of the session; default: store.url.")
 @with_conversation
 @with_model
 @with_config
@@ -60,10 +60,10 @@ def diff(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Name the first block, field and byte in which two requests differ, what that costs, and who changed it.
+    """Show the first block, field and byte in which two requests differ, the cost, and the cause.
 
-    A and B are files of requests, the earlier one first; or, with --session, two views of a stored session: 0 is the
-    history before any compaction, N the view right after compaction N, now the view as it is. Exit code 1 if they
+    A and B are request files, the earlier one first; or, with --session, two views of a stored session: 0 is the
+    history before any compaction, N the view right after compaction N, now the current view. Exit code 1 if they
     differ.
     """
     known = settings(config)
@@ -101,12 +101,12 @@ def _show(found: Difference, prices: Prices) -> None:
     out.print(make_text(f"First difference: {where}, byte {found.byte:,} of the block", "bold"))
     out.print(make_text(f"{found.what}; changed by: {found.who}"))
     out.print(
-        f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} of the first request are lost,"
+        f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} tokens of the first are lost,"
     )
-    out.print(f"{found.rewritten_tokens:,} of the second must be written again.")
+    out.print(f"{found.rewritten_tokens:,} tokens of the second must be written again.")
     money = f", ${found.extra_money:,.4f}" if found.extra_money else ""
     rates = f"written at {prices.write:g}x instead of read at {prices.read:g}x"
-    out.print(f"That costs {found.extra_units:,.0f} tokens at the base price{money} more ({rates}).")
+    out.print(f"Extra cost: {found.extra_units:,.0f} tokens at the base price{money} ({rates}).")
 
 
 @command.command()
@@ -116,7 +116,7 @@ def _show(found: Difference, prices: Prices) -> None:
     type=click.Choice(list(HOSTS), case_sensitive=False),
     default="anthropic",
     show_default=True,
-    help="Who will serve the request.",
+    help="Provider that serves the request.",
 )
 @with_conversation
 @with_model
@@ -152,10 +152,10 @@ def plan(
 
 
 def _shortness(document: Document, belief: Belief) -> str:
-    """That a request is too short to be cached, if it is."""
+    """Return a note that the request is too short to be cached, or an empty string."""
     meter, least = meter_for(belief), belief.model.cache_minimum or 0
     size = meter.count(document.messages, meter.fixed_size(document.system, document.tools)).tokens
-    return f": {size:,} tokens are fewer than the {least:,} that {belief.name} caches" if size < least else ""
+    return f": {size:,} tokens is below the {least:,}-token cache minimum of {belief.name}" if size < least else ""
 
 
 @command.command()
@@ -166,8 +166,8 @@ def _shortness(document: Document, belief: Belief) -> str:
 def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
     """Classify the turns of recorded sessions by the usage that the provider reported.
 
-    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
-    usage (`_meta.usage`). What was paid is for prompts, at the prices of `midfold models`; answers are not in it.
+    FILE is a coding agent's log, a stored session (session:NAME), or a transcript whose messages carry usage
+    (`_meta.usage`). Costs are for prompts only, at the prices of `midfold models`.
     """
     known = settings(config)
     rows = []
@@ -176,9 +176,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
         if turns:
             rows.append((call_recording(document, number), turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
-        raise TranscriptError(
-            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
-        )
+        raise TranscriptError(f"{name_of(file)}: no reported usage found; Claude Code and Codex logs contain it")
     if as_json:
         emit_json([{"conversation": name, **health_facts(found), "paid": round(paid, 4)} for name, found, paid in rows])
         return
@@ -186,7 +184,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
 
 
 def call_recording(document: Document, number: int) -> str:
-    """What a recorded conversation is called in a table."""
+    """Return the name of a recorded conversation for tables."""
     return str(document.setting("id") or recording_of(document).session or f"conversation {number}")
 
 

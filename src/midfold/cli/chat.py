@@ -1,4 +1,4 @@
-"""`midfold chat`: a conversation with a model that has tools, in a terminal."""
+"""`midfold chat`: chat with a model that has tools, in a terminal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from midfold.recall import original
 from midfold.transcript.message import Message, ToolCall, Transcript
 from midfold.transcript.wrappers import user_words
 
-MOST_SESSIONS = 20
-MOST_HITS = 8
-LONGEST_SHOWN = 4_000
+MAX_SESSIONS = 20
+MAX_HITS = 8
+MAX_SHOWN_CHARS = 4_000
 PROMPT = "> "
 CONTINUED = "\\"
 ANSWERS = {"y": "yes", "n": "no", "a": "always"}
@@ -34,10 +34,10 @@ ANSWERS = {"y": "yes", "n": "no", "a": "always"}
 @with_talk
 @click.option("--yes", is_flag=True, help="Run commands and change files without asking.")
 def command(talk: Talk, yes: bool) -> None:
-    """Talk to a model that has tools, in a conversation that does not run out of room.
+    """Chat with a model that has tools; long conversations are compacted automatically.
 
-    The model can read, search, write and patch files of the working directory and run commands in it; before it changes
-    anything you are asked. The conversation is stored as it happens, and folded when it reaches
+    The model can read, search, write and patch files of the working directory and run commands in it; it asks
+    before it changes anything. The conversation is stored as it happens and compacted when it reaches
     compression.threshold of the model's window. /help lists the commands.
     """
     screen = Screen(console())
@@ -62,11 +62,11 @@ def command(talk: Talk, yes: bool) -> None:
     chat.agent.room.keep_pause()
     info = chat.agent.session.info
     if info is not None:
-        screen.say(f"kept: midfold chat --resume {short_id(info.name)}", "bright_black")
+        screen.say(f"resume with: midfold chat --resume {short_id(info.name)}", "bright_black")
 
 
 class ConsentPrompt:
-    """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
+    """Consent callback that asks before a change; a tool can be allowed for the rest of the conversation."""
 
     def __init__(self, screen: Screen) -> None:
         self.allowed: set[str] = set()
@@ -83,7 +83,7 @@ class ConsentPrompt:
 
 
 def _interruptible(screen: Screen, work: Any) -> None:
-    """Ctrl-C ends the work, not the program; what a model could not answer is told."""
+    """Run `work`; Ctrl-C stops it but not the program."""
     try:
         work()
     except KeyboardInterrupt:
@@ -93,14 +93,14 @@ def _interruptible(screen: Screen, work: Any) -> None:
 
 
 def _read(screen: Screen) -> str | None:
-    """A line of the user's, or several; None at the end."""
+    """Read one line, or several joined by trailing backslashes; return None at end of input."""
     lines: list[str] = []
     while True:
         try:
             line = input(PROMPT if not lines else ". ")
         except KeyboardInterrupt:
             screen.say("")
-            screen.say("(/quit or Ctrl-D leaves)", "bright_black")
+            screen.say("(leave with /quit or Ctrl-D)", "bright_black")
             lines = []
             continue
         except EOFError:
@@ -113,18 +113,18 @@ def _read(screen: Screen) -> str | None:
 
 def _greet(chat: Chat) -> None:
     with suppress(ImportError):
-        import readline  # arrow keys and history, where the platform has them
+        import readline  # arrow keys and history, if the platform has them
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
     endpoint, setup = agent.model.endpoint, agent.session.setup
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
-    folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    folds = f"compacts at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compaction is off"
     screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     screen.caching(config, endpoint)
     local = chat.talk.workshop.sessions.summarizer is not None
-    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).description
-    screen.say(f"summaries by {told}")
+    writer = "built in, no LLM (--local)" if local else resolve(config, os.environ, None, endpoint).description
+    screen.say(f"summaries: {writer}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
         history = agent.session.history().transcript
@@ -135,7 +135,7 @@ def _greet(chat: Chat) -> None:
 
 
 def last_exchange(history: Transcript) -> list[Message]:
-    """The newest words of the user's, and the last answer to them that has words, if any."""
+    """Return the newest user message with text and the last assistant message with text after it."""
     asked = next((at for at in reversed(range(len(history))) if user_words(history[at])), None)
     if asked is None:
         return []
@@ -144,7 +144,7 @@ def last_exchange(history: Transcript) -> list[Message]:
 
 
 class Chat:
-    """A conversation at work: what the commands act on."""
+    """State of a running chat, for the slash commands."""
 
     def __init__(self, talk: Talk, screen: Screen, make: Callable[[str | None, Talk], Agent]) -> None:
         self.talk, self.screen = talk, screen
@@ -153,7 +153,7 @@ class Chat:
         self.over = False
 
     def use(self, talk: Talk) -> None:
-        """Goes on with another model, in the same session."""
+        """Continue the session with another model."""
         before = self.agent
         self.agent = self._make(before.session.name if before.session.info is not None else None, talk)
         self.talk = talk
@@ -168,11 +168,11 @@ class Command(NamedTuple):
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Carries out a line that begins with a slash."""
+    """Run a slash command."""
     name, _, rest = line[1:].partition(" ")
     matching = [known for known in COMMANDS if known == name] or [known for known in COMMANDS if known.startswith(name)]
     if len(matching) != 1 or not name:
-        chat.screen.say(f"there is no command /{name}; /help lists them", "yellow")
+        chat.screen.say(f"unknown command /{name}; see /help", "yellow")
         return
     try:
         COMMANDS[matching[0]].run(chat, rest.strip())
@@ -185,7 +185,7 @@ def _help(chat: Chat, rest: str) -> None:
     for command in COMMANDS.values():
         table.add_row(f"  {command.usage}", command.help)
     chat.screen.out.print(table)
-    chat.screen.say("Ctrl-C stops the model or a command that runs. A line that ends with \\ goes on in the next.")
+    chat.screen.say("Ctrl-C stops the model or a running command. A line that ends with \\ continues on the next.")
 
 
 def _compress(chat: Chat, rest: str) -> None:
@@ -215,7 +215,7 @@ def _usage(chat: Chat, rest: str) -> None:
 
     agent, sessions = chat.agent, chat.talk.workshop.sessions
     if agent.session.info is None:
-        chat.screen.say("nothing was sent yet")
+        chat.screen.say("nothing has been sent yet")
         return
     chat.screen.usage(agent, Statistics(sessions, chat.talk.config, sessions.clock).one(agent.session.info))
 
@@ -224,49 +224,49 @@ def _search(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import hits_table
 
     if not rest:
-        chat.screen.say("what for? /search WORDS", "yellow")
+        chat.screen.say("usage: /search WORDS", "yellow")
         return
-    hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
+    hits_table(chat.agent.session.search(rest, MAX_HITS), named=False)
 
 
 def _unfold(chat: Chat, rest: str) -> None:
     session = chat.agent.session
     if not rest:
-        chat.screen.say("which handle? /unfold mf-...; /search and receipts name them", "yellow")
+        chat.screen.say("usage: /unfold HANDLE; see /search and receipts for handles (mf-...)", "yellow")
         return
     for message in session.store.unfold(session.name, rest.split()[0]):
         chat.screen.say(message.role, "bold")
         shown = original(message).partition("\n")[2]
-        for line in shown[:LONGEST_SHOWN].splitlines():
+        for line in shown[:MAX_SHOWN_CHARS].splitlines():
             chat.screen.say(f"  {line.expandtabs()}")
-        if len(shown) > LONGEST_SHOWN:
-            chat.screen.say(f"  and {len(shown) - LONGEST_SHOWN:,} more characters", "bright_black")
+        if len(shown) > MAX_SHOWN_CHARS:
+            chat.screen.say(f"  and {len(shown) - MAX_SHOWN_CHARS:,} more characters", "bright_black")
 
 
 def _undo(chat: Chat, rest: str) -> None:
     record = chat.agent.session.undo()
     size = chat.agent.session.size.tokens
-    chat.screen.say(f"compaction {record.seq} is undone; the conversation has {size:,} tokens again")
+    chat.screen.say(f"compaction {record.seq} undone; the conversation has {size:,} tokens again")
 
 
 def _sessions(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import session_facts, sessions_table
 
     sessions = chat.talk.workshop.sessions
-    sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MOST_SESSIONS)])
+    sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MAX_SESSIONS)])
     own = short_id(chat.agent.session.name)
-    chat.screen.say(f"this one is {own}; midfold chat --resume ID goes on with one", "bright_black")
+    chat.screen.say(f"current session: {own}; resume another with: midfold chat --resume ID", "bright_black")
 
 
 def _model(chat: Chat, rest: str) -> None:
     words = rest.split()
     if len(words) > 2:
-        chat.screen.say("/model NAME, or /model NAME PROVIDER", "yellow")
+        chat.screen.say("usage: /model [NAME [PROVIDER]]", "yellow")
         return
     if words:
         chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
     endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
-    chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
+    chat.screen.say(f"{endpoint.model} at {endpoint.place}, {window:,}-token window")
 
 
 def _quit(chat: Chat, rest: str) -> None:
@@ -274,17 +274,15 @@ def _quit(chat: Chat, rest: str) -> None:
 
 
 COMMANDS = {
-    "compress": Command(
-        "/compress [FOCUS] [--preview]", "fold now; with a focus, the summary gives it most room", _compress
-    ),
-    "here": Command("/compress here [N] [--preview]", "fold everything before the last N exchanges (1)", _here),
-    "context": Command("/context", "where the tokens go", _context),
-    "usage": Command("/usage", "tokens in, out and cached, cost, and what each compaction saved", _usage),
+    "compress": Command("/compress [FOCUS] [--preview]", "compact now; FOCUS gets most of the summary", _compress),
+    "here": Command("/compress here [N] [--preview]", "compact everything before the last N exchanges (1)", _here),
+    "context": Command("/context", "show token use by kind", _context),
+    "usage": Command("/usage", "tokens, cost, and savings of each compaction", _usage),
     "search": Command("/search WORDS", "search this conversation, folded or not", _search),
     "unfold": Command("/unfold HANDLE", "show the originals behind a handle", _unfold),
-    "undo": Command("/undo", "take the last compaction back", _undo),
+    "undo": Command("/undo", "undo the last compaction", _undo),
     "sessions": Command("/sessions", "list the stored conversations", _sessions),
-    "model": Command("/model [NAME [PROVIDER]]", "show the model, or go on with another one", _model),
+    "model": Command("/model [NAME [PROVIDER]]", "show or change the model", _model),
     "help": Command("/help", "this list", _help),
-    "quit": Command("/quit", "leave; the session is kept", _quit),
+    "quit": Command("/quit", "leave; the session stays stored", _quit),
 }

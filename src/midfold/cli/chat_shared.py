@@ -1,4 +1,4 @@
-"""What `chat` and `agent` share: their options, the workshop they open, and what a conversation looks like."""
+"""Options, setup and screen output shared by `chat` and `agent`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from midfold.agent import Agent, AgentAssembly
-from midfold.agent import events as told
+from midfold.agent import Agent, AgentAssembly, events
 from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
@@ -39,38 +38,41 @@ if TYPE_CHECKING:
     from midfold.pages.statistics import SessionStatistics
 
 OPTIONS = (
-    click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
-    click.option("--provider", metavar="NAME", help="Who serves it; default: agent.provider."),
-    with_base_url("OpenAI's or Anthropic's wire"),
     click.option(
-        "--wire", type=click.Choice(["openai", "anthropic"]), help="What that server speaks; default: openai."
+        "--model", metavar="NAME", help="Model; default: agent.model, else chosen by the API keys that are set."
     ),
+    click.option("--provider", metavar="NAME", help="Provider of the model; default: agent.provider."),
+    with_base_url("OpenAI's or Anthropic's API"),
+    click.option("--wire", type=click.Choice(["openai", "anthropic"]), help="API of that server; default: openai."),
     click.option(
-        "--context-length", type=click.IntRange(min=1_000), metavar="N", help="The window; default: the model's."
+        "--context-length",
+        type=click.IntRange(min=1_000),
+        metavar="N",
+        help="Context window in tokens; default: the model's.",
     ),
     click.option(
         "--resume",
         metavar="ID",
-        help="Go on with this session, by its id or a beginning of it; `last`: the newest.",
+        help="Resume this session: its id or a prefix, or `last` for the newest.",
     ),
-    click.option("--folder", metavar="DIR", default=".", help="The working directory; default: this one."),
-    click.option("--local", is_flag=True, help="Make summaries without a model, whatever the settings say."),
+    click.option("--folder", metavar="DIR", default=".", help="Working directory; default: the current one."),
+    click.option("--local", is_flag=True, help="Use built-in summaries without an LLM, regardless of the settings."),
     click.option(
-        "--store", metavar="URL", help="Where sessions are kept; default: store.url, else a file of your own."
+        "--store", metavar="URL", help="Store of the sessions; default: store.url, else a file in your home directory."
     ),
     click.option("--config", metavar="FILE", help="Read settings from this file."),
 )
-SHOWN_LINES = 4
-LONGEST_LINE = 120
-LONGEST_SHOWN = 10_000
-LONGEST_RESULT = 4_000
+MAX_SHOWN_LINES = 4
+MAX_LINE_CHARS = 120
+MAX_SHOWN_CHARS = 10_000
+MAX_RESULT_CHARS = 4_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
 
 
 class Talk(NamedTuple):
-    """A conversation about to begin."""
+    """Everything needed to start a conversation."""
 
     workshop: AgentAssembly
     endpoint: Endpoint
@@ -78,14 +80,14 @@ class Talk(NamedTuple):
     config: Config
 
     def other(self, model: str, provider: str | None = None) -> Endpoint:
-        """Another model: of this provider, or else at the same address if one was given."""
+        """Return the endpoint of another model, at the same base URL if one was given and `provider` is None."""
         if self.endpoint.name == UNNAMED and provider is None:
             return msgspec.structs.replace(self.endpoint, model=model)
         return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
 
 class ModelOptions(NamedTuple):
-    """Whom to talk to, as far as the command line says."""
+    """Model options of the command line."""
 
     model: str | None
     provider: str | None
@@ -94,8 +96,10 @@ class ModelOptions(NamedTuple):
     window: int | None
 
     def with_partner(self, before: ChatPartner | None) -> ModelOptions:
-        """What is not said is as it was before: a session goes on with whom it was held. Another provider or address
-        begins anew; another model keeps an address, but not the window."""
+        """Fill missing options from the session's last model.
+
+        Another provider or base URL starts from scratch; another model keeps the base URL, but not the window.
+        """
         if before is None or self.provider is not None or self.base_url is not None:
             return self
         if self.model not in (None, before.model):
@@ -115,7 +119,7 @@ class ModelOptions(NamedTuple):
 
 
 def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The shared options; the command is given a `Talk`."""
+    """Add the shared options; the command receives a `Talk`."""
 
     @wraps(command)
     def run(
@@ -133,15 +137,17 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         hide_own_environment()
         known = engine_settings(config)
-        asked = ModelOptions(model=model, provider=provider, base_url=base_url, wire=wire, window=context_length)
+        chosen_options = ModelOptions(
+            model=model, provider=provider, base_url=base_url, wire=wire, window=context_length
+        )
         if resume is None:
-            asked.endpoint(known)
+            chosen_options.endpoint(known)
         summarizer = local_summarizer if local else None
         with AgentAssembly(folder, known, os.environ, store=store, summarizer=summarizer) as workshop:
             for text in workshop.engine_tools.notices:
                 notice(text)
             name = None if resume is None else full_name(workshop.sessions, resume)
-            chosen = asked.with_partner(workshop.partner_of(name) if name is not None else None)
+            chosen = chosen_options.with_partner(workshop.partner_of(name) if name is not None else None)
             workshop.window = chosen.window
             return command(Talk(workshop, chosen.endpoint(known), name, known), **rest)
 
@@ -151,10 +157,10 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Screen:
-    """Draws what an agent tells. `out` may be standard error, for scripts that want only the answer."""
+    """Printer of agent events. `out` may be standard error, for scripts that want only the answer."""
 
     is_chat = True
-    """Whether there is somebody to type a command."""
+    """Whether a user can type commands."""
 
     def __init__(self, out: Console) -> None:
         self.out = out
@@ -163,35 +169,37 @@ class Screen:
         self._unicode = has_unicode(out)
         self._calls: dict[str, ToolCall] = {}
 
-    def __call__(self, event: told.Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         match event:
-            case told.Said(text=text):
+            case events.Said(text=text):
                 self._say_words(text)
-            case told.Calling(id=id_, name=name, about=about, arguments=arguments):
+            case events.Calling(id=id_, name=name, about=about, arguments=arguments):
                 self._calls[id_] = ToolCall(id=id_, name=name, arguments=arguments)
                 self._line(
                     Text(self._sign("●", "*"), style="yellow"),
                     Text(f" {visible(name)} ", style="bold"),
                     _cut_line(about),
                 )
-            case told.Called():
+            case events.Called():
                 self._show_result(event)
-            case told.Folded():
+            case events.Folded():
                 self._show_fold(event)
-            case told.EngineFault(why=why):
+            case events.EngineFault(why=why):
                 self._line(Text(visible(why), style="red"))
-            case told.Preparing():
-                self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
-            case told.Retrying(why=why, seconds=seconds):
-                self._line(Text(f"{visible(why)}; again in {seconds:g} s", style="yellow"))
-            case told.Overflowed(limit=limit):
-                named = f" It named a limit of {limit:,} tokens." if limit else ""
-                self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
-            case told.Finished(how=how, why=why):
+            case events.Preparing():
+                self._line(
+                    Text(f"{self._sign('◇', '-')} preparing a compaction in the background", style="bright_black")
+                )
+            case events.Retrying(why=why, seconds=seconds):
+                self._line(Text(f"{visible(why)}; retrying in {seconds:g} s", style="yellow"))
+            case events.Overflowed(limit=limit):
+                named = f" The provider's limit is {limit:,} tokens." if limit else ""
+                self._line(Text(f"The request exceeds the model's window.{named}", style="yellow"))
+            case events.Finished(how=how, why=why):
                 self._show_end(how, why)
 
     def caching(self, config: Config, endpoint: Endpoint) -> None:
-        """Whether prompts are marked for the provider's cache, and why or why not."""
+        """Print the prompt-caching status line."""
         settings, provider = config.prompt_caching, caching_provider(endpoint)
         provider = endpoint.place if provider == UNNAMED else provider
         line = status_line(provider, endpoint.model, settings.cache_ttl, settings.enabled, endpoint.dialect)
@@ -201,12 +209,12 @@ class Screen:
         return pretty if self._unicode else plain
 
     def _say_words(self, text: str) -> None:
-        """Straight to the terminal: what a model says must not be able to steer it."""
+        """Print model text with control characters made visible, so that it cannot control the terminal."""
         self._in_text = not text.endswith("\n")
         self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
 
     def _line(self, *pieces: Text | str) -> None:
-        """A line of its own, also after words that did not end theirs."""
+        """Print a line, ending unfinished model text first."""
         self._end_text()
         self.out.print(Text.assemble(*pieces), soft_wrap=True)
 
@@ -215,46 +223,46 @@ class Screen:
             self.out.print()
             self._in_text = False
 
-    def _show_result(self, event: told.Called) -> None:
+    def _show_result(self, event: events.Called) -> None:
         call = self._calls.pop(event.id, ToolCall(id=event.id, name=event.name, arguments=""))
         result = ToolResult(call_id=event.id, parts=(TextPart(event.text),), is_error=event.is_error)
-        rendered = visible_lines(render_result(result, call, max_chars=LONGEST_RESULT))
-        lines = rendered or redact(event.text[:LONGEST_RESULT]).splitlines()
+        rendered = visible_lines(render_result(result, call, max_chars=MAX_RESULT_CHARS))
+        lines = rendered or redact(event.text[:MAX_RESULT_CHARS]).splitlines()
         style = "red" if event.is_error else "bright_black"
-        for number, line in enumerate(lines[:SHOWN_LINES]):
+        for number, line in enumerate(lines[:MAX_SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
-            self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(rendered or event.text.splitlines()) - SHOWN_LINES
+            self._line(Text(f"  {corner}{visible(line.expandtabs())[:MAX_LINE_CHARS]}", style=style))
+        more = len(rendered or event.text.splitlines()) - MAX_SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
 
-    def _show_fold(self, event: told.Folded) -> None:
+    def _show_fold(self, event: events.Folded) -> None:
         if event.trigger == "asked":
             return
         if event.status not in GOOD:
             style = "red" if event.status == "aborted" else "bright_black"
-            self._line(Text(f"not folded: {visible(event.reason)}", style=style))
+            self._line(Text(f"not compacted: {visible(event.reason)}", style=style))
             return
-        how = "prepared beforehand" if event.prepared else f"summary: {event.summary or 'none needed'}"
+        how = "prepared in advance" if event.prepared else f"summary: {event.summary or 'none needed'}"
         self._line(
-            Text(f"{self._sign('◆', '#')} folded ", style="magenta"),
+            Text(f"{self._sign('◆', '#')} compacted ", style="magenta"),
             f"{event.old_tokens:,} {self._sign('→', '->')} {event.new_tokens:,} tokens, "
             f"{event.old_messages:,} {self._sign('→', '->')} {event.new_messages:,} messages",
-            Text(f"  ({how}{'; /undo takes it back' if self.is_chat else ''})", style="bright_black"),
+            Text(f"  ({how}{'; revert with /undo' if self.is_chat else ''})", style="bright_black"),
         )
 
     def _show_end(self, how: str, why: str) -> None:
         self._end_text()
         if how == "interrupted":
             self._interrupted = True
-            hint = "  (/quit or Ctrl-D leaves)" if self.is_chat else ""
+            hint = "  (leave with /quit or Ctrl-D)" if self.is_chat else ""
             self._line(Text("interrupted", style="yellow"), Text(hint, style="bright_black"))
         elif how in ("failed", "steps"):
             self._line(make_text(why, "red"))
 
     def say_stopped(self) -> None:
-        """Ctrl-C ended something; a turn has said so itself."""
+        """Print that Ctrl-C stopped a command; an interrupted turn has already printed it."""
         if not self._interrupted:
             self._line(Text("stopped", style="yellow"))
         self._interrupted = False
@@ -284,11 +292,11 @@ class Screen:
     def _cache(self, agent: Agent) -> str:
         used = agent.last
         if used is None or not used.prompt_tokens:
-            return "cache: nothing yet"
+            return "cache: no data yet"
         return f"cache: {used.cache_read_tokens / used.prompt_tokens:.0%} of the last prompt"
 
     def context(self, agent: Agent) -> None:
-        """Where the tokens go: a coloured bar over the window, and a table."""
+        """Show token use as a coloured bar over the window, and as tables."""
         from midfold.cli.inspect import COLOURS, context_table, kinds_table
         from midfold.transcript.document import tool_of
 
@@ -301,16 +309,16 @@ class Screen:
             so_far += tokens
             cells = round(min(so_far / setup.window, 1) * CONTEXT_BAR) - len(strip)
             strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
-        room = max(CONTEXT_BAR - len(strip), 0)
+        free_cells = max(CONTEXT_BAR - len(strip), 0)
         threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
-        strip.append(self._sign("░", ".") * min(threshold, room), style="bright_black")
-        strip.append(self._sign("│", "|") if threshold < room else "", style="yellow")
-        strip.append(self._sign("░", ".") * max(room - threshold - 1, 0), style="bright_black")
+        strip.append(self._sign("░", ".") * min(threshold, free_cells), style="bright_black")
+        strip.append(self._sign("│", "|") if threshold < free_cells else "", style="yellow")
+        strip.append(self._sign("░", ".") * max(free_cells - threshold - 1, 0), style="bright_black")
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
             f" of {setup.window:,} tokens ({BASES[size.basis]}), {_pressure(agent)}. ",
-            f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
+            f"The model sees {len(view):,} of {len(session.history()) if session.info else 0:,} messages.",
         )
         self.out.print()
         kinds_table(self.out, kinds)
@@ -335,14 +343,14 @@ class Screen:
         table.add_row("  written to the cache", f"{used.cache_write_tokens:,}")
         table.add_row("out", f"{used.output_tokens:,}")
         self.out.print(table)
-        unknown = f"not known: no price for {known.facts.model or 'this model'}" if used.requests else "nothing yet"
+        unknown = f"unknown: no price for {known.facts.model or 'this model'}" if used.requests else "nothing yet"
         self.say(f"cost: {money(used.cost) if used.cost is not None else unknown}")
         self.say(_pressure(agent))
         self.say(_compactions(agent))
         if known.records:
             self._show_savings(known)
-            net = f"; {money(saved.net)} net of what summaries cost" if saved.net is not None else ""
-            self.say(f"together they kept {saved.tokens_not_sent:,} tokens from being sent{net}")
+            net = f"; {money(saved.net)} saved after the cost of summaries" if saved.net is not None else ""
+            self.say(f"total: {saved.tokens_not_sent:,} tokens not sent{net}")
 
     def _show_savings(self, known: SessionStatistics) -> None:
         table = make_table(">#", ">tokens before", ">after", ">saved per request", ">requests since", "summary", "")
@@ -355,7 +363,7 @@ class Screen:
         self.out.print(table)
 
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
-        """What a compaction did, or would do."""
+        """Print the result of a compaction or of a preview."""
         colour = "green" if receipt.status in GOOD else "yellow"
         what, why = outcome_words(receipt, preview=preview)
         self._line(Text(what, style=f"bold {colour}"), f": {visible(why)}")
@@ -376,18 +384,18 @@ class Screen:
             self._line(Text(f"  {visible(line)}", style="yellow"))
 
     def whole(self, about: str) -> None:
-        """All of what one line had no room for: nobody should agree to what they did not see."""
+        """Print a call in full if its one-line form was truncated, so that users see everything they agree to."""
         if _cut_line(about) == about:
             return
-        for line in about[:LONGEST_SHOWN].splitlines():
+        for line in about[:MAX_SHOWN_CHARS].splitlines():
             self._line(Text(f"    {visible(redact(line).expandtabs())}", style="yellow"))
-        if len(about) > LONGEST_SHOWN:
-            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
+        if len(about) > MAX_SHOWN_CHARS:
+            self._line(Text(f"    and {len(about) - MAX_SHOWN_CHARS:,} more characters, not shown", style="red"))
 
     def words(self, message: Message) -> None:
-        """What was said earlier, as it looked then; a long text by its beginning."""
+        """Print an earlier message, truncated if long."""
         text = redact(user_words(message) or message.text).strip()
-        shown = text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}…"
+        shown = text if len(text) <= MAX_RESULT_CHARS else f"{text[:MAX_RESULT_CHARS]}…"
         prompt = Text("> ", style="bright_black") if message.role == "user" else Text()
         self._line(prompt + Text(visible(shown, lines=True), style="default"))
 
@@ -397,11 +405,11 @@ class Screen:
 
 def _cut_line(text: str) -> str:
     line = " ".join(redact(text).split())
-    return visible(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
+    return visible(line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 1]}…")
 
 
 def _pressure(agent: Agent) -> str:
-    """Return how near the next compaction is; only people see it."""
+    """Return how close the next compaction is."""
     setup = agent.session.setup
     if not setup.config.compression.enabled:
         return "compaction is off"
@@ -409,9 +417,9 @@ def _pressure(agent: Agent) -> str:
 
 
 def _compactions(agent: Agent) -> str:
-    """Those in force: what was undone does not count."""
+    """Return the number of compactions that are not undone."""
     info = agent.session.info
     made = agent.session.receipts() if info is not None else []
     count = sum(record.undone is None for record in made)
-    undone = "; the last one undone, /compress folds" if info is not None and memory_of(info).undone else ""
+    undone = "; last one undone, compact again with /compress" if info is not None and memory_of(info).undone else ""
     return f"{count} compaction{'' if count == 1 else 's'}{undone}"

@@ -1,6 +1,7 @@
-"""Whether a client's requests arrive: it is started as `midfold run` starts it, and asked for one word.
+"""Check that a client's requests reach the gateway.
 
-Nothing is sent on: the gateway answers the request itself, with an error that the client does not repeat.
+The client is started as `midfold run` starts it, with a one-word prompt. Nothing is forwarded: the gateway answers
+with an error that clients do not retry.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ WORDS = {
     "opencode": ("run", QUESTION),
 }
 PATIENCE, END_SECONDS = 60.0, 5.0
-ANSWER = (400, "midfold doctor has seen this request and sent it nowhere")
+ANSWER = (400, "midfold doctor received this request and did not forward it")
 
 
 def probe_client(name: str, config: Config) -> tuple[bool, str]:
-    """Whether a request arrived, and what is to be said about it."""
+    """Start the client and return whether a request arrived, with a message for the report."""
     program = shutil.which(name)
     if program is None:
-        return False, f"there is no {name} on the PATH"
+        return False, f"{name} is not on the PATH"
     check_installed("midfold doctor --client")
     setup = setup_of([program, *WORDS[name]], os.environ, Path.cwd())
     seen, routes = Event(), []
@@ -57,17 +58,17 @@ def probe_client(name: str, config: Config) -> tuple[bool, str]:
     took = time.monotonic() - started
     if seen.is_set():
         kind = next(route for route in routes if route.endswith("generate")).partition(" ")[0]
-        return True, f"a request of {name} arrived after {took:.1f} s ({kind}); it was sent nowhere"
-    end = f"ended with {code}" if code is not None else f"was stopped after {PATIENCE:g} s"
-    others = f"; {len(routes)} other requests came" if routes else ""
+        return True, f"received a request from {name} after {took:.1f} s ({kind}); it was not forwarded"
+    end = f"exited with code {code}" if code is not None else f"was stopped after {PATIENCE:g} s"
+    others = f"; {len(routes)} other requests arrived" if routes else ""
     return (
         False,
-        f"{name} {end}, and no request for a model arrived{others}: is it logged in, and which provider has it?",
+        f"{name} {end} without a model request{others}; check its login and its provider settings",
     )
 
 
 def _watch(launch: ClientLaunch, seen: Event) -> int | None:
-    """Until a request has arrived or the client has ended; its exit code if it ended by itself."""
+    """Wait until a request arrives or the client ends; return its exit code if it ended on its own."""
     quiet = subprocess.DEVNULL
     child = subprocess.Popen(
         launch.command, env={**os.environ, **launch.environment}, stdin=quiet, stdout=quiet, stderr=quiet

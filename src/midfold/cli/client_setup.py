@@ -1,11 +1,10 @@
-"""What each client needs so that its requests come through a gateway of its own, and where they went before.
+"""Find each client's upstream, and the options and environment that route it through a private gateway.
 
-Rules of this file:
-1. A client's requests go where they would have gone without midfold: a base address that is set already, in the
-   environment or in the client's own files, is the upstream. Credentials stay where the client has them.
-2. The user's files are read and never written. What must be said otherwise is said in the environment or with options.
-3. Who lists processes sees the options of all accounts: the gateway's key is never among them.
-4. An address that a file of the project sets is marked as such: its author may not be the user (`trusted_hosts.py`).
+1. The upstream is the base URL that the client would use without midfold, from its environment or its files.
+   Credentials stay with the client.
+2. The user's files are never written; overrides are set in the environment or with options.
+3. Options are visible to all accounts in a process list, so the gateway key is never one of them.
+4. A base URL from a project file is marked, because its author may not be the user (`trusted_hosts.py`).
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ OPENCODE_PROVIDERS = {
     OPENAI: (OPENAI_BASE, "OPENAI_API_KEY"),
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
-"""Where opencode asks them, and with which key."""
+"""Default base URL and key variable of opencode's providers."""
 VENDOR_BASES = (OPENAI_BASE, ANTHROPIC_BASE, CHATGPT_BASE, *(base for base, _ in OPENCODE_PROVIDERS.values()))
 
 
 class PrivateAddress(NamedTuple):
-    """Where the gateways of a run are."""
+    """Base URL and key of a run's gateways."""
 
     place: str
     key: str
 
     def of(self, name: str, base: str) -> str:
-        """The address of a gateway that needs the key beside it. Where the upstream's ends in /v1, so does ours."""
+        """Return a gateway URL without the key, ending in /v1 if the upstream's URL does."""
         return f"{self.place}/{name}{_version(base)}"
 
     def with_key(self, name: str, base: str) -> str:
@@ -53,33 +52,33 @@ class PrivateAddress(NamedTuple):
 
     @property
     def page(self) -> str:
-        """For a browser, which keeps the key as a password of this address and of no other port."""
+        """Return a URL for browsers, with the key as a password (browsers scope it to host and port)."""
         return self.place.replace("://", f"://midfold:{self.key}@", 1) + "/"
 
 
 class ClientLaunch(NamedTuple):
-    """A command as it is run, and what is set in its environment."""
+    """Command line of a client and the environment variables to set."""
 
     command: list[str]
     environment: dict[str, str]
 
 
 class ClientSetup(NamedTuple):
-    """One client: where its requests would go, by the name of the gateway, and how it is started."""
+    """Upstreams of a client by gateway name, and a function that builds its command line."""
 
     name: str
     upstreams: dict[str, str]
     launch: Callable[[PrivateAddress], ClientLaunch]
     project_files: Mapping[str, Path] = {}
-    """Files of the project that set an upstream, by the name of the gateway."""
+    """Project files that set an upstream, by gateway name."""
     own_bases: tuple[str, ...] = ()
-    """Addresses that the user's own files and environment name."""
+    """Base URLs named by the user's own files and environment."""
 
 
 def setup_of(
     command: Sequence[str], environment: Environment, folder: Path, upstream: str | None = None
 ) -> ClientSetup:
-    """What a command needs that is run in a folder; `upstream` is where its requests are to go instead."""
+    """Return the setup of a command run in `folder`; `upstream` overrides the client's upstreams."""
     name = PurePath(command[0]).name.lower().removesuffix(".exe").removesuffix(".cmd")
     setup = _SETUPS.get(name, _any_command)(list(command), environment, folder)
     upstreams = {key: upstream or base for key, base in setup.upstreams.items()}
@@ -97,13 +96,13 @@ def setup_of(
 def _check(base: str) -> None:
     scheme, separator, rest = base.partition("://")
     if scheme.lower() not in ("http", "https") or not separator or not rest.partition("/")[0]:
-        raise ConfigError("the base address that is set for the client does not begin with http:// or https://")
+        raise ConfigError("the client's base URL must begin with http:// or https://")
     if origin_of(base) is None:
-        raise ConfigError("the base address that is set for the client has no valid host and port")
+        raise ConfigError("the client's base URL has no valid host and port")
 
 
 def origin_of(base: str) -> str | None:
-    """Return scheme, host and port of an address, without credentials and path; None where it has none."""
+    """Return scheme, host and port of a URL, or None if it has none."""
     try:
         parts = urlsplit(base)
         usual = {"http": 80, "https": 443}[parts.scheme]
@@ -121,7 +120,7 @@ def _version(base: str) -> str:
 
 
 def _without_proxy(environment: Environment) -> dict[str, str]:
-    """A proxy would not find the gateway."""
+    """Return variables that exempt the gateway from a configured proxy."""
     if not any(environment.get(name) for name in PROXIES):
         return {}
     kept = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
@@ -146,7 +145,7 @@ def _any_command(command: list[str], environment: Environment, folder: Path) -> 
 
 
 def _claude_code(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
-    """Its settings files may have a base address, which counts more than the environment's."""
+    """Set up Claude Code; a base URL in its settings files overrides the environment."""
     variable = "ANTHROPIC_BASE_URL"
     own = Path(environment.get("CLAUDE_CONFIG_DIR") or _home(environment) / ".claude")
     files = [folder / ".claude/settings.local.json", folder / ".claude/settings.json", own / "settings.json"]
@@ -158,11 +157,11 @@ def _claude_code(command: list[str], environment: Environment, folder: Path) -> 
         ours = {variable: address.with_key(ANTHROPIC, upstream)}
         if written is None:
             return ClientLaunch(command, ours)
-        # Options count more than those files; the key may not be one, so it comes as a header.
-        told = json.dumps({"env": {variable: address.of(ANTHROPIC, upstream)}})
+        # --settings overrides those files. The key must not be an option, so it is sent as a header.
+        override = json.dumps({"env": {variable: address.of(ANTHROPIC, upstream)}})
         headers = [*filter(None, [environment.get("ANTHROPIC_CUSTOM_HEADERS")]), f"x-midfold-key: {address.key}"]
         return ClientLaunch(
-            [command[0], "--settings", told, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
+            [command[0], "--settings", override, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
         )
 
     is_own = source in (None, files[-1]) or _is_home(folder, environment)
@@ -172,7 +171,7 @@ def _claude_code(command: list[str], environment: Environment, folder: Path) -> 
 
 
 def _codex(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
-    """A provider of the user's own keeps all its settings but the address; the built-in one cannot be changed."""
+    """Set up Codex; a custom provider only gets another address, the built-in one needs a replacement."""
     settings = _read_toml(Path(environment.get("CODEX_HOME") or _home(environment) / ".codex") / "config.toml")
     options = dict(_codex_options(command))
     profile = options.get("profile") or _text(settings, "profile") or ""
@@ -192,14 +191,14 @@ def _codex(command: list[str], environment: Environment, folder: Path) -> Client
         if not written:
             lines |= {"model_provider": '"midfold"', f"{place}.name": '"OpenAI through midfold"'}
             lines |= {f"{place}.wire_api": '"responses"', f"{place}.requires_openai_auth": "true"}
-        said = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
-        return ClientLaunch([command[0], *said, *command[1:]], {KEY_VARIABLE: address.key})
+        arguments = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
+        return ClientLaunch([command[0], *arguments, *command[1:]], {KEY_VARIABLE: address.key})
 
     return ClientSetup("codex", {OPENAI: upstream}, launch)
 
 
 def _codex_options(command: list[str]) -> Iterator[tuple[str, str]]:
-    """What the command line says about profile and settings."""
+    """Yield the profile and settings given on the command line."""
     for word, following in zip(command, [*command[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         value = value if equals else following
@@ -211,7 +210,7 @@ def _codex_options(command: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _codex_login_base(program: str) -> str:
-    """Where Codex asks with the login it has: it says itself which one that is."""
+    """Return the base URL for Codex's login, from `codex login status`."""
     try:
         status = subprocess.run(
             [program, "login", "status"],
@@ -227,10 +226,10 @@ def _codex_login_base(program: str) -> str:
 
 
 def _opencode(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
-    """Providers that the files name with an address, and those there is a key or a login for.
+    """Set up opencode: providers with a base URL in its files, and those with a key or a login.
 
-    `OPENCODE_CONFIG_CONTENT` counts more than every file; a file of ours in `OPENCODE_CONFIG` would count less than the
-    project's.
+    Uses `OPENCODE_CONFIG_CONTENT`, which overrides every file; a file named by `OPENCODE_CONFIG` does not override
+    the project's.
     """
     variable = "OPENCODE_CONFIG_CONTENT"
     inline = _table(_parse_json(environment.get(variable) or "{}"))
@@ -270,7 +269,7 @@ def _opencode(command: list[str], environment: Environment, folder: Path) -> Cli
 
 
 def _opencode_own_files(environment: Environment) -> list[Path]:
-    """Return the user's own files, the ones with more weight later."""
+    """Return the user's own files, in increasing precedence."""
     home = Path(environment.get("XDG_CONFIG_HOME") or _home(environment) / ".config") / "opencode"
     files = [home / name for name in ("config.json", "opencode.json", "opencode.jsonc")]
     files += [Path(environment["OPENCODE_CONFIG"])] if environment.get("OPENCODE_CONFIG") else []
@@ -278,7 +277,7 @@ def _opencode_own_files(environment: Environment) -> list[Path]:
 
 
 def _opencode_project_files(environment: Environment, folder: Path) -> list[Path]:
-    """Return the files of the project, the ones with more weight later; they outweigh the user's."""
+    """Return the project's files, in increasing precedence; they override the user's."""
     above = [folder, *folder.parents]
     top = next((place for place in above if (place / ".git").exists()), folder)
     projects = above[: above.index(top) + 1][::-1]
@@ -289,7 +288,7 @@ def _opencode_project_files(environment: Environment, folder: Path) -> list[Path
 
 
 def _opencode_logins(environment: Environment) -> frozenset[str]:
-    """The names of the providers that opencode has a login for; the logins themselves are left alone."""
+    """Return the names of the providers that opencode has a login for."""
     data = Path(environment.get("XDG_DATA_HOME") or _home(environment) / ".local/share")
     return frozenset(_table(_read_json(data / "opencode/auth.json")))
 
@@ -303,7 +302,7 @@ def _home(environment: Environment) -> Path:
 
 
 def _is_home(folder: Path, environment: Environment) -> bool:
-    """Return whether a folder is the user's home, whose files are the user's and no project's."""
+    """Return whether a folder is the user's home, whose files do not belong to a project."""
     return folder.resolve() == _home(environment).resolve()
 
 
@@ -317,7 +316,7 @@ def _text(table: Any, name: str) -> str | None:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    """A file that cannot be read says nothing here: the client will complain about it."""
+    """Read TOML; return an empty table for an unreadable file, which the client will report."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -337,7 +336,7 @@ _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 
 
 def _parse_json(text: str) -> Any:
-    """JSON that may have comments and commas behind the last item."""
+    """Parse JSON that may have comments and trailing commas; return None if it is invalid."""
     plain = _COMMENT.sub(lambda found: found[1] or " ", text)
     try:
         return json.loads(_LAST_COMMA.sub(lambda found: found[1] or "", plain))

@@ -1,4 +1,4 @@
-"""Groups of commands that say which command was probably meant."""
+"""Command groups that suggest the closest command for a typo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class HelpfulGroup(click.Group):
-    """An unknown command is answered with the nearest ones there are."""
+    """Click group that suggests the closest commands for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -16,6 +16,6 @@ class HelpfulGroup(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = get_close_matches(name, self.list_commands(ctx), n=3, cutoff=0.65)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
-            ctx.fail(f"there is no command {name}; {hint}")
+            hint = f"did you mean {' or '.join(near)}?" if near else f"see `{ctx.command_path} --help`"
+            ctx.fail(f"unknown command {name}; {hint}")
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`midfold compact`: fold the middle of a transcript, and see what happened."""
+"""`midfold compact`: compact a transcript and show the result."""
 
 from __future__ import annotations
 
@@ -25,24 +25,33 @@ from midfold.model.summarizer import ModelSummarizer
 
 @click.command(name="compact")
 @click.argument("file")
-@click.option("-o", "--output", metavar="OUT", help="Write the result here, the originals to OUT.archive; - prints it.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="Write the result to OUT and the originals to OUT.archive; - prints the result.",
+)
 @with_overwrite
 @with_conversation
-@click.option("--context-length", type=click.IntRange(min=1), metavar="N", help="The window; default: the model's.")
-@click.option("--model", help="The model; default: the one the file names.")
-@click.option("--target", type=click.IntRange(min=1), metavar="N", help="Fold to about this many tokens.")
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Keep the last N exchanges.")
-@click.option("--here", is_flag=True, help="Fold everything before the latest user message.")
-@click.option("--focus", metavar="TEXT", help="What the summary should give most room to.")
-@click.option("--force", is_flag=True, help="Fold even below the threshold.")
-@click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
-@click.option("--local", is_flag=True, help="Make the summary without a model, whatever the settings say.")
 @click.option(
-    "--summarizer", metavar="NAME", help="Who writes it: local, main (the file's own model), or a provider's name."
+    "--context-length", type=click.IntRange(min=1), metavar="N", help="Context window in tokens; default: the model's."
 )
-@click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
+@click.option("--model", help="Model; default: the one named in the file.")
+@click.option("--target", type=click.IntRange(min=1), metavar="N", help="Compact to about this many tokens.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Keep the last N exchanges.")
+@click.option("--here", is_flag=True, help="Compact everything before the latest user message.")
+@click.option("--focus", metavar="TEXT", help="Topic that gets most of the summary.")
+@click.option("--force", is_flag=True, help="Compact even below the threshold.")
+@click.option("--preview", is_flag=True, help="Show what would be kept and folded; write nothing.")
+@click.option("--local", is_flag=True, help="Use the built-in summary without an LLM, regardless of the settings.")
+@click.option(
+    "--summarizer",
+    metavar="NAME",
+    help="Summarizer: local (built in), main (the file's own model), or a provider's name.",
+)
+@click.option("--picture", metavar="SVG", help="Write a picture of before and after to this file.")
 @with_config
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what happened.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no report.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
     file: str,
@@ -64,13 +73,13 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Fold the middle of a transcript and show what happened.
+    """Compact a transcript and show the result.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
-    Codex session (written as a plain list of messages); `-` reads standard input. The summary is made on this machine,
-    unless --summarizer or auxiliary.compression names a model that writes it (`midfold doctor` says which): a key in
-    the environment alone sends nothing. A preview asks no model. Nothing is written without -o; with `-o -` nothing
-    but the result goes to standard output.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic format, or a Claude Code or Codex
+    session log (written as a plain list of messages); `-` reads standard input. The summary is built in, without an
+    LLM, unless --summarizer or auxiliary.compression names a model (`midfold doctor` shows which); an API key in
+    the environment alone sends nothing. A preview uses no model. Nothing is written without -o; `-o -` prints only
+    the result.
     """
     _refuse_both({"--keep": keep is not None, "--here": here})
     _refuse_both({"--local": local, "--summarizer": summarizer is not None})
@@ -78,8 +87,8 @@ def command(
     check_picture(picture)
     written = None if output in (None, STANDARD) or preview else _check_target(output, file, overwrite=overwrite)
     document, loaded = read_conversation(file, None, conversation, config=config), engine_settings(config)
-    writer = _choose_summarizer(loaded, model or document.model, asked="local" if local or preview else summarizer)
-    with show_work("folding") if writer is local_summarizer else nullcontext():
+    writer = _choose_summarizer(loaded, model or document.model, requested="local" if local or preview else summarizer)
+    with show_work("compacting") if writer is local_summarizer else nullcontext():
         result = compact(
             document.source,
             context_length=context_length,
@@ -96,7 +105,7 @@ def command(
         _draw(result, picture, Path(name_of(file)).stem)
     if written is not None:
         _write(result, written)
-    _tell_faults(result)
+    _print_engine_faults(result)
     if as_json:
         emit_json(plain_result(result, with_messages=not preview))
     elif output == STANDARD and not preview:
@@ -111,7 +120,7 @@ def _draw(result: Compaction, picture: str, title: str) -> None:
     write_picture(Path(picture), draw_svg(result, title))
 
 
-def _tell_faults(result: Compaction) -> None:
+def _print_engine_faults(result: Compaction) -> None:
     for text in result.receipt.notices:
         if text.startswith(ENGINE_FAILED):
             notice(text)
@@ -119,11 +128,11 @@ def _tell_faults(result: Compaction) -> None:
 
 def _refuse_both(given: dict[str, bool]) -> None:
     if all(given.values()):
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+        raise click.UsageError(f"{' and '.join(given)} cannot be combined")
 
 
 def _accept_local(config: Config) -> Config:
-    """Whoever asks for a summary without a model accepts it; a preview stands for one that a model may write."""
+    """Allow the built-in summary, which --local asks for and a preview uses as a stand-in."""
     accepted = msgspec.structs.replace(config.compression, lossy_fallback=True)
     return msgspec.structs.replace(config, compression=accepted)
 
@@ -139,7 +148,7 @@ def _show(result: Compaction, *, preview: bool) -> None:
 
 
 def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
-    """The receipt, the state and the messages as plain values."""
+    """Return receipt, state and messages as plain values."""
     from midfold.transcript.splice import message_value
 
     receipt = result.receipt.to_dict()
@@ -151,7 +160,7 @@ def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str,
 
 def _check_target(output: str, file: str, *, overwrite: bool) -> Path:
     if Path(output).exists() and Path(output).resolve() == Path(file).resolve():
-        raise TranscriptError(f"{output} is the transcript itself; choose another name, so that nothing is lost")
+        raise TranscriptError(f"{output} is the input file; choose another output name")
     target = check_output(output, overwrite=overwrite)
     check_output(_archive_of(target), overwrite=overwrite)
     return target
@@ -162,7 +171,7 @@ def _archive_of(target: Path) -> Path:
 
 
 def _write(result: Compaction, target: Path) -> None:
-    """The archive of an earlier result goes with it: its handles are in no transcript any more."""
+    """Write the result and its archive; remove a stale archive if nothing was compacted."""
     archive = _archive_of(target)
     if result.changed:
         write_output(archive, (line + b"\n" for line in result.archive.lines()))
@@ -176,14 +185,14 @@ def _bytes_of(result: Compaction) -> bytes:
     return written if isinstance(written, bytes) else bytes(written)
 
 
-def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
-    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
-    found = resolve(_with_provider(config, asked), os.environ, model)
+def _choose_summarizer(config: Config, model: str | None, *, requested: str | None = None) -> Summarizer:
+    """Return the summarizer chosen by name or by the settings; print a model's name before anything is sent to it."""
+    found = resolve(_with_provider(config, requested), os.environ, model)
     if found.endpoint is None:
         if found.missing or found.unused:
-            notice(f"summary by {found.description}{'; --summarizer NAME does it once' if found.unused else ''}")
+            notice(f"summary: {found.description}{'; use --summarizer NAME for one run' if found.unused else ''}")
         return local_summarizer
-    notice(f"summary by {found.description}; --local makes it without a model")
+    notice(f"summary: {found.description}; use --local for the built-in summary")
     return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
 
 
@@ -198,5 +207,5 @@ def _bar(progress: tuple[int, int]) -> None:
     done, total = progress
     filled = 20 * done // max(total, 1)
     end = "\n" if done == total else ""
-    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.write(f"\rmidfold: summarizing {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`midfold config`: what is set, where it was set, whether it is right, and bringing an old file up to date."""
+"""`midfold config`: show, check and migrate the configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with_flags = click.option(
     "flags",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key, as in compression.threshold=0.6; wins over file and environment. May be repeated.",
+    help="Set a key, as in compression.threshold=0.6; overrides file and environment. Can be repeated.",
 )
 
 
@@ -34,8 +34,8 @@ with_flags = click.option(
 def command() -> None:
     """Show, check and migrate the configuration.
 
-    A value comes from the defaults, then config.yaml, then a variable such as MIDFOLD_COMPRESSION__THRESHOLD, then a
-    flag of the command; the later one wins.
+    Precedence, lowest first: defaults, config.yaml, environment variables such as MIDFOLD_COMPRESSION__THRESHOLD,
+    and command-line flags.
     """
 
 
@@ -44,7 +44,7 @@ def command() -> None:
 @with_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: path, notices, values and origins.")
 def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
-    """Show every effective value and where it came from."""
+    """Show every effective value and its origin."""
     loaded = load_settings(file, _overrides(flags))
     if as_json:
         emit_json(
@@ -75,7 +75,7 @@ def _overrides(flags: Iterable[str]) -> dict[str, config.FlagText]:
 
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    """Nothing is cut: keys stay on one line where they can, other columns fold, and meanings need a wide terminal."""
+    """Print a table without truncating: long cells wrap, and the meaning column needs a wide terminal."""
     out = console()
     longest = max(len(key) for key, *_ in rows)
     table = make_table()
@@ -109,7 +109,7 @@ def _section(key: str) -> int:
 
 @command.command()
 def schema() -> None:
-    """Print a JSON Schema of config.yaml, for editors and other checkers."""
+    """Print a JSON Schema of config.yaml, for editors and validators."""
     emit_json(config.json_schema())
 
 
@@ -117,15 +117,15 @@ def schema() -> None:
 @with_config_path("read")
 @with_flags
 def check(file: Path | None, flags: tuple[str, ...]) -> None:
-    """Check the file, the environment and the flags; every problem is printed, and the exit code is 2."""
+    """Check the file, the environment and the flags; print every problem and exit with code 2."""
     loaded = load_settings(file, _overrides(flags))
-    echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
+    echo(f"{loaded.path or 'no configuration file; environment'}: no problems")
 
 
 @command.command()
 @with_config_path("read")
 def path(file: Path | None) -> None:
-    """Print the path of the file that is read."""
+    """Print the path of the configuration file in use."""
     found = locate_config(file)
     echo(str(found))
     if config.is_missing(found):
@@ -135,11 +135,11 @@ def path(file: Path | None) -> None:
 @command.command()
 @with_config_path("read")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-@click.option("--no-backup", is_flag=True, help="Do not keep the old text as config.yaml.bak.")
+@click.option("--no-backup", is_flag=True, help="Do not keep the old file as config.yaml.bak.")
 def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
-    """Rewrite older keys in the file; comments, order and everything else stay.
+    """Rewrite deprecated keys in the file; comments, order and everything else stay.
 
-    Shows the change as a diff. The file is replaced in one step and keeps its mode.
+    Prints a diff. The file is replaced atomically and keeps its mode.
     """
     found = config.locate(file)
     named = file is not None or config.read_environment().path is not None
@@ -155,10 +155,10 @@ def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
         notice(line)
     _print_diff(text, new_text, found)
     if dry_run:
-        notice("dry run: nothing was written")
+        notice("dry run: nothing written")
         return
     saved = config.write_text(found, new_text, backup=not no_backup)
-    notice(f"{found} rewritten" + (f"; the old text is in {saved}" if saved else ""))
+    notice(f"{found} rewritten" + (f"; the old file is {saved}" if saved else ""))
 
 
 def _print_diff(old: str, new: str, file: Path) -> None:

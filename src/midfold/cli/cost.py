@@ -1,4 +1,4 @@
-"""`midfold cost`: what recorded sessions cost, and what they would have cost otherwise."""
+"""`midfold cost`: report what recorded sessions cost, and what they would have cost otherwise."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from midfold.pages.statistics import Statistics
 from midfold.transcript.document import Document
 
 ENOUGH = 0.9
-"""The share of its requests whose usage must be known before a conversation is compared with its replay."""
+"""Minimum share of requests with known usage for comparing a conversation with its replay."""
 Recorded = list[tuple[str, Document, list[RecordedTurn]]]
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests as the provider counted them, and dollars: None where a price is not known."""
+    """Token counts as reported by the provider, and costs in dollars (None if a price is unknown)."""
 
     requests: int
     prompt_tokens: int
@@ -48,7 +48,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     prompts: float | None = None
     answers: float | None = None
     without_cache: float | None = None
-    """What the same prompts would have cost without a cache."""
+    """Cost of the same prompts without a cache."""
 
     @classmethod
     def of(cls, turns: Sequence[RecordedTurn]) -> Bill:
@@ -74,34 +74,34 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The same requests with midfold's folds: how often it folded in which windows, and what prompts cost then.
+    """Replay of the same requests with midfold: number of compactions, windows, and prompt cost.
 
-    Without a fold nothing differs, and with too little known there is no comparison: then `prompts` is None.
+    `prompts` is None if nothing was compacted or too little is known to compare.
     """
 
     folds: int = 0
     windows: tuple[int, ...] = ()
     prompts: float | None = None
     missing: str = ""
-    """What is not known."""
+    """Missing data that prevents a comparison."""
 
 
 @click.command(name="cost")
 @click.argument("file", metavar="FILE")
-@click.option("--model", help="Whose prices count; default: the models that were asked.")
+@click.option("--model", help="Model for prices; default: the recorded models.")
 @with_conversation
-@click.option("--no-replay", is_flag=True, help="Only what was recorded; a replay takes a second for each megabyte.")
+@click.option("--no-replay", is_flag=True, help="Skip the replay, which takes about a second per megabyte.")
 @with_config
 @with_json
 def command(
     file: str, model: str | None, conversation: int | None, no_replay: bool, config: str | None, as_json: bool
 ) -> None:
-    """Say what recorded sessions cost, and what they would have cost without a cache and with midfold.
+    """Report what recorded sessions cost, and what they would have cost without a cache and with midfold.
 
-    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
-    usage (`_meta.usage`). Prices are those of `midfold models`. With midfold: the same requests at the same times in
-    the same window, folded without a model; `midfold replay` compares other policies and windows. A stored session
-    that was folded is compared with the same requests without folds.
+    FILE is a coding agent's log, a stored session (session:NAME), or a transcript whose messages carry usage
+    (`_meta.usage`). Prices are those of `midfold models`. "With midfold" replays the same requests at the same
+    times in the same window, compacted without an LLM; `midfold replay` compares other policies and windows. A
+    stored session that was compacted is compared with the same requests without compaction.
     """
     known = settings(config)
     recorded: Recorded = []
@@ -110,9 +110,7 @@ def command(
         if turns:
             recorded.append((call_recording(document, number), document, turns))
     if not recorded:
-        raise TranscriptError(
-            f"{name_of(file)}: it has no usage that a provider reported; logs of Claude Code and Codex have it"
-        )
+        raise TranscriptError(f"{name_of(file)}: no reported usage found; Claude Code and Codex logs contain it")
     saved = _savings(file.removeprefix(STORED), config) if file.startswith(STORED) else None
     played = None if no_replay or saved is not None else _replay(recorded, model, known)
     bills = {name: Bill.of(turns) for name, _, turns in recorded}
@@ -120,12 +118,12 @@ def command(
     if as_json:
         emit_json(_plain(bills, total, saved, played))
         return
-    _tell_unknown(recorded)
+    _warn_unknown_prices(recorded)
     _show(bills, total, saved, played)
 
 
 def _savings(name: str, config: str | None) -> Saved | None:
-    """What the folds of a stored session have saved; None if it was never folded."""
+    """Return what the compactions of a stored session saved, or None if there were none."""
     with open_existing(None, config, option="--config FILE") as sessions:
         info = sessions.store.must(stored_session(sessions, name).name)
         return Statistics(sessions, settings(config), time.time).one(info).facts.saved if info.compactions else None
@@ -137,7 +135,7 @@ def _replay(recorded: Recorded, model: str | None, config: Config) -> Replayed:
         for number, (name, document, turns) in enumerate(recorded, 1):
             belief, window, _ = believe_recording(document, model, config)
             if document.log is None or not document.log.model:
-                return Replayed(missing="what was sent beside the messages")
+                return Replayed(missing="the system prompt and tools")
             played = replay([document], policies=[SCHEDULED], windows=[window], model=belief.name, exams=0).totals[0]
             if len(turns) < ENOUGH * played.requests:
                 return Replayed(missing=f"the usage of {played.requests - len(turns):,} requests of {name}")
@@ -148,11 +146,11 @@ def _replay(recorded: Recorded, model: str | None, config: Config) -> Replayed:
     return Replayed(folds, tuple(windows), cost if folds else None)
 
 
-def _tell_unknown(recorded: Recorded) -> None:
+def _warn_unknown_prices(recorded: Recorded) -> None:
     unknown = {turn.model or "no model" for _, _, turns in recorded for turn in turns if not turn.prices.base}
     if unknown:
         names = ", ".join(sorted(unknown))
-        notice(f"no price is known of {names}: --model counts by another's, models: in config.yaml says it")
+        notice(f"no price known for {names}; use --model for another model's prices, or set models: in config.yaml")
 
 
 def _plain(bills: dict[str, Bill], total: Bill, saved: Saved | None, played: Replayed | None) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def _show(bills: dict[str, Bill], total: Bill, saved: Saved | None, played: Repl
     if total.answers is None:
         return
     out.print()
-    sums = make_table("", ">prompts", ">answers", ">together", "")
+    sums = make_table("", ">prompts", ">answers", ">total", "")
     for what, prompts, note in _alternatives(total, saved, played):
         together = None if prompts is None else prompts + total.answers
         figures = ("", "", "") if together is None else map(_money, (prompts, total.answers, together))
@@ -193,16 +191,16 @@ def _money(dollars: float | None) -> str:
 
 
 def _alternatives(total: Bill, saved: Saved | None, played: Replayed | None) -> Iterator[tuple[str, float | None, str]]:
-    """What it was or would have been, what prompts cost then, and what else there is to say."""
+    """Yield each alternative with its prompt cost and a note."""
     assert total.prompts is not None and total.without_cache is not None
     summaries = (saved.summaries if saved is not None else None) or 0.0
-    yield "as recorded", total.prompts + summaries, f"{_money(summaries)} of it for summaries" if summaries else ""
+    yield "as recorded", total.prompts + summaries, f"including {_money(summaries)} for summaries" if summaries else ""
     yield "without a cache", total.without_cache + summaries, ""
     if saved is not None and saved.without_folds is not None:
-        yield "without folds", saved.without_folds, f"{saved.tokens_not_sent:,} tokens more sent"
+        yield "without compaction", saved.without_folds, f"{saved.tokens_not_sent:,} more tokens sent"
     if played is not None:
         windows = " or ".join(f"{window:,}" for window in played.windows)
         times = "once" if played.folds == 1 else f"{played.folds:,} times"
-        told = f"a replay folds {times} in a window of {windows}" if played.folds else ""
-        told = told or (f"not known: {played.missing}" if played.missing else f"no fold in a window of {windows}")
-        yield "with midfold", played.prompts, told
+        note = f"replay compacts {times} in a window of {windows}" if played.folds else ""
+        note = note or (f"unknown: {played.missing}" if played.missing else f"no compaction in a window of {windows}")
+        yield "with midfold", played.prompts, note

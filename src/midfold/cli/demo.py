@@ -1,4 +1,4 @@
-"""`midfold demo`: what midfold does, shown on this machine, without a key and without the network."""
+"""`midfold demo`: demonstrate midfold on this machine, without a key or network access."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH = 60
 
 
 class DemoRun(msgspec.Struct, kw_only=True):
-    """One session: how far it came, and what it cost at the provider."""
+    """Progress and provider cost of one session."""
 
     turns: int
     done: int
@@ -38,22 +38,28 @@ class DemoRun(msgspec.Struct, kw_only=True):
     prompts: list[int]
     cache_read_share: float
     billed_tokens: int
-    """At the price of an uncached token."""
+    """Tokens weighted by price, relative to an uncached token."""
 
 
 @click.command()
-@click.option("--gateway", is_flag=True, help="A coding session longer than the window, without and with the gateway.")
-@click.option("--turns", default=300, show_default=True, type=click.IntRange(1, 5_000), help="Turns of the session.")
 @click.option(
-    "--window", default=32_768, show_default=True, type=click.IntRange(8_192, 1_000_000), help="The model's window."
+    "--gateway", is_flag=True, help="Run a coding session longer than the window, without and with the gateway."
+)
+@click.option("--turns", default=300, show_default=True, type=click.IntRange(1, 5_000), help="Number of turns.")
+@click.option(
+    "--window",
+    default=32_768,
+    show_default=True,
+    type=click.IntRange(8_192, 1_000_000),
+    help="Context window in tokens.",
 )
 @with_json
 def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
-    """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
+    """Demonstrate midfold on an example conversation: no key, no network, nothing is stored.
 
-    Without --gateway, one conversation is folded. With it, a client that resends its whole history works for 300 turns
-    with a provider that enforces the rules of the real ones: directly, directly with cache markers of its own, and
-    through the gateway.
+    Without --gateway, one conversation is compacted. With it, a client that resends its whole history works for 300
+    turns with a simulated provider that enforces the real API rules: directly, directly with its own cache markers,
+    and through the gateway.
     """
     if gateway:
         _gateway(turns, window, as_json)
@@ -75,7 +81,7 @@ def _fold(as_json: bool) -> None:
 
 
 def _doubles() -> Any:
-    """Servers for tests. Nothing that ships depends on test doubles; a demonstration is made of them."""
+    """Import the test servers; lazily, so that nothing else in the package depends on them."""
     return importlib.import_module("midfold.testing.doubles")
 
 
@@ -105,7 +111,7 @@ def session(
     marks: bool = False,
     advance: Callable[[int], None],
 ) -> DemoRun:
-    """The coding session against a provider of its own; `advance` is told how many turns were made."""
+    """Run the coding session against a simulated provider; call `advance` with the number of turns made."""
     from midfold.gateway import create_app
     from midfold.session.sessions import open_sessions
 
@@ -160,12 +166,12 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
     from rich.text import Text
 
     alone = runs["directly"]
-    out.print(Text(f"A coding session of {alone.turns} turns, a window of {window:,} tokens", style="bold"))
+    out.print(Text(f"Coding session of {alone.turns} turns in a {window:,}-token window", style="bold"))
     out.print(
         Text(
             "The client resends its history every turn; the provider checks pairing, roles, markers and length,\n"
-            "and bills by a model of its prompt cache. Many clients set cache markers themselves: that is cheaper,\n"
-            "and ends as early. Nothing leaves this machine.\n"
+            "and bills by a simulated prompt cache. Clients with cache markers pay less, but fail at the same turn.\n"
+            "Nothing leaves this machine.\n"
         )
     )
     table = make_table("", *(f">{name}" for name in runs))
@@ -173,7 +179,7 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),
         ("largest prompt, tokens", lambda run: f"{max(run.prompts, default=0):,}"),
-        ("folds", lambda run: f"{run.folds}"),
+        ("compactions", lambda run: f"{run.folds}"),
         ("prompt read from the cache", lambda run: f"{run.cache_read_share:.0%}"),
         ("billed per finished turn, tokens", lambda run: f"{run.billed_tokens / max(run.done, 1):,.0f}"),
     )
@@ -185,11 +191,11 @@ def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
         end = "  refused" if run.error else ""
         out.print(Text(_curve(run, window) + end, style="red" if run.error else "green"))
     if alone.error:
-        out.print(Text(f"\nThe provider's answer without midfold: {alone.error}"))
+        out.print(Text(f"\nProvider's error without midfold: {alone.error}"))
 
 
 def _curve(run: DemoRun, window: int) -> str:
-    """The size of the prompt over the session, one column for several turns."""
+    """Return a line chart of the prompt size over the session."""
     columns = min(WIDTH, run.turns)
     places = [place * run.turns // columns for place in range(columns)]
     picked = [run.prompts[place] for place in places if place < len(run.prompts)]

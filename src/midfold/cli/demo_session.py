@@ -1,7 +1,8 @@
-"""The made-up work of `midfold demo`: a conversation, and a coding session with its client and its provider.
+"""Example data of `midfold demo`: a conversation, and a coding session with its client and provider.
 
-The client resends its whole history with every request, as agents do. The provider speaks Anthropic's wire: it refuses
-what breaks the rules of roles, pairing, markers and length, and bills by a prefix cache. All is the same on every run.
+The client resends its whole history with every request, as agents do. The provider implements Anthropic's API: it
+rejects requests that break the rules for roles, pairing, markers and length, and bills by a prefix cache. Every run
+is identical.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from urllib.parse import urlsplit
 
 Wire = list[dict[str, Any]]
 Call = tuple[str, str, Mapping[str, Any]]
-"""Its id, the name of the tool, the arguments."""
+"""Id, tool name and arguments."""
 
 EXAMPLE_WINDOW = 64_000
 EVERY = 12
-"""So many turns after which the user speaks again."""
+"""Turns between two user messages."""
 TOOLS = (("read_file", "path"), ("terminal", "command"))
 PER_MESSAGE = 4
 PER_IMAGE = 1_000
@@ -32,7 +33,7 @@ _PIECES = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]|\s+")
 
 
 def example_conversation(rounds: int = 160) -> Wire:
-    """Reads, edits, searches and test runs in turn, some failing, with a user who steers every twenty rounds."""
+    """Return reads, edits, searches and test runs in rotation, some failing, and a user message every 20 rounds."""
     prompt = "You are a careful software engineer. Use the tools; keep the user informed."
     ask = "Make the invoice service pass its tests without touching the public API."
     messages: Wire = [{"role": "system", "content": prompt}, {"role": "user", "content": ask}]
@@ -61,7 +62,7 @@ def _work(number: int) -> tuple[str, dict[str, Any], str]:
 
 
 def call(number: int, name: str, arguments: dict[str, Any], result: str) -> Wire:
-    """One call and its result, in OpenAI's shape."""
+    """Return a tool call and its result in OpenAI's format."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     calls = [{"id": f"call_{number}", "type": "function", "function": function}]
     return [
@@ -71,7 +72,7 @@ def call(number: int, name: str, arguments: dict[str, Any], result: str) -> Wire
 
 
 def number_lines(line: str, count: int) -> str:
-    """Lines that differ only by their number, `{n}`."""
+    """Return `count` copies of a line with `{n}` replaced by the line number."""
     return "\n".join(line.replace("{n}", str(number)) for number in range(count))
 
 
@@ -81,7 +82,7 @@ SYSTEM = "You are a careful software engineer. Use the tools; keep the user info
 
 
 def next_turn(raw: bytes) -> tuple[str, tuple[Call, ...]]:
-    """What the model does next, from what it has seen: two tools in turn, a word to the user now and then."""
+    """Return the model's next text and tool calls, derived from the request bytes."""
     number = sum(map(ord, raw[-400:].decode("latin-1"))) % 7919
     said = raw.count(b'"assistant"')
     last = raw.rfind(b"Go on with module")
@@ -95,7 +96,7 @@ def next_turn(raw: bytes) -> tuple[str, tuple[Call, ...]]:
 
 
 def run_tool(name: str, arguments: Mapping[str, Any], turn: int) -> str:
-    """What a tool prints; about two kilobytes of code or of test results."""
+    """Return a tool's output: about two kilobytes of code or test results."""
     if name == "read_file":
         path = str(arguments.get("path"))
         return number_lines(f"def total_{turn}_{{n}}(invoice):  # {path}:{{n}} of revision {turn}", 28)
@@ -104,7 +105,7 @@ def run_tool(name: str, arguments: Mapping[str, Any], turn: int) -> str:
 
 
 def tool_specs(key: str) -> Wire:
-    """The tools of the session; `key` is what the wire calls a schema."""
+    """Return the tool definitions; `key` is the API's name for the schema."""
     return [
         {
             "name": name,
@@ -116,7 +117,7 @@ def tool_specs(key: str) -> Wire:
 
 
 class SessionClient(Protocol):
-    """Who asks the model, in the shape of one wire."""
+    """Client of one API format."""
 
     def send(self, history: Wire) -> tuple[Wire, list[Call]]: ...
 
@@ -124,7 +125,7 @@ class SessionClient(Protocol):
 
 
 class CodingSession:
-    """A client at work."""
+    """Coding session of a client that resends its history every turn."""
 
     def __init__(self, client: SessionClient, turns: int) -> None:
         self.client, self.turns = client, turns
@@ -132,7 +133,7 @@ class CodingSession:
         self.done = 0
 
     def run(self, each: Callable[[int], None] | None = None) -> None:
-        """All turns; what the client raises ends it, and `done` says how far it came."""
+        """Run all turns; if the client raises, `done` holds the number of finished turns."""
         self.history.append({"role": "user", "content": f"Fix the billing service, module by module. {_go_on(0)}"})
         for turn in range(1, self.turns + 1):
             self._step(turn)
@@ -156,14 +157,14 @@ def _go_on(turn: int) -> str:
 
 
 class RequestRefused(Exception):
-    """The provider answered with an error; the message is the provider's own."""
+    """Error response of the provider, with the provider's message."""
 
 
 class DemoClient:
-    """Anthropic's wire over one connection of the standard library.
+    """Client of Anthropic's API over one standard library connection.
 
-    One that `marks` sets cache markers as real clients do: at the end of the system prompt and of the last two messages
-    of the user's side.
+    With `marks` it sets cache markers as real clients do: at the end of the system prompt and of the last two user
+    messages.
     """
 
     def __init__(self, url: str, model: str, *, max_tokens: int = 1_024, marks: bool = False) -> None:
@@ -202,7 +203,7 @@ def _mark(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mark_history(history: Wire) -> Wire:
-    """The same messages with a marker at the end of the last two of the user's side."""
+    """Return the messages with a cache marker at the end of the last two user messages."""
     places = [place for place, message in enumerate(history) if message["role"] == "user"][-2:]
     marked = list(history)
     for place in places:
@@ -213,7 +214,7 @@ def _mark_history(history: Wire) -> Wire:
 
 
 class DemoBill(NamedTuple):
-    """What one request costs, in tokens by kind."""
+    """Prompt tokens of one request by price class."""
 
     uncached: int
     read: int
@@ -225,12 +226,12 @@ class DemoBill(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """In tokens at the base price."""
+        """Return the cost in tokens at the base price."""
         return self.uncached + 0.1 * self.read + 1.25 * self.written
 
 
 class DemoProvider:
-    """The provider's side: `answer` is given a request and gives the status and the body of its answer."""
+    """Simulated provider; `answer` returns the status and body of the response to a request."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -281,7 +282,7 @@ class DemoProvider:
             yield f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {self.window}"
 
     def _bill(self, body: dict[str, Any], now: float) -> DemoBill:
-        """A marker finds a live prefix up to 20 blocks back; what stands between it and the last marker is written."""
+        """Bill a request: a marker hits a prefix up to 20 blocks back; the rest up to the last marker is written."""
         blocks = list(_blocks(body))
         sizes = list(accumulate(map(tokens, blocks)))
         chain: list[str] = []
@@ -310,7 +311,7 @@ def _blocks(body: dict[str, Any]) -> Iterator[Any]:
 
 
 def _bare(value: Any) -> Any:
-    """A block without the markers of a prompt cache."""
+    """Return a block without cache markers."""
     if isinstance(value, dict):
         return {key: _bare(item) for key, item in value.items() if key != "cache_control"}
     return [_bare(item) for item in value] if isinstance(value, list) else value
@@ -318,12 +319,12 @@ def _bare(value: Any) -> Any:
 
 @lru_cache(maxsize=20_000)
 def text_tokens(text: str) -> int:
-    """The provider's own tokenizer: pieces of words, digits by threes, every mark by itself."""
+    """Count tokens with the simulated tokenizer: word pieces, up to three digits, single punctuation marks."""
     return len(_PIECES.findall(text))
 
 
 def tokens(value: Any) -> int:
-    """The tokens of any part of a request; a picture has a flat price."""
+    """Count the tokens of any part of a request; an image has a flat price."""
     if isinstance(value, str):
         return text_tokens(value)
     if isinstance(value, Mapping):
@@ -336,6 +337,6 @@ def tokens(value: Any) -> int:
 
 
 def prompt_tokens(body: Mapping[str, Any]) -> int:
-    """The whole prompt: messages, system prompt and tools."""
+    """Count the tokens of messages, system prompt and tools."""
     messages = sum(PER_MESSAGE + tokens(message) for message in body["messages"])
     return messages + tokens(body["system"]) + text_tokens(json.dumps(body["tools"]))

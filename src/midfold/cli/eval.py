@@ -1,4 +1,4 @@
-"""`midfold eval`: what compactions keep, measured by the real future of transcripts."""
+"""`midfold eval`: measure what compactions keep, against what the rest of the transcript used."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from midfold.lab.retention_score import recall_search
 
 DETAILS = {"hard": "hard", "far": "far", "action": "action", "searched": "+ search", "demands": "demands"}
 LEGEND = (
-    "bound: needed facts kept with words that say what they are; in brackets 95 % intervals over conversations",
-    "hard: paths, ids, hashes, URLs, numbers   far: last mentioned more than 30 % of the past ago",
-    "action: used in tool calls   + search: with one search by each step that needs facts",
-    "demands: sentences of the user with must, never, always, don't, prefer, only that were kept word for word",
+    "bound: needed facts kept together with words that identify them; 95 % intervals over conversations in brackets",
+    "hard: paths, ids, hashes, URLs, numbers   far: last mentioned in the first 70 % of the past",
+    "action: used in tool calls   + search: with one search per step that needs facts",
+    "demands: user sentences with must, never, always, don't, prefer or only that were kept verbatim",
 )
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    """Percentages, separated by commas, as shares."""
+    """Parse comma-separated percentages into fractions."""
     try:
         budgets = {float(part) / 100 for part in value.split(",")}
     except ValueError:
@@ -43,24 +43,33 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.command(name="eval")
 @click.argument("files", nargs=-1, required=True, metavar="FILES...")
 @click.option(
-    "--budgets", callback=_budgets, default="5,10,20", show_default=True, metavar="LIST", help="Per cent of the past."
+    "--budgets",
+    callback=_budgets,
+    default="5,10,20",
+    show_default=True,
+    metavar="LIST",
+    help="Budgets in percent of the past.",
 )
 @click.option(
     "--methods", default=",".join(DEFAULT_METHODS), show_default=True, metavar="NAMES", help="Built-in methods, or all."
 )
-@click.option("--method", "plugged", multiple=True, metavar="NAME=MODULE:FUNCTION", help="A compactor of your own.")
+@click.option("--method", "plugged", multiple=True, metavar="NAME=MODULE:FUNCTION", help="Custom compactor.")
 @with_split
 @click.option(
     "--at",
     type=click.Choice(["steps", "compactions"]),
     default="steps",
-    help="Cut between steps, or where the agent itself compacted; there the method `recorded` is its own summary.",
+    help="Cut between steps, or where the agent compacted; there the method `recorded` is the agent's own summary.",
 )
 @click.option(
-    "--least-past", type=click.IntRange(min=1), default=LEAST_PAST, show_default=True, help="Tokens before a cut."
+    "--least-past",
+    type=click.IntRange(min=1),
+    default=LEAST_PAST,
+    show_default=True,
+    help="Minimum tokens before a cut.",
 )
-@click.option("--no-search", is_flag=True, help="Leave out the search over the past.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws that make the intervals.")
+@click.option("--no-search", is_flag=True, help="Skip the search over the past.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the intervals.")
 @with_workers
 @with_plot
 @with_stored_config
@@ -80,11 +89,11 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Measure what compactions keep of the facts that the rest of a transcript really used.
+    """Measure how many of the facts used later in a transcript a compaction keeps.
 
-    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Long sessions are
-    cut at several places; each method compacts what stands before a cut to each budget, and is judged by what the
-    assistant wrote after it. A compactor of your own is a function (messages, target_tokens) -> messages.
+    FILES are transcripts, coding agent logs, folders of them, or stored sessions (session:NAME). Long sessions are
+    cut at several places; each method compacts the part before a cut to each budget and is scored against what the
+    assistant wrote after it. A custom compactor is a function (messages, target_tokens) -> messages.
     """
     check_picture(plot)
     with show_work("reading"):
@@ -119,7 +128,7 @@ def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]
 
 
 def _plain(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:
-    """Everything that was measured, as plain values; no message content."""
+    """Return all measurements as plain values, without message content."""
     return {
         "conversations": result.conversations,
         "cuts": result.cuts,
@@ -148,9 +157,7 @@ def _show(out: Console, result: Evaluation) -> None:
         out.print(Text(line, style="dim"))
     over = sum(figure.over for figure in result.figures)
     if over:
-        text = (
-            f"{over:,} outputs are above their budget by more than 5 %: what they keep does not compare with the rest."
-        )
+        text = f"{over:,} outputs exceed their budget by more than 5 %; their scores are not comparable with the rest."
         out.print(Text(text, style="yellow"))
 
 

@@ -1,4 +1,4 @@
-"""The picture of a compaction, before and after on one scale: bars of tokens in a terminal, every message as SVG."""
+"""Picture of a compaction, before and after on one scale: token bars in a terminal, every message in an SVG."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from midfold.transcript.message import Transcript
 WIDTH = 72
 BASES = {
     "estimated": "estimated",
-    "calibrated": "estimated from what the provider counted",
-    "reported": "counted by the provider",
+    "calibrated": "estimated, calibrated by reported usage",
+    "reported": "reported by the provider",
 }
-"""What a number of tokens rests on."""
+"""Labels for the source of a token count."""
 SHORTENED = {
-    "digest": "old results in one line",
-    "duplicate": "results that stand elsewhere",
-    "placeholder": "old results left out",
-    "arguments": "calls with shortened arguments",
-    "spill": "long texts shown by their ends",
-    "media": "old pictures left out",
+    "digest": "old results digested",
+    "duplicate": "duplicate results dropped",
+    "placeholder": "old results dropped",
+    "arguments": "arguments shortened",
+    "spill": "long texts truncated",
+    "media": "old images dropped",
 }
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
 SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
 Segments = list[tuple[str, int, int]]
-"""Name, messages, tokens."""
+"""Name, message count and tokens of each segment."""
 PICTURE_WIDTH, HEIGHT = 860, 322
 LEFT, RIGHT = 78, 24
 BEFORE, AFTER, THICK = 104, 204, 40
@@ -44,11 +44,11 @@ SAID = {
     "head": "head",
     "fold": "fold, kept in the archive",
     "kept": "kept",
-    "handoff": "handoff: the fold in short",
+    "handoff": "handoff: summary of the fold",
     "tail": "tail",
 }
 NARROW = 90
-"""A segment narrower than this has no room for its figure: it stands below, unless that is too narrow as well."""
+"""Minimum pixels of a segment for a label inside it; narrower ones have it below, those under TINY have none."""
 TINY = 30
 
 
@@ -62,14 +62,14 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
         f"{receipt.new_messages:,} messages, {receipt.new_tokens:,} tokens ({BASES[receipt.token_basis]})"
     )
     out.print(f"threshold {receipt.threshold_tokens:,} of a {receipt.context_length:,}-token window")
-    told = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
-    for sentence in filter(None, told):
+    sentences = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
+    for sentence in filter(None, sentences):
         out.print(make_text(sentence, "yellow"))
     if not receipt.recoverable:
-        out.print("The originals are kept nowhere but in the file itself; -o FILE writes them to FILE.archive.")
+        out.print("The originals exist only in the input file; use -o FILE to write them to FILE.archive.")
     if receipt.boundary is None:
         if receipt.status == "unchanged":
-            out.print("--force folds all the same, --target N folds to a size.")
+            out.print("Use --force to compact anyway, or --target N to compact to a size.")
         return
     before, after = segments(result)
     most = max(sum(tokens for _, _, tokens in before), 1)
@@ -80,21 +80,21 @@ def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None
         out.print(Text("after  ") + _strip(after, most, width), overflow="crop", no_wrap=True)
     out.print()
     out.print(_table(before, after))
-    _tell_changes(out, result)
+    _print_changes(out, result)
 
 
 def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
-    """What a compaction did, or would do, and why."""
+    """Return what a compaction did or would do, and the reason."""
     if not preview:
         return receipt.status, receipt.reason
     if receipt.status not in ("compacted", "pruned"):
-        return "would stay as it is", receipt.reason
+        return "would be unchanged", receipt.reason
     why = receipt.reason.replace("were enough", "would be enough").removeprefix("folded, ")
     return f"would be {receipt.status}", why
 
 
 def show_handoff(out: Console, result: Compaction) -> None:
-    """The one message that stands for the fold."""
+    """Print the handoff message."""
     for message in result.transcript if result.receipt.status == "compacted" else ():
         found = recognise(message)
         if found is not None and found.kind == "fold":
@@ -107,7 +107,7 @@ def show_handoff(out: Console, result: Compaction) -> None:
 
 
 def segments(result: Compaction) -> tuple[Segments, Segments]:
-    """Head, fold and tail before, and what stands there now."""
+    """Return the segments before and after the compaction."""
     before = _sizes(result, _before(result))
     return before, _sizes(result, _after(result)) if result.changed else before
 
@@ -144,7 +144,7 @@ def _after(result: Compaction) -> list[tuple[str, Transcript]]:
 
 
 def _sizes(result: Compaction, parts: list[tuple[str, Transcript]]) -> Segments:
-    """What each part adds to those before it: rounded so, they add up to the whole."""
+    """Return the segments with token counts rounded cumulatively, so that they add up to the total."""
     meter, units, count, before = result.meter, 0, 0, 0
     sized: Segments = []
     for name, messages in parts:
@@ -176,7 +176,7 @@ def _table(before: Segments, after: Segments) -> Table:
     return table
 
 
-def _tell_changes(out: Console, result: Compaction) -> None:
+def _print_changes(out: Console, result: Compaction) -> None:
     receipt = result.receipt
     kinds = Counter(digest.kind for digest in receipt.digests)
     pieces = [f"{SHORTENED[kind]}: {count:,}" for kind, count in kinds.items()]
@@ -184,15 +184,17 @@ def _tell_changes(out: Console, result: Compaction) -> None:
     if pieces:
         out.print("\n" + ", ".join(pieces))
     if receipt.handles:
-        out.print(f"{len(receipt.handles):,} handle(s) unfold to the originals; the fold is {receipt.fold or 'none'}")
+        out.print(
+            f"{len(receipt.handles):,} handle(s) unfold to the originals; handle of the fold: {receipt.fold or 'none'}"
+        )
 
 
 def draw_svg(result: Compaction, name: str) -> str:
-    """An SVG; `name` says what was compacted."""
+    """Return the SVG; `name` is the name of the transcript."""
     receipt = result.receipt
     before, after = segments(result)
     title = f"{name}: {receipt.old_tokens:,} tokens become {receipt.new_tokens:,}"
-    told = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
+    description = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
     scale = (PICTURE_WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), receipt.threshold_tokens, 1)
     body = [
         text(LEFT, 30, title, "ink title"),
@@ -203,13 +205,13 @@ def draw_svg(result: Compaction, name: str) -> str:
         *_threshold(receipt.threshold_tokens, scale),
         *_legend(before, after),
     ]
-    return document(PICTURE_WIDTH, HEIGHT, title, body, told)
+    return document(PICTURE_WIDTH, HEIGHT, title, body, description)
 
 
 def _subtitle(result: Compaction) -> str:
     receipt = result.receipt
     messages = f"{receipt.old_messages:,} messages become {receipt.new_messages:,}"
-    return f"{messages}; every original unfolds by its handle; window {receipt.context_length:,}"
+    return f"{messages}; every original can be unfolded; window {receipt.context_length:,}"
 
 
 def _bar(
@@ -227,7 +229,7 @@ def _bar(
         elif width >= TINY:
             yield text(middle, top + THICK + 16, f"{tokens:,}", "", "middle", fill=FILLS[name])
     x = float(LEFT)
-    for message in messages[:-1]:  # a hair between two messages, so that a long one is seen as long
+    for message in messages[:-1]:  # thin line between messages, to show their lengths
         x += result.meter.count((message,)).tokens * scale
         yield rect(x, top, 0.6, THICK, fill="#ffffff", fill_opacity="0.45")
 
@@ -237,7 +239,7 @@ def _box(x: float, y: float, width: float, height: float, name: str) -> Markup:
 
 
 def _funnel(before: Segments, after: Segments, scale: float) -> Iterator[Markup]:
-    """From the fold to what stands for it."""
+    """Draw the area that connects the fold with its handoff."""
     old, new = _starts(before, scale), _starts(after, scale)
     widths = {name: tokens * scale for name, _, tokens in (*before, *after)}
     target = "handoff" if "handoff" in new else "fold"

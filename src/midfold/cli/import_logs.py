@@ -1,4 +1,4 @@
-"""`midfold import`: the logs that coding agents keep on this machine, listed, and chosen ones brought into a store."""
+"""`midfold import`: list the logs of coding agents on this machine and import selected ones into a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from midfold.cli.command_groups import HelpfulGroup
-from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
+from midfold.cli.options import MAX_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
 from midfold.client_logs.find import FoundLog, LogTitle, find_logs, keep_log, title_log
@@ -21,10 +21,10 @@ from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, S
 from midfold.session.sessions import ImportedLog, Sessions
 from midfold.transcript.logs import CLIENTS
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 MEGABYTE = 1_000_000
 SHOWN_ID = 13
-"""Characters of an id that tell it from others, also where ids begin with their time."""
+"""Characters of an id that distinguish it, also for ids that begin with a timestamp."""
 
 
 class _Choice(NamedTuple):
@@ -37,21 +37,22 @@ class _Choice(NamedTuple):
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Bring the logs of coding agents into a store, so that search, pages, unfold and the rest work on them.
+    """Import the logs of coding agents into a store, for search, pages and unfold.
 
-    A log is only looked at: nothing of it is changed, and nothing is sent anywhere. What is stored is redacted if
-    store.redact says so, belongs to the project's folder, and is shown to no key of a gateway. A log that has grown
-    since adds the rest; importing it again changes nothing.
+    Logs are only read, and nothing is sent anywhere. Stored messages are redacted if store.redact says so, belong
+    to the project's folder, and are not visible to gateway keys. Importing a log again adds only new messages.
     """
 
 
 def _add(client: str) -> None:
     @command.command(name=client, help=_help_of(client))
     @click.argument("path", required=False, type=click.Path(path_type=Path))
-    @click.option("--session", "names", multiple=True, metavar="ID", help="Bring this one in; may be given again.")
-    @click.option("--all", "is_all", is_flag=True, help="Bring all of them in.")
-    @click.option("--since", metavar="AGE", help="Only those that were used in the last, say, 12h or 7d.")
-    @click.option("--limit", type=click.IntRange(min=1), default=MOST_LISTED, show_default=True, help="List so many.")
+    @click.option("--session", "names", multiple=True, metavar="ID", help="Import this session; can be repeated.")
+    @click.option("--all", "is_all", is_flag=True, help="Import all sessions.")
+    @click.option("--since", metavar="AGE", help="Only sessions used within this time, such as 12h or 7d.")
+    @click.option(
+        "--limit", type=click.IntRange(min=1), default=MAX_LISTED, show_default=True, help="Maximum number listed."
+    )
     @with_url
     @with_config
     @with_json
@@ -79,9 +80,9 @@ def _add(client: str) -> None:
 
 def _help_of(client: str) -> str:
     return (
-        f"List the sessions of {CLIENTS[client]} and bring chosen ones into the store.\n\n"
-        "PATH is a log, or a folder of them; default: where the client keeps them. Without --session or --all they are "
-        "listed, and nothing is stored; a PATH that is one log is brought in. Exit code 1 if a log could not be."
+        f"List the sessions of {CLIENTS[client]} and import selected ones into the store.\n\n"
+        "PATH is a log, or a folder of logs; default: the client's own folder. Without --session or --all they are "
+        "only listed; a PATH that is one log is imported. Exit code 1 if a log could not be imported."
     )
 
 
@@ -101,7 +102,7 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
                 progress(number, len(logs))
             if len(rows) == limit:
                 break
-    _tell_problems(problems)
+    _print_problems(problems)
     if as_json:
         emit_json([_facts(log, known) for log, known in rows])
         return
@@ -111,13 +112,13 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
     for log, known in rows:
         cells = (known.session[:SHOWN_ID], _moment(log.changed), f"{log.size / MEGABYTE:,.1f}", Path(known.folder).name)
         table.add_row(*map(make_text, cells), make_line(known.title))
-    out.print(table if rows else "no log holds words of a user")
+    out.print(table if rows else "no log contains a user message")
     if rows:
-        notice(f"nothing is stored yet: `midfold import {client} --session ID` brings one in, --all all of them")
+        notice(f"nothing imported; use `midfold import {client} --session ID` for one session or --all for all")
 
 
 def _title(log: FoundLog, problems: list[str]) -> LogTitle:
-    """Return the title of a log; note why it has none where the log cannot be read."""
+    """Return the title of a log; record the problem if it cannot be read."""
     try:
         return title_log(log)
     except MidfoldError as error:
@@ -125,7 +126,7 @@ def _title(log: FoundLog, problems: list[str]) -> LogTitle:
         return LogTitle(log.name, "", "")
 
 
-def _tell_problems(problems: list[str]) -> None:
+def _print_problems(problems: list[str]) -> None:
     for problem in problems:
         notice(visible(problem))
 
@@ -147,18 +148,18 @@ def _moment(at: float) -> str:
 
 
 def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
-    """The oldest first: the one that was used last is then the newest session of the store as well."""
+    """Return the selected logs, oldest first, so that the last used one becomes the newest session."""
     if choice.is_all:
         return sorted(logs, key=lambda log: log.changed)
     known = [(log, {log.name, _title(log, []).session}) for log in logs]
     chosen = []
-    for asked in choice.names:
-        found = [log for log, names in known if any(asked in name for name in names)]
-        exact = [log for log, names in known if asked in names]
+    for wanted in choice.names:
+        found = [log for log, names in known if any(wanted in name for name in names)]
+        exact = [log for log, names in known if wanted in names]
         if len(exact or found) != 1:
-            told = ", ".join(log.name for log in found[:MOST_NAMED])
+            matches = ", ".join(log.name for log in found[:MAX_NAMED])
             raise NotStored(
-                f"{asked} is the id of {len(found)} logs: {told}" if found else f"no log has the id {asked}"
+                f"{wanted} matches {len(found)} logs: {matches}" if found else f"no log has the id {wanted}"
             )
         chosen += exact or found
     return sorted(set(chosen), key=lambda log: log.changed)
@@ -190,10 +191,10 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
     if as_json:
         emit_json([{**msgspec.to_builtins(kept._asdict()), "place": log.place} for log, kept in stored])
     else:
-        _tell(sessions, [kept for _, kept in stored], len(done) - len(stored))
+        _report(sessions, [kept for _, kept in stored], len(done) - len(stored))
     if problems:
-        notice(f"{len(problems):,} log(s) were left out:")
-        _tell_problems(problems)
+        notice(f"{len(problems):,} log(s) not imported:")
+        _print_problems(problems)
         sys.exit(1)
 
 
@@ -202,16 +203,16 @@ def _with_place(log: FoundLog, error: MidfoldError) -> str:
     return reason if log.place in reason else f"{log.place}: {reason}"
 
 
-def _tell(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
+def _report(sessions: Sessions, stored: list[ImportedLog], empty: int) -> None:
     out = console()
     for kept in stored:
         info = sessions.store.info(kept.session)
         title = sessions.title(info) if info is not None else ""
         what = f"{kept.added:,} new of {kept.messages:,} messages" if kept.added else "nothing new"
-        more = ", a branch: the log was changed before its end" * kept.branched
-        more += ", its last message is still being written" * kept.waits
+        more = ", as a branch: earlier messages of the log changed" * kept.branched
+        more += ", last message still being written" * kept.waits
         out.print(make_line(f"{kept.session}: {what}{more}  {title}"))
     added = sum(kept.added for kept in stored)
-    left = f", {empty:,} without words of a user left out" if empty else ""
-    hint = "; `midfold sessions list` and `midfold pages` show them" if stored else ""
+    left = f", {empty:,} without user messages skipped" if empty else ""
+    hint = "; see `midfold sessions list` or `midfold pages`" if stored else ""
     notice(f"{len(stored):,} session(s), {added:,} new message(s){left}{hint}")

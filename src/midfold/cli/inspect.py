@@ -1,4 +1,4 @@
-"""`midfold inspect`: where the tokens of a transcript go, and what is wrong with it."""
+"""`midfold inspect`: show token use and problems of a transcript."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ COLOURS = {
     "message framing": "bright_black",
 }
 LONG = "[1m]"
-LOGGED = "the log says so"
-MOST_PROBLEMS = 10
-MOST_TOOLS = 8
+LOGGED = "from the log"
+MAX_PROBLEMS = 10
+MAX_TOOLS = 8
 
 
 @click.command(name="inspect")
 @click.argument("file")
-@click.option("--model", help="Count as this model would; default: the model the file names.")
+@click.option("--model", help="Model for token counts; default: the one named in the file.")
 @with_dialect
 @click.option("--config", metavar="FILE", help="Read models and other settings from this file.")
 @with_conversation
@@ -60,11 +60,11 @@ MOST_TOOLS = 8
     "--prompt-tokens",
     type=click.IntRange(min=1),
     metavar="N",
-    help="What the provider counted for this prompt; default: the usage in FILE, if it has one.",
+    help="Prompt tokens reported by the provider; default: the usage in FILE, if any.",
 )
 @click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
 @click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     file: str,
     model: str | None,
@@ -76,11 +76,11 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Show where the tokens of a transcript go, and what is wrong with it.
+    """Show where the tokens of a transcript go, and list its problems.
 
-    FILE is JSON or JSON lines: a list of messages, a request body, one conversation per line, or the log of a Claude
-    Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
-    apart by their shape.
+    FILE is JSON or JSON lines: a list of messages, a request body, one conversation per line, or a Claude Code or
+    Codex session log. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic formats are detected
+    automatically.
     """
     documents = read_conversations(file, dialect, conversation, strict=strict, config=config)
     known = settings(config)
@@ -107,7 +107,7 @@ def describe(
     config: Config | None = None,
     prompt_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Everything the command shows of one conversation, as plain values; no message content."""
+    """Return everything that the command shows of a conversation as plain values, without message content."""
     config = config or Config()
     belief, window, why = believe_recording(document, model, config)
     meter = meter_for(belief, exact=exact)
@@ -150,14 +150,14 @@ def describe(
 
 
 def believe_recording(document: Document, model: str | None, config: Config) -> tuple[Belief, int, str]:
-    """What is believed about the model, how large its window is, and why."""
+    """Return the model facts, the window in tokens, and the source of the window."""
     belief = _belief_of(document, model, config)
     logged = document.log.window if document.log is not None and model is None else 0
     return (belief, logged, LOGGED) if logged else (belief, belief.model.context_window, belief.why)
 
 
 def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
-    """What is believed about the model. Claude Code does not write down that it asked for the long window."""
+    """Return the model facts; infer Claude Code's long window from the usage, because its log does not record it."""
     belief = look_up(model or document.model, config.models)
     if model is not None or document.log is None or document.log.client != "claude-code":
         return belief
@@ -167,14 +167,14 @@ def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
 
 
 def _counts_of(log: Log) -> list[tuple[int, Usage]]:
-    """The answers whose prompts were counted."""
+    """Return index and usage of the responses with reported usage."""
     return [(place, usage) for place, turn in log.turns.items() if (usage := read_usage(turn.usage)) is not None]
 
 
 def _reported_tokens(document: Document, meter: Meter) -> int | None:
-    """What the provider counted, where the file says it; in a log, what came after the last count is estimated.
+    """Return the reported prompt tokens, plus an estimate for messages after the last report in a log.
 
-    After a compaction of the client's own a prompt is not made of these messages.
+    Return None after a compaction by the client, whose prompts do not consist of these messages.
     """
     usage = read_usage(document.setting("usage"))
     if usage is not None or document.log is None or document.log.folds:
@@ -188,7 +188,7 @@ def _reported_tokens(document: Document, meter: Meter) -> int | None:
 
 
 def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
-    """A meter in the tokens of the model; with its own vocabulary no factor is needed."""
+    """Return a meter for the model; no correction factor is needed with its own vocabulary."""
     model = belief.model
     if not exact:
         return Meter(ESTIMATE, factor=model.factor, message_overhead=model.message_overhead)
@@ -218,7 +218,7 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
     out.print(
         make_text(f"{shown['messages']:,} messages", "bold")
-        + make_text(f" in {shown['dialect']} shape{': ' if roles else ''}{roles}")
+        + make_text(f" in {shown['dialect']} format{': ' if roles else ''}{roles}")
     )
     calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
     out.print(make_text(calls + _tools(shown["tools_used"])))
@@ -250,7 +250,7 @@ def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, An
     line.append(f" ({how}), ", style="default")
     line.append(f"{share:.1%}", style=colour)
     name = visible(model["name"] or "an unnamed model")
-    known = "" if model["known"] else ", a default"
+    known = "" if model["known"] else " (default)"
     line.append(f" of the {model['context_window']:,}-token window of {name}{known}", style="default")
     out.print(line)
 
@@ -258,13 +258,13 @@ def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, An
 def _tools(used: Mapping[str, int]) -> str:
     if not used:
         return ""
-    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MOST_TOOLS]]
-    more = f", and {len(used) - MOST_TOOLS} more" if len(used) > MOST_TOOLS else ""
+    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MAX_TOOLS]]
+    more = f", and {len(used) - MAX_TOOLS} more" if len(used) > MAX_TOOLS else ""
     return f": {', '.join(shown)}{more}"
 
 
 def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
-    """Where the tokens go, the most expensive kind first."""
+    """Print tokens by kind, largest first."""
     total = sum(by_kind.values()) or 1
     table = make_table("Where the tokens go", ">tokens", ">share")
     table.add_column("", no_wrap=True)
@@ -277,7 +277,7 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
 
 
 def context_table(out: Console, shares: Sequence[ContextShare], *, measured: bool) -> None:
-    """The window: fixed costs, the conversation, the reserve for the answer and what is free."""
+    """Print the window: fixed costs, conversation, output reservation and free tokens."""
     table = make_table("Context window", ">tokens", ">of the window")
     table.add_column("", no_wrap=True)
     for share in shares:
@@ -286,7 +286,7 @@ def context_table(out: Console, shares: Sequence[ContextShare], *, measured: boo
         table.add_row(make_text(share.name), f"{share.tokens:,}", f"{share.share:.1%}", filled)
     out.print(table)
     if measured:
-        out.print(make_text("The size is what the provider counted; its parts are estimates, corrected by it."))
+        out.print(make_text("The total is reported by the provider; its parts are estimates scaled to it."))
 
 
 def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
@@ -295,10 +295,10 @@ def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
         out.print(make_text("No problems found.", "green"))
         return
     out.print(make_text(f"{len(problems):,} problem(s) found:", "bold yellow"))
-    for problem in problems[:MOST_PROBLEMS]:
+    for problem in problems[:MAX_PROBLEMS]:
         out.print(make_text(f"  {problem['path']}: {problem['what']}"))
-    if len(problems) > MOST_PROBLEMS:
-        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
+    if len(problems) > MAX_PROBLEMS:
+        out.print(f"  and {len(problems) - MAX_PROBLEMS:,} more; see --json")
 
 
 def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
@@ -316,4 +316,4 @@ def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
     out.print(make_text(line, "bold"))
     out.print()
     kinds_table(out, totals["by_kind"])
-    out.print("\n--conversation N shows one of them.")
+    out.print("\nUse --conversation N to show one of them.")

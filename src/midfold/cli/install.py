@@ -1,11 +1,10 @@
-"""`midfold install`: the files of other agents, changed so that they use midfold, and changed back.
+"""`midfold install`: add midfold to the settings of other agents, and remove it again.
 
-Rules of this file:
-1. The whole change is shown before anything is written; nothing is written without a yes.
-2. Only entries of ours are added and taken out again. What a file was before is kept beside it; if nothing else has
-   changed since, taking back restores that byte for byte. A file that was not there goes away again.
-3. A file that cannot be read as what it should be is left alone, and with it all others.
-4. Only files inside the project are read or written: a link that leads out of it is refused.
+1. The whole change is shown before anything is written, and needs a confirmation.
+2. Only midfold's entries are added and removed. A backup is kept beside each file; if nothing else has changed
+   since, removal restores it byte for byte. A file that did not exist is deleted.
+3. If one file cannot be parsed, none is changed.
+4. Only files inside the project are read or written; links that lead outside are refused.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from midfold.errors import ConfigError
 SERVER = "midfold"
 BEFORE = ".before-midfold"
 MARKS = (MODULE.encode(), f'"{SERVER}"'.encode())
-"""What the hooks of ours and the server of ours cannot be without."""
+"""Substrings of every hook and server entry that midfold writes."""
 Settings = dict[str, Any]
 Edit = Callable[[Settings, Path | None], None]
 
 
 class FileChange(NamedTuple):
-    """A file as it is and as it is to be; None where there is none."""
+    """File content before and after a change; None if the file does not exist."""
 
     path: Path
     before: bytes | None
@@ -45,13 +44,13 @@ class FileChange(NamedTuple):
 
     @property
     def backup(self) -> Path:
-        """Where the text from before the installation is kept."""
+        """Return the path of the backup from before the installation."""
         return self.path.with_name(self.path.name + BEFORE)
 
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Let another agent use midfold. The change to its files is shown first, and can be taken back."""
+    """Set up another agent to use midfold. The change to its files is shown first and can be reverted."""
 
 
 @command.command(name="claude-code")
@@ -59,15 +58,16 @@ def command() -> None:
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="The project's folder; default: the working directory.",
+    help="Project folder; default: the working directory.",
 )
-@click.option("--remove", is_flag=True, help="Take the change back.")
+@click.option("--remove", is_flag=True, help="Revert the change.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def claude_code(project: Path, remove: bool, yes: bool) -> None:
-    """Keep a project's Claude Code sessions, and give back after a compaction what was asked and done.
+    """Store a project's Claude Code sessions, and restore requests and results after a compaction.
 
-    Adds hooks (PreCompact, SessionStart after a compaction, UserPromptSubmit) to .claude/settings.local.json and the
-    MCP server midfold to .mcp.json, both in the project's folder. Sessions are kept in the store of `midfold sessions`.
+    Adds hooks (PreCompact, SessionStart after a compaction, UserPromptSubmit) to .claude/settings.local.json and
+    the MCP server midfold to .mcp.json, both in the project's folder. Sessions are kept in the store of `midfold
+    sessions`.
     """
     folder = project.resolve()
     files = {folder / ".claude" / "settings.local.json": edit_hooks, folder / ".mcp.json": edit_servers}
@@ -77,7 +77,7 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
         changes.append(_removal(path, edit) if remove else _addition(path, edit, folder))
     changes = [change for change in changes if change.before != change.after]
     if not changes:
-        echo("nothing to take back" if remove else "it is installed already")
+        echo("nothing to remove" if remove else "already installed")
         return
     for change in changes:
         for line in diff_of(change):
@@ -85,22 +85,22 @@ def claude_code(project: Path, remove: bool, yes: bool) -> None:
     _confirm(yes)
     for change in changes:
         _write(change, remove=remove)
-    echo("taken back" if remove else "installed; Claude Code asks once whether it may use the MCP server midfold")
+    echo("removed" if remove else "installed; Claude Code will ask once to allow the MCP server midfold")
     if not remove and find_spec("mcp") is None:
-        notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without")
+        notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without it")
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return the real path of a file to change; raise where it, or its backup, is not inside the project."""
+    """Return the real path of a file to change; raise if it or its backup is outside the project."""
     real = path.resolve()
     for place in (real, real.with_name(real.name + BEFORE).resolve()):
         if not place.is_relative_to(folder):
-            raise ConfigError(f"{path} leads out of the project, to {place}; remove the link. Nothing was changed")
+            raise ConfigError(f"{path} resolves to {place}, outside the project; remove the link. Nothing was changed")
     return real
 
 
 def read_settings(path: Path) -> tuple[Settings, bytes | None]:
-    """What a file of settings says, and its bytes."""
+    """Return the parsed settings file and its bytes."""
     try:
         data = path.read_bytes()
         known = json.loads(data.strip() or b"{}")
@@ -116,7 +116,7 @@ def read_settings(path: Path) -> tuple[Settings, bytes | None]:
 
 
 def edit_hooks(known: Settings, folder: Path | None) -> None:
-    """Takes our hooks out, and puts those of a folder in."""
+    """Remove our hooks, then add those for `folder` unless it is None."""
     hooks = _inside(known, "hooks", dict)
     for event, matcher in EVENTS.items():
         groups = _inside(hooks, event, list)
@@ -135,12 +135,12 @@ def edit_hooks(known: Settings, folder: Path | None) -> None:
 
 
 def edit_servers(known: Settings, folder: Path | None) -> None:
-    """Takes our MCP server out, and puts that of a folder in."""
+    """Remove our MCP server, then add the one for `folder` unless it is None."""
     servers = _inside(known, "mcpServers", dict)
     found = servers.get(SERVER)
     if found is not None and not _is_our_server(found):
         if folder is not None:
-            raise ConfigError(f"mcpServers has a server {SERVER} that is not ours; nothing was changed")
+            raise ConfigError(f"mcpServers already has a different server named {SERVER}; nothing was changed")
         return
     servers.pop(SERVER, None)
     if folder is not None:
@@ -150,7 +150,7 @@ def edit_servers(known: Settings, folder: Path | None) -> None:
 
 
 def _is_our_server(server: Any) -> bool:
-    """Return whether this version or an earlier one, which started Python without `-P`, wrote the entry."""
+    """Return whether midfold wrote the entry; earlier versions started Python without `-P`."""
     arguments = server.get("args") if isinstance(server, dict) else None
     return isinstance(arguments, list) and [one for one in arguments if one not in SAFE][:2] == ["-m", "midfold"]
 
@@ -162,7 +162,7 @@ def _is_ours(hook: Any) -> bool:
 def _inside(known: Settings, key: str, kind: type) -> Any:
     found = known.setdefault(key, kind())
     if not isinstance(found, kind):
-        raise ConfigError(f"{key} in the settings of Claude Code is not what it should be; nothing was changed")
+        raise ConfigError(f"{key} in Claude Code's settings has an unexpected type; nothing was changed")
     return found
 
 
@@ -179,7 +179,7 @@ def _addition(path: Path, edit: Edit, folder: Path) -> FileChange:
 
 
 def _removal(path: Path, edit: Edit) -> FileChange:
-    """Take our entries out; restore the saved bytes if those say the same and have no entries of ours."""
+    """Remove our entries; restore the backup if it has the same settings and no entries of ours."""
     known, before = read_settings(path)
     change = FileChange(path, before, before)
     if before is None or b"midfold" not in before:
@@ -188,7 +188,7 @@ def _removal(path: Path, edit: Edit) -> FileChange:
     if change.backup.exists():
         earlier, saved = read_settings(change.backup)
         edit(earlier, None)
-        # A backup that was made of an earlier installation would bring its entries back.
+        # A backup made during an earlier installation would restore its entries.
         if earlier == known and saved is not None and not any(mark in saved for mark in MARKS):
             return change._replace(after=saved)
     return change._replace(after=_text(known) if known else None)
@@ -199,7 +199,7 @@ def _text(known: Settings) -> bytes:
 
 
 def diff_of(change: FileChange) -> Iterator[str]:
-    """The lines of a change as `diff -u` shows them."""
+    """Return the lines of a change in unified diff format."""
     old, new = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.before, change.after))
     was, becomes = (str(change.path) if data is not None else "/dev/null" for data in (change.before, change.after))
     return unified_diff(old, new, was, becomes, lineterm="")
@@ -209,7 +209,7 @@ def _confirm(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("nothing was changed; say --yes to make this change")
+        raise ConfigError("nothing was changed; use --yes to make this change")
     if ask("make this change? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
         raise click.Abort
 

@@ -1,4 +1,4 @@
-"""Sockets that servers of ours listen on, and whether the name in an address leads anywhere."""
+"""Listening sockets and host name lookup."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from midfold.errors import MidfoldError
 LOOKUP_SECONDS = 5.0
 
 
-def listen(host: str, port: int, *, hint: str = "--port N takes another") -> list[socket.socket]:
-    """One socket for each address of a host; one line of error where they cannot be had."""
+def listen(host: str, port: int, *, hint: str = "use --port N for another port") -> list[socket.socket]:
+    """Open one socket for each address of a host; raise a one-line error if that fails."""
     opened: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -33,7 +33,7 @@ def listen(host: str, port: int, *, hint: str = "--port N takes another") -> lis
 
 
 def lookup_problem(address: str) -> str:
-    """Why the name in an address leads nowhere now; nothing if it leads somewhere. Nothing is sent to the host."""
+    """Return why a URL's host name cannot be resolved, or an empty string; send nothing to the host."""
     host = urlsplit(address).hostname or ""
     answers: list[str] = []
 
@@ -42,10 +42,10 @@ def lookup_problem(address: str) -> str:
             socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             answers.append("")
         except (OSError, UnicodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else ""
-            answers.append(f"{host} cannot be found: {(told or 'it is no name of a host').lower()}")
+            reason = error.strerror if isinstance(error, OSError) else ""
+            answers.append(f"cannot resolve {host}: {(reason or 'not a host name').lower()}")
 
     asking = Thread(target=ask, daemon=True)
     asking.start()
     asking.join(LOOKUP_SECONDS)
-    return answers[0] if answers else f"{host} cannot be found: nobody answered in {LOOKUP_SECONDS:g} seconds"
+    return answers[0] if answers else f"cannot resolve {host}: no answer within {LOOKUP_SECONDS:g} seconds"

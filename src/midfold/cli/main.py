@@ -1,4 +1,4 @@
-"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2."""
+"""Entry point of the `midfold` command; turns `MidfoldError` into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from midfold.cli.command_groups import HelpfulGroup
 from midfold.errors import MidfoldError
 
 COMMANDS = {
-    "agent": "Let an agent do a task in the working directory, for scripts.",
-    "artifacts": "Show what an agent made: files it changed, acts, what still runs, the last checks.",
-    "cache": "See why a prompt cache missed, and where breakpoints belong.",
-    "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
-    "compact": "Fold the middle of a transcript and show what happened.",
+    "agent": "Run an agent on a task in the working directory, for scripts.",
+    "artifacts": "Show what an agent did: changed files, actions, running tasks, latest checks.",
+    "cache": "Show why a prompt cache missed, and where breakpoints belong.",
+    "chat": "Chat with a model that has tools; long conversations are compacted automatically.",
+    "compact": "Compact a transcript and show the result.",
     "config": "Show, check and migrate the configuration.",
-    "cost": "Say what recorded sessions cost, and what they would have cost without a cache and with midfold.",
-    "demo": "Show what midfold does, without a key and without the network.",
-    "doctor": "Check the settings, say who would summarise, and prove a compaction.",
-    "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
-    "import": "Bring the logs of Claude Code, Codex and others into a store: list them, choose some.",
-    "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
-    "install": "Let another agent use midfold: show the change to its files, make it, take it back.",
-    "keys": "Make keys that clients show to the gateway.",
-    "mcp": "Let an agent search and unfold kept sessions by the Model Context Protocol.",
-    "models": "Show what is believed about models: windows, tokenizers, prices.",
-    "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
-    "probes": "Measure what a reader knows who sees only a compacted context.",
+    "cost": "Report what recorded sessions cost, and what they would have cost without a cache and with midfold.",
+    "demo": "Demonstrate midfold, without a key or network access.",
+    "doctor": "Check settings, store and upstreams, and test a compaction.",
+    "eval": "Measure how many of the facts used later in a transcript a compaction keeps.",
+    "import": "Import the logs of Claude Code, Codex and other clients into a store.",
+    "inspect": "Show where the tokens of a transcript go, and list its problems.",
+    "install": "Set up another agent to use midfold, or revert that.",
+    "keys": "Create keys for the gateway's clients.",
+    "mcp": "Serve stored sessions to an agent over the Model Context Protocol.",
+    "models": "List known models: context window, tokenizer, prices.",
+    "pages": "Serve web pages about stored sessions: size, savings, before and after.",
+    "probes": "Measure what a reader knows from a compacted context alone.",
     "plugins": "List context engines and choose one.",
-    "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
-    "run": "Run Claude Code, Codex, opencode or any command with a gateway of its own.",
+    "replay": "Replay recorded sessions under other policies, and compare cost and retention.",
+    "run": "Run Claude Code, Codex, opencode or any command with a private gateway.",
     "serve": "Run the gateway between agents and providers.",
-    "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
-    "store": "Look after a store of sessions: migrate, check, back up.",
-    "trajectories": "Fit recorded runs of agents into a token target, from one file to a cluster.",
+    "sessions": "Inspect stored sessions: list, view, search, unfold, undo, export, delete.",
+    "store": "Migrate, check and back up a store of sessions.",
+    "trajectories": "Compress recorded agent runs to a token target, from one file to a cluster.",
     "unfold": "Show the originals behind a handle.",
 }
 MODULES = {"import": "import_logs"}
-"""Files that cannot be called as their command is."""
+"""Modules whose name differs from their command, because it is a Python keyword."""
 
 
 class LazyGroup(HelpfulGroup):
-    """Imports `midfold.cli.<name>` and takes its `command` when `<name>` is run, so that --help stays fast."""
+    """Group that imports `midfold.cli.<name>` only when `<name>` is run, so that --help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -70,14 +70,14 @@ def main() -> None:
 
 
 def run_command() -> None:
-    """Runs what the arguments ask for, and ends the process."""
+    """Run the command line and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(main(prog_name="midfold", standalone_mode=False))
     except MidfoldError as error:
-        _tell(str(error))
+        _print_error(str(error))
         sys.exit(2)
     except click.ClickException as error:
         error.show()
@@ -85,15 +85,15 @@ def run_command() -> None:
     except click.Abort as stopped:
         if isinstance(stopped.__cause__, KeyboardInterrupt):
             raise stopped.__cause__ from None
-        _tell("nothing was done")
+        _print_error("nothing was done")
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _tell(f"{where}{error.strerror or error}")
-        os._exit(1)  # the interpreter would try to flush the broken stream once more, and say so
+        _print_error(f"{where}{error.strerror or error}")
+        os._exit(1)  # avoids a second flush of the broken stream at exit, which would print another error
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     from midfold.cli.terminal import notice
 
     notice(text)

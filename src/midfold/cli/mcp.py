@@ -1,4 +1,4 @@
-"""`midfold mcp`: the kept sessions as tools of the Model Context Protocol, over stdio or HTTP."""
+"""`midfold mcp`: stored sessions as Model Context Protocol tools, over stdio or HTTP."""
 
 from __future__ import annotations
 
@@ -36,16 +36,22 @@ INSTRUCTIONS = (
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="The project's folder; default: the working directory.",
+    help="Project folder; default: the working directory.",
 )
-@click.option("--http", is_flag=True, help="Listen on this machine instead of standard input; needs a key.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
+@click.option("--http", is_flag=True, help="Serve over HTTP on 127.0.0.1 instead of standard input; requires a key.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
+)
 def command(url: str | None, config: str | None, project: Path, http: bool, port: int) -> None:
-    """Offer kept sessions to an agent by MCP: search, unfold, describe, artifacts, compact, stats.
+    """Serve stored sessions to an agent over MCP: search, unfold, describe, artifacts, compact, stats.
 
-    Over standard input and output (the default) it sees the sessions of one project and reads transcripts in its
-    folder. With --http it listens on 127.0.0.1 at /mcp, asks for a key of `midfold keys new`, checks Host and Origin,
-    shows each key the sessions of its own, and reads no files. Summaries are made on this machine.
+    Over standard input and output (the default) it serves the sessions of one project and reads transcripts in its
+    folder. With --http it listens on 127.0.0.1 at /mcp, requires a key from `midfold keys new`, checks Host and
+    Origin, serves each key its own sessions, and reads no files. Summaries are built in, without an LLM.
     """
     with open_own(url, config) as sessions:
         if http:
@@ -59,7 +65,7 @@ def command(url: str | None, config: str | None, project: Path, http: bool, port
 def _serve_http(sessions: Sessions, port: int) -> None:
     config = sessions.config
     if config is None or not config.keys:
-        raise ConfigError("midfold mcp --http needs a key: `midfold keys new NAME` makes one for config.yaml")
+        raise ConfigError("midfold mcp --http requires a key in config.yaml; create one with `midfold keys new NAME`")
     server = _build_server(lambda request: SessionTools(sessions, f"{request.state.owner.name}/"))
     import uvicorn
 
@@ -70,16 +76,16 @@ def _serve_http(sessions: Sessions, port: int) -> None:
         json_response=True, stateless_http=True, max_request_body_size=limits.body_bytes, host="127.0.0.1"
     )
     keys = GatewayKeys({name: row.hash for name, row in config.keys.items()})
-    [listening] = listen("127.0.0.1", port, hint="--port 0 takes a free one")
+    [listening] = listen("127.0.0.1", port, hint="use --port 0 for a free port")
     with listening:
-        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; Ctrl-C ends it")
-        door = Admission(inner, keys, limits)
-        server_config = uvicorn.Config(door, log_level="warning", access_log=False)
+        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp serves {sessions.store.where}; stop with Ctrl-C")
+        guarded = Admission(inner, keys, limits)
+        server_config = uvicorn.Config(guarded, log_level="warning", access_log=False)
         signals.serve(uvicorn.Server(server_config), [listening])
 
 
 def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
-    """An MCP server; `tools_for` says which tools answer a request (of HTTP; over stdio it is None)."""
+    """Return an MCP server; `tools_for` maps an HTTP request (None over stdio) to its tools."""
     try:
         from mcp.server.lowlevel import Server
         from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
@@ -87,11 +93,11 @@ def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
         raise MissingExtra("midfold mcp", "mcp") from None
     listed = [Tool(name=one.name, description=one.description, input_schema=dict(one.parameters)) for one in SPECS]
 
-    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
         return ListToolsResult(tools=listed)
 
-    async def call_tool(context: Any, asked: Any) -> CallToolResult:
-        answer = await asyncio.to_thread(tools_for(context.request).run, asked.name, asked.arguments)
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        answer = await asyncio.to_thread(tools_for(context.request).run, params.name, params.arguments)
         return CallToolResult(content=[TextContent(type="text", text=answer.text)], is_error=answer.is_error)
 
     return Server(
@@ -104,7 +110,7 @@ def _build_server(tools_for: Callable[[Any], SessionTools]) -> Server[Any]:
 
 
 async def _serve_stdio(server: Server[Any]) -> None:
-    """Answers on standard input and output until the client closes them."""
+    """Serve on standard input and output until the client closes them."""
     from mcp.server.stdio import stdio_server
 
     async with stdio_server() as (reading, writing):

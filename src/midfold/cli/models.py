@@ -1,4 +1,4 @@
-"""`midfold models [NAME]`: what is believed about models, and why."""
+"""`midfold models [NAME]`: show the facts known about models and their source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = {
     "max_output": "maximum output",
     "max_input": "maximum input, if below the window",
     "tokenizer": "tokenizer",
-    "factor": "tokens against o200k",
+    "factor": "tokens relative to o200k",
     "message_overhead": "added per message",
     "cache_minimum": "shortest cached prefix",
     "input_price": "input, $ per million",
@@ -30,19 +30,19 @@ LABELS = {
     "cache_write_1h": "cache write 1h, x input",
 }
 FITTING = ((86, 8), (66, 6), (0, 5))
-"""So many columns fit into a terminal that is so wide: the prices of caches are left out first."""
+"""Minimum terminal width and number of columns to show; cache prices are dropped first."""
 COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", "1h x")
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--filter", "part", metavar="TEXT", default="", help="Only rows whose pattern or source has this in it.")
+@click.option("--filter", "part", metavar="TEXT", default="", help="Only rows whose pattern or source contains TEXT.")
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
 @with_json
 def command(name: str | None, part: str, path: str | None, as_json: bool) -> None:
-    """Show what is believed about the model NAME and why, or the whole table and your overrides."""
+    """List known models: context window, tokenizer, prices. With NAME, show one model and the source of each value."""
     if name is not None and part:
-        raise click.UsageError("NAME and --filter exclude each other")
+        raise click.UsageError("NAME and --filter cannot be combined")
     overrides = settings(path).models
     if name is None:
         _show_table(overrides, part.casefold(), as_json)
@@ -55,7 +55,7 @@ def command(name: str | None, part: str, path: str | None, as_json: bool) -> Non
 
 
 def number(value: int | float | str | None) -> str:
-    """A value as people read it: 1,050,000, 0.1, unknown."""
+    """Format a value for people: 1,050,000, 0.1, unknown."""
     if value is None:
         return "unknown"
     if isinstance(value, int):
@@ -64,7 +64,7 @@ def number(value: int | float | str | None) -> str:
 
 
 def heading(model: Model) -> tuple[str, str]:
-    """What the rows of one group share: where they come from, and what is believed about their tokens."""
+    """Return source and tokenizer facts, which the rows of a group share."""
     cached = f"cached from {model.cache_minimum:,}" if model.cache_minimum else "shortest cached prefix unknown"
     assumed = f"; assumed: {', '.join(model.assumed)}" if model.assumed else ""
     tokens = f"tokenizer {model.tokenizer} x{model.factor:g}, +{model.message_overhead} per message, {cached}"
@@ -72,7 +72,7 @@ def heading(model: Model) -> tuple[str, str]:
 
 
 def groups(part: str = "") -> Iterator[tuple[str, str, list[Model]]]:
-    """The table, row after row, under the headings its rows share; `part` is in the pattern or the source of a row."""
+    """Yield the table in groups; `part` filters rows by pattern or source."""
     for (source, tokens), rows in groupby((row for row in TABLE if _has(row, part)), heading):
         yield source, tokens, list(rows)
 
@@ -82,7 +82,7 @@ def _has(model: Model, part: str) -> bool:
 
 
 def cells(model: Model) -> tuple[str, ...]:
-    """One row under `COLUMNS`; a dash is what nobody could name."""
+    """Return one row for `COLUMNS`; unknown values are dashes."""
     values = (
         model.context_window,
         model.max_output,
@@ -121,11 +121,11 @@ def _show_table(overrides: Mapping[str, ModelOverride], part: str, as_json: bool
         out.print()
     _show_overrides(out, overrides)
     stated = f"{DEFAULT.context_window:,} tokens of context, {DEFAULT.max_output:,} of output"
-    out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
+    out.print(Text(f"Any other model: {stated} (default; see `midfold models NAME`)."))
 
 
 def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
-    """The fields that an override sets."""
+    """Return the fields that an override sets."""
     values = {field: getattr(override, field) for field in ModelOverride.__struct_fields__}
     return {field: value for field, value in values.items() if value is not None}
 
@@ -133,7 +133,7 @@ def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
 def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> None:
     if not overrides:
         return
-    out.print(Text("Your configuration, laid over the rows above that match", style="bold"))
+    out.print(Text("Overrides from your configuration", style="bold"))
     table = make_table(header_style="dim")
     table.add_column("pattern", overflow="fold", min_width=26)
     table.add_column("sets", overflow="fold")
@@ -155,6 +155,6 @@ def _show_belief(belief: Belief) -> None:
     out.print()
     out.print(Text(belief.why))
     if not belief.known:
-        out.print(Text("If you know better, say so in config.yaml:"))
+        out.print(Text("To override, set in config.yaml:"))
         pattern = json.dumps(belief.name, ensure_ascii=False)
         echo(f"\nmodels:\n  {pattern}:\n    context_window: {belief.model.context_window}")

@@ -1,4 +1,4 @@
-"""What several commands take from their command line: options, settings, transcripts, stored sessions."""
+"""Options and loaders shared by several commands: settings, transcripts, stored sessions."""
 
 from __future__ import annotations
 
@@ -27,66 +27,71 @@ if TYPE_CHECKING:
 
 LAST = "last"
 STORED = "session:"
-"""What stands before the name of a stored session where a file is expected."""
+"""Prefix of a stored session's name in place of a file."""
 SHORT = 8
-MOST_SESSIONS = 10_000
-MOST_NAMED = 5
+MAX_SESSIONS = 10_000
+MAX_NAMED = 5
 _HASHED = re.compile(r"(?:^|-)([0-9a-f]{6,})((?:[~+.][0-9a-z~+.]*)?)\Z")
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
 with_stored_config = click.option(
-    "--config", metavar="FILE", help="Settings with the store of session:NAME (store.url)."
+    "--config", metavar="FILE", help="Settings file with the store of session:NAME (store.url)."
 )
 with_url = click.option(
     "--store",
     "url",
     metavar="URL",
-    help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
+    help="sqlite:///PATH or postgresql://...; default: store.url, else a file in your home directory.",
 )
 with_workers = click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes; default: number of processors."
 )
 with_split = click.option(
-    "--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations."
+    "--split",
+    type=click.Choice(["all", "train", "held"]),
+    default="all",
+    help="Use all conversations, or one half of them.",
 )
 with_plot = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart."
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Write a chart to this file."
 )
 with_dialect = click.option(
-    "--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess."
+    "--dialect",
+    type=click.Choice(["openai-chat", "openai-responses", "anthropic"]),
+    help="Message format; default: detect.",
 )
 with_conversation = click.option(
-    "--conversation", type=int, metavar="N", help="In a file of many conversations, this one (from 1)."
+    "--conversation", type=int, metavar="N", help="Number of the conversation in a file with several, from 1."
 )
 
 
 def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --base-url, an address before anything is done."""
+    """Return the option --base-url, which validates the URL."""
 
     def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(URL, value):
             raise click.BadParameter(f"expected {ADDRESS}")
         return value
 
-    return click.option("--base-url", callback=check, metavar="URL", help=f"Address of a server that speaks {wires}.")
+    return click.option("--base-url", callback=check, metavar="URL", help=f"Base URL of a server with {wires}.")
 
 
 def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --config of commands that read or write the file itself."""
-    told = f"The file to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
-    return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
+    """Return the option --config of commands that read or write the file itself."""
+    help_text = f"File to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
+    return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=help_text)
 
 
 def locate_config(file: Path | None) -> Path:
     found = locate(file)
     if found is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+        raise ConfigError("no home directory found; name a file with --config or MIDFOLD_CONFIG")
     return found
 
 
 def load_settings(path: str | Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """The configuration and where it comes from; `flags` are settings of the command line. Notices are told."""
+    """Load the configuration with command-line settings in `flags`, and print its notices."""
     loaded = load(path, overrides=flags)
     for text in loaded.notices:
         notice(text)
@@ -98,7 +103,7 @@ def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config
 
 
 def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
-    """The same, for a command that runs the context engine: what is wrong with that one is told as well."""
+    """Load the configuration for a command that runs the context engine, and print the engine's notices too."""
     config = settings(path, flags)
     for text in configured_engine(config).notices:
         notice(text)
@@ -106,7 +111,7 @@ def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) ->
 
 
 def read_file(file: str) -> bytes:
-    """A transcript; `-` is standard input."""
+    """Read a transcript; `-` is standard input."""
     if file == "-":
         if sys.stdin is None:
             raise TranscriptError("standard input is closed")
@@ -124,7 +129,7 @@ def name_of(file: str) -> str:
 def read_conversations(
     file: str, dialect: str | None, number: int | None, *, config: str | None, strict: bool = False
 ) -> list[Document]:
-    """The conversations of a file, or a session of the store that the settings name; with a number, that one."""
+    """Read the conversations of a file or a stored session; with `number`, only that one."""
     if file.startswith(STORED):
         return [read_stored(file.removeprefix(STORED), config)]
     data = read_file(file)
@@ -137,20 +142,20 @@ def read_conversations(
     if number is None:
         return documents
     if not 1 <= number <= len(documents):
-        raise TranscriptError(f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {number}")
+        raise TranscriptError(f"{name_of(file)} has {len(documents)} conversation(s); there is no number {number}")
     return [documents[number - 1]]
 
 
 def read_conversation(file: str, dialect: str | None, number: int | None, *, config: str | None) -> Document:
-    """The one conversation of a file, or the one of a number."""
+    """Read the only conversation of a file, or the one with that number."""
     found = read_conversations(file, dialect, number, config=config)
     if len(found) != 1:
-        raise TranscriptError(f"{name_of(file)} holds {len(found)} conversations: --conversation N chooses one")
+        raise TranscriptError(f"{name_of(file)} has {len(found)} conversations; choose one with --conversation N")
     return found[0]
 
 
 def read_stored(name: str, config: str | None) -> Document:
-    """The whole history of a stored session, with its times and what was reported of it."""
+    """Read the whole history of a stored session, with times and reported usage."""
     from midfold.session.session import read_history
 
     with open_existing(None, config, option="--config FILE") as sessions:
@@ -158,7 +163,7 @@ def read_stored(name: str, config: str | None) -> Document:
 
 
 def files_of(names: tuple[str, ...], config: str | None) -> Iterator[str | Document]:
-    """The files themselves, the transcripts in folders, and stored sessions. What is damaged in a log is told."""
+    """Yield files, the transcripts in folders, and stored sessions."""
     for name in names:
         if name.startswith(STORED):
             yield read_stored(name.removeprefix(STORED), config)
@@ -173,7 +178,7 @@ def files_of(names: tuple[str, ...], config: str | None) -> Iterator[str | Docum
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
-    """The options --store and --config; the command is given the opened sessions."""
+    """Add --store and --config; the command receives the opened sessions."""
 
     @with_url
     @with_config
@@ -187,59 +192,61 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def open_existing(url: str | None, config: str | None, option: str = "--store URL") -> Iterator[Sessions]:
-    """The sessions of a store that is there already; `option` is how the command lets another be named."""
+    """Open the sessions of an existing store; `option` names the option for another store in the error."""
     from midfold.config.load import store_url
     from midfold.session.sessions import open_sessions
     from midfold.store.sqlstore import file_of
 
     known = settings(config)
-    asked = url or known.store.url
-    address = asked or store_url(known, os.environ)
+    wanted = url or known.store.url
+    address = wanted or store_url(known, os.environ)
     file = file_of(address)
     if file is not None and not Path(file).exists():
-        hint = "" if asked else f": nothing is stored there yet; {option} or store.url in config.yaml names another"
-        raise StoreError(f"{address}: there is no such file{hint}")
+        hint = (
+            "" if wanted else f"; nothing is stored yet. Name another store with {option} or store.url in config.yaml"
+        )
+        raise StoreError(f"{address}: no such file{hint}")
     with open_sessions(address, config=known) as sessions:
         yield sessions
 
 
 def open_own(url: str | None, config: str | None) -> Sessions:
-    """The sessions of a store, which is made if it is not there."""
+    """Open the sessions of a store; create it if it does not exist."""
     from midfold.session.sessions import open_sessions
 
     return open_sessions(url, config=settings(config))
 
 
 def short_id(name: str) -> str:
-    """The part of a session's name that tells it from others: `79d03d` of `20261116-2310-79d03d`."""
+    """Return the distinguishing part of a session's name: `79d03d` of `20261116-2310-79d03d`."""
     found = _HASHED.search(name)
     return f"{found[1][:SHORT]}{found[2]}" if found else name
 
 
-def full_name(sessions: Sessions, asked: str) -> str:
-    """The name of the session that was meant: by its name, the beginning of it or of its short id, or `last`."""
-    if sessions.store.info(asked) is not None:
-        return asked
-    names = [info.name for info in sessions.all(MOST_SESSIONS)]
-    if asked == LAST and names:
+def full_name(sessions: Sessions, wanted: str) -> str:
+    """Resolve a session by its name, a prefix of its name or short id, or `last`."""
+    if sessions.store.info(wanted) is not None:
+        return wanted
+    names = [info.name for info in sessions.all(MAX_SESSIONS)]
+    if wanted == LAST and names:
         return names[0]
-    if not asked:
-        raise NotStored("the name of a session is empty; `midfold sessions list` shows those there are")
-    matching = [name for name in names if asked == short_id(name)]
-    matching = matching or [name for name in names if asked and _begins(name, asked)]
+    if not wanted:
+        raise NotStored("the session name is empty; see `midfold sessions list`")
+    matching = [name for name in names if wanted == short_id(name)]
+    matching = matching or [name for name in names if wanted and _begins(name, wanted)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        shown = ", ".join(matching[:MOST_NAMED]) + (" and others" if len(matching) > MOST_NAMED else "")
-        raise NotStored(f"{asked} is the beginning of {len(matching)} sessions: {shown}")
-    near = get_close_matches(asked, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`midfold sessions list` shows those there are"
-    raise NotStored(f"there is no session {asked}; {hint}")
+        shown = ", ".join(matching[:MAX_NAMED]) + (" and others" if len(matching) > MAX_NAMED else "")
+        raise NotStored(f"{wanted} matches {len(matching)} sessions: {shown}")
+    near = get_close_matches(wanted, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "see `midfold sessions list`"
+    raise NotStored(f"no session {wanted}; {hint}")
 
 
-def _begins(name: str, asked: str) -> bool:
-    """By its name, its short id, or an id of the client's that stands in it."""
-    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name or f"/{asked}" in name
+def _begins(name: str, wanted: str) -> bool:
+    """Return whether the name, its short id, or a client's id inside it starts with `wanted`."""
+    return name.startswith(wanted) or short_id(name).startswith(wanted) or f"-{wanted}" in name or f"/{wanted}" in name
 
 
 def stored_session(sessions: Sessions, name: str) -> Session:

@@ -1,4 +1,4 @@
-"""Files that commands write: whether they can be is known before the work, and they appear whole or not at all."""
+"""Output files of commands: checked before the work starts, and written atomically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from midfold.atomic import replace_file
 from midfold.errors import MidfoldError
 
 STANDARD = "-"
-with_overwrite = click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
+with_overwrite = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 
 
 def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
-    """The path of a file that can be written when the work is done; raises where it cannot be."""
+    """Return the path of an output file; raise if it cannot be written."""
     target = Path(output)
     folder = target.parent
     if not folder.is_dir():
@@ -24,25 +24,25 @@ def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
     if target.is_dir():
         raise MidfoldError(f"cannot write {output}: it is a folder")
     if not os.access(folder, os.W_OK):
-        raise MidfoldError(f"cannot write {output}: the folder {folder} is not yours to write in")
+        raise MidfoldError(f"cannot write {output}: no write permission for {folder}")
     if os.path.lexists(target) and not overwrite:
-        raise MidfoldError(f"{output} exists already; --overwrite replaces it")
+        raise MidfoldError(f"{output} already exists; use --overwrite to replace it")
     return target
 
 
 def check_picture(picture: str | Path | None) -> None:
-    """A picture may replace the one before it."""
+    """Check that a picture can be written; it may replace an existing one."""
     if picture is not None:
         check_output(picture, overwrite=True)
 
 
 def write_output(path: Path, pieces: Iterable[bytes]) -> None:
-    """Replace a file in one step. A new file is readable by its owner only: originals may hold secrets."""
+    """Replace a file atomically; a new file is readable by its owner only, because originals may hold secrets."""
     with replace_file(path) as stream:
         stream.writelines(pieces)
 
 
 def write_picture(path: Path, text: str) -> None:
-    """Replace a picture in one step."""
+    """Replace a picture atomically."""
     with replace_file(path, mode=0o666) as stream:
         stream.write(text.encode())

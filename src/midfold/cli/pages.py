@@ -1,4 +1,4 @@
-"""`midfold pages`: look at the sessions of a store in a browser."""
+"""`midfold pages`: view the sessions of a store in a browser."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ PORT = 8788
 
 @click.command(name="pages")
 @with_store
-@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
+)
 def command(sessions: Sessions, port: int) -> None:
-    """Serve pages about the sessions of a store, on this machine only.
+    """Serve web pages about the sessions of a store, on this machine only.
 
-    How full each session is, what folding saved, each compaction before and after, search and unfold; the same as JSON
-    under /api. Nothing in the store is changed. Ctrl-C ends it.
+    Shows how full each session is, what compactions saved, each compaction before and after, search and unfold; the
+    same data as JSON under /api. The store is not changed. Stop with Ctrl-C.
     """
     try:
         import uvicorn
@@ -29,8 +35,8 @@ def command(sessions: Sessions, port: int) -> None:
         raise MissingExtra("midfold pages", "gateway") from None
     from midfold.pages import app
 
-    [listening] = listen("127.0.0.1", port, hint="--port 0 takes a free one")
+    [listening] = listen("127.0.0.1", port, hint="use --port 0 for a free port")
     config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
     with listening:
-        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; Ctrl-C ends it")
+        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; stop with Ctrl-C")
         signals.serve(uvicorn.Server(config), [listening])

@@ -1,4 +1,4 @@
-"""`midfold plugins`: which context engines there are, which one is used, and choosing another."""
+"""`midfold plugins`: list context engines and choose one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = "context.engine"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What is configured, and what there is."""
+    """Configured engine and available engines."""
 
     configured: str
     origin: str
@@ -45,14 +45,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 def command(context: click.Context, file: Path | None, as_json: bool) -> None:
     """List the context engines, show which one is active, and choose another.
 
-    An engine is used only when context.engine in config.yaml names it. It is looked for in
-    plugins/context_engine/NAME beside config.yaml, then among registered engines, entry points and built-ins.
+    An engine is used only when context.engine in config.yaml names it. Search order: plugins/context_engine/NAME
+    beside config.yaml, registered engines, entry points, built-ins.
     """
     context.obj = file
     if context.invoked_subcommand is None:
         _list(_state(file), as_json)
     elif as_json:
-        raise click.UsageError("--json goes after the subcommand")
+        raise click.UsageError("put --json after the subcommand")
 
 
 def _state(file: Path | None) -> State:
@@ -87,7 +87,7 @@ def _list(state: State, as_json: bool) -> None:
 @with_json
 @click.pass_obj
 def list_(parent: Path | None, file: Path | None, as_json: bool) -> None:
-    """List the engines, and which one is active; the same as `midfold plugins` alone."""
+    """List the engines and show which one is active; same as `midfold plugins` alone."""
     _list(_state(file or parent), as_json)
 
 
@@ -105,25 +105,25 @@ def _print_table(state: State) -> None:
     out = console()
     out.print(table)
     out.print()
-    out.print(Text(f"* is active: {KEY} is {visible(state.configured)} ({visible(state.origin)}).", style="dim"))
+    out.print(Text(f"* active; {KEY} is {visible(state.configured)} ({visible(state.origin)}).", style="dim"))
 
 
 def _warn(state: State) -> None:
     if state.active == state.configured:
         return
     problems = [info.problem for info in state.engines_of(state.configured) if info.problem]
-    why = problems[0] if problems else "there is no engine of that name"
-    notice(f"{KEY} is {visible(state.configured)} ({state.origin}), but {why}; the built-in {state.active} is used")
+    why = problems[0] if problems else "no engine has that name"
+    notice(f"{KEY} is {visible(state.configured)} ({state.origin}), but {why}; using the built-in {state.active}")
 
 
 @command.command()
 @click.argument("name")
 @with_config_path("use")
 @with_json
-@click.option("--load", is_flag=True, help="Import the engine's code and say whether it can be used.")
+@click.option("--load", is_flag=True, help="Import the engine's code and check that it can be used.")
 @click.pass_obj
 def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load: bool) -> None:
-    """Show where the engine NAME comes from and whether it is active; its code runs only with --load."""
+    """Show the source of engine NAME and whether it is active; its code runs only with --load."""
     state = _state(file or parent)
     rows = state.engines_of(name)
     if not rows and not load:
@@ -156,44 +156,44 @@ def _print_engine(shown: dict[str, Any]) -> None:
 @command.command()
 @click.argument("name")
 @with_config_path("use")
-@click.option("--force", is_flag=True, help="Also accept a name that is not there yet.")
+@click.option("--force", is_flag=True, help="Also accept a name that does not exist yet.")
 @click.pass_obj
 def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
-    """Make NAME the active engine: sets context.engine in config.yaml and leaves every other byte as it is."""
+    """Make NAME the active engine: set context.engine in config.yaml and leave the rest of the file unchanged."""
     path = locate_config(file or parent)
     if problem := name_problem(name):
-        raise PluginError(f'"{visible(name[:80])}" is no name of an engine: {problem}')
+        raise PluginError(f'"{visible(name[:80])}" is not a valid engine name: {problem}')
     engines = list_engines(path.parent, configured=name)
     if not any(info.active and info.name == name for info in engines):
         state = State(configured=name, origin="", folder=path.parent, engines=engines)
         if not force:
-            raise PluginError(f"{_why_unknown(name, state)}; --force sets it all the same")
-        notice(f"{_why_unknown(name, state)}; until it can be used, the built-in compressor is")
+            raise PluginError(f"{_why_unknown(name, state)}; use --force to set it anyway")
+        notice(f"{_why_unknown(name, state)}; the built-in compressor is used until then")
     missing = config.is_missing(path)
     text = "" if missing else config.read_text(path)
     new_text = config.set_value(text, KEY, name, str(path))
     if new_text == text:
-        echo(f"{path}: {KEY} is {name} already")
+        echo(f"{path}: {KEY} is already {name}")
     else:
         if missing:
             _create(path)
         saved = config.write_text(path, new_text, backup=not missing)
-        echo(f"{path}: {KEY} is now {name}" + (f"; the old text is in {saved}" if saved else ""))
-    _tell_what_wins(path, name)
+        echo(f"{path}: {KEY} is now {name}" + (f"; the old file is {saved}" if saved else ""))
+    _warn_if_overridden(path, name)
 
 
 def _why_unknown(name: str, state: State) -> str:
     rows = state.engines_of(name)
     if rows:
-        return f'the engine "{name}" cannot be used: {rows[0].problem}'
+        return f'engine "{name}" cannot be used: {rows[0].problem}'
     usable = list(dict.fromkeys(info.name for info in state.engines if not info.problem))
     close = get_close_matches(name[:80], usable, n=1)
     hint = f'; did you mean "{close[0]}"?' if close else ""
-    return f'there is no engine "{visible(name[:80])}"{hint} (available: {", ".join(usable)})'
+    return f'no engine "{visible(name[:80])}"{hint} (available: {", ".join(usable)})'
 
 
 def _create(path: Path) -> None:
-    """An empty file for its owner alone, so that there is something to replace."""
+    """Create an empty file that only its owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -201,11 +201,11 @@ def _create(path: Path) -> None:
         raise ConfigError(f"{path}: cannot write the configuration: {error.strerror or 'unknown reason'}") from None
 
 
-def _tell_what_wins(path: Path, name: str) -> None:
+def _warn_if_overridden(path: Path, name: str) -> None:
     try:
         loaded = config.load(path)
     except ConfigError as error:
         notice(str(error))
         return
     if loaded.config.context.engine != name:
-        notice(f"{KEY} is still {visible(loaded.config.context.engine)}: {loaded.origins[KEY]} wins over the file")
+        notice(f"{KEY} is still {visible(loaded.config.context.engine)}: {loaded.origins[KEY]} overrides the file")

@@ -1,4 +1,4 @@
-"""`midfold probes`: what readers of a compacted context know, asked of models, agents or people."""
+"""`midfold probes`: measure what readers of a compacted context know; readers are models, agents or people."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from midfold.model.client import ModelClient
 from midfold.model.endpoint import Endpoint, endpoint_for
 from midfold.model.summary_call import SummaryCall
 
-LONGEST_ANSWER = 16_000
-"""Tokens."""
+MAX_ANSWER_TOKENS = 16_000
+"""Maximum tokens of an answer."""
 DEFAULT = "midfold,mask,window"
 
 
@@ -32,17 +32,24 @@ def _methods(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 @click.command()
 @click.argument("probes", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="PROBES")
-@click.option("-o", "--folder", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where it is kept.")
 @click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), metavar="DIR", help="Recorded sessions they name."
+    "-o", "--folder", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the results."
 )
-@click.option("--methods", callback=_methods, default=DEFAULT, show_default=True, metavar="NAMES", help="See above.")
-@click.option("--share", type=click.FloatRange(0.1, 100), default=10.0, show_default=True, help="Per cent of the past.")
-@click.option("--floor", type=click.IntRange(min=100), default=2_000, show_default=True, help="Tokens, at least.")
-@click.option("--readers", type=click.IntRange(1, 8), default=1, show_default=True, help="Readers of each context.")
-@click.option("--model", metavar="NAME", help="Who reads, grades and summarises; default: others, by hand.")
-@click.option("--provider", metavar="NAME", help="Who serves it.")
-@with_base_url("OpenAI's wire")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR",
+    help="Recorded sessions that the probes refer to.",
+)
+@click.option(
+    "--methods", callback=_methods, default=DEFAULT, show_default=True, metavar="NAMES", help="Methods, see above."
+)
+@click.option("--share", type=click.FloatRange(0.1, 100), default=10.0, show_default=True, help="Percent of the past.")
+@click.option("--floor", type=click.IntRange(min=100), default=2_000, show_default=True, help="Minimum tokens.")
+@click.option("--readers", type=click.IntRange(1, 8), default=1, show_default=True, help="Readers per context.")
+@click.option("--model", metavar="NAME", help="Model that reads, grades and summarizes; default: answer by hand.")
+@click.option("--provider", metavar="NAME", help="Provider of the model.")
+@with_base_url("OpenAI's API")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
@@ -59,21 +66,21 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Measure what a reader knows who sees only a compacted context.
+    """Measure what a reader knows from a compacted context alone.
 
     PROBES is a folder of JSON files: `messages`, and `questions` with kind (recall, artifact, decision, continuation),
-    q and gold. Where there are no questions, the model writes them from the whole past.
+    q and gold. If there are no questions, the model writes them from the whole history.
 
     \b
-    whole           the whole past: the ceiling
+    whole           the whole history: the upper bound
     window, mask    the newest messages; all messages with old results masked
-    plain           a plain summary by the model and the last message of the user
-    midfold         midfold without a model; midfold-model: with it
-    once, ...       at default settings, where the fold comes by itself (once-model; once-plain: plain, of that size)
-    folds, ...      fed message by message, folded many times (folds-model, folds-plain, folds-window)
+    plain           a plain summary by the model and the last user message
+    midfold         midfold without an LLM; midfold-model: with it
+    once, ...       at default settings, compacted automatically (once-model; once-plain: plain at that size)
+    folds, ...      fed message by message, compacted many times (folds-model, folds-plain, folds-window)
 
-    Without --model, prompts wait as files in DIR for whoever answers them (NAME.prompt.txt, answer in NAME.answer.txt);
-    the same command goes on from there. Give each prompt to a fresh context that sees nothing else.
+    Without --model, prompts are written to DIR as NAME.prompt.txt; put the answers into NAME.answer.txt and run the
+    same command again. Give each prompt to a fresh context that sees nothing else.
     """
     ask = None
     if model or base_url:
@@ -81,12 +88,12 @@ def command(
     try:
         loaded = load_probes(probes, data, AnswerFolder(folder / "questions", ask))
     except Waiting as waiting:
-        _tell_waiting(1, str(waiting))
+        _exit_waiting(1, str(waiting))
     run = ReadingRun(loaded, methods, folder, share=share / 100, floor=floor, readers=readers, model=ask)
     with progress_bar("contexts, readers, grades") as progress:
         scores = run.run(progress)
     if run.waiting:
-        _tell_waiting(len(run.waiting), str(run.waiting[0].parent))
+        _exit_waiting(len(run.waiting), str(run.waiting[0].parent))
     if as_json:
         emit_json([msgspec.to_builtins(score) for score in scores])
     else:
@@ -96,15 +103,15 @@ def command(
 def _asker(endpoint: Endpoint) -> Callable[[str], str]:
     def ask(prompt: str) -> str:
         body = {"messages": [{"role": "user", "content": prompt}]}
-        call = SummaryCall(endpoint=endpoint, messages=(), max_tokens=LONGEST_ANSWER, body=body)
+        call = SummaryCall(endpoint=endpoint, messages=(), max_tokens=MAX_ANSWER_TOKENS, body=body)
         return ModelClient(endpoint).ask_once(call.request()).text
 
     return ask
 
 
-def _tell_waiting(count: int, where: str) -> None:
-    what = "1 prompt waits for its answer" if count == 1 else f"{count:,} prompts wait for answers"
-    notice(f"{what} in {where}: answer each NAME.prompt.txt in NAME.answer.txt, then run this again")
+def _exit_waiting(count: int, where: str) -> None:
+    what = "1 prompt needs an answer" if count == 1 else f"{count:,} prompts need answers"
+    notice(f"{what} in {where}; write the answer to each NAME.prompt.txt into NAME.answer.txt, then run this again")
     sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`midfold replay`: recorded sessions under other policies and a provider's prices."""
+"""`midfold replay`: replay recorded sessions under other policies and provider prices."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
 from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart, replay
 
-MOST_WORST = 5
+MAX_WORST = 5
 LEGEND = (
-    "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without answers",
-    "kept: share of the facts that the rest of the transcript used and that the view held when it was asked",
-    "over: transcripts in which a request was larger than the window, which a real provider refuses",
+    "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without responses",
+    "kept: share of the facts used later in the transcript that were in view when needed",
+    "over: transcripts with a request larger than the window, which a real provider rejects",
 )
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Sizes of windows, separated by commas; 64k is 64,000."""
+    """Parse comma-separated window sizes; 64k is 64,000."""
     try:
         return tuple(int(part[:-1]) * 1000 if part.lower().endswith("k") else int(part) for part in value.split(","))
     except ValueError:
@@ -44,7 +44,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     multiple=True,
     metavar="NAME|FILE.yaml",
     help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in POLICIES)}) or a YAML file; default: all "
-    "built-in ones. May be given several times; several YAML files may follow one --policy.",
+    "built-in ones. Can be repeated; several YAML files may follow one --policy.",
 )
 @click.option(
     "--windows",
@@ -54,21 +54,21 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="LIST",
     help="Context windows to replay at.",
 )
-@click.option("--model", help=f"Whose tokens and prices count; default: the model of the logs, else {MODEL}.")
+@click.option("--model", help=f"Model for tokens and prices; default: the model of the logs, else {MODEL}.")
 @click.option("--gap", type=float, default=STATED_GAP, show_default=True, help="Seconds between unrecorded requests.")
 @click.option(
     "--fixed-tokens",
     type=click.IntRange(min=0),
-    help="System prompt and tools of each request; default: as far as the usage in a log tells.",
+    help="Tokens of system prompt and tools per request; default: inferred from the usage in a log.",
 )
 @click.option(
     "--exams",
     type=click.IntRange(min=0),
     default=MOST_EXAMS,
     show_default=True,
-    help="Per transcript; 0: no retention.",
+    help="Retention checks per transcript; 0 for none.",
 )
-@click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Leave shorter transcripts out.")
+@click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Skip shorter transcripts.")
 @with_split
 @with_workers
 @with_plot
@@ -89,17 +89,17 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Play recorded sessions again, request by request, under other policies and a provider's cache and prices.
+    """Replay recorded sessions, request by request, under other policies and a provider's cache and prices.
 
-    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Each policy says
-    when to fold, what to prune and where to put cache markers; the result is what every policy would have sent, read,
-    written and paid, and how much of what the session later needed it still had in view. Where a log says what was
-    really reported, that is told as well. Nothing is sent anywhere.
+    FILES are transcripts, coding agent logs, folders of them, or stored sessions (session:NAME). A policy decides
+    when to compact, what to prune and where to put cache markers. The result shows what each policy would have
+    sent, read, written and paid, and how many of the facts needed later were still in view. Usage recorded in a log
+    is shown for comparison. Nothing is sent anywhere.
     """
     policies = (*policies, *(file for file in files if file.endswith((".yaml", ".yml"))))
     transcripts = tuple(file for file in files if file not in policies)
     if not transcripts:
-        raise click.UsageError("no transcripts were given, only policies")
+        raise click.UsageError("no transcripts given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     check_picture(plot)
     with show_work("reading"):
@@ -125,7 +125,7 @@ def command(
 
 
 def _plain(result: Replay) -> dict[str, Any]:
-    """Everything that came out, as plain values; no message content."""
+    """Return all results as plain values, without message content."""
     return {
         "model": result.model,
         "prices": msgspec.to_builtins(result.prices),
@@ -159,7 +159,7 @@ def _show(out: Console, result: Replay) -> None:
 
 
 def _window(totals: list[PolicyTotal], window: int) -> Table:
-    figures = ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over")
+    figures = ("sent", "read", "written", "hit", "cost", "vs first", "folds", "kept", "over")
     table = make_table(f"{window:,} window", *(f">{name}" for name in figures))
     first = totals[0]
     for total in totals:
@@ -180,7 +180,7 @@ def _worst(out: Console, result: Replay) -> None:
     worse = sum(row.ratio > 1.05 for row in rows)
     line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
     out.print(make_text(line, "bold"))
-    for row in rows[:MOST_WORST]:
+    for row in rows[:MAX_WORST]:
         name = row.recording.rpartition("/")[2]
         text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
         out.print(make_text(text))

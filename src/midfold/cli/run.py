@@ -1,4 +1,4 @@
-"""`midfold run`: a command with a gateway of its own, which begins and ends with it."""
+"""`midfold run`: run a command with a private gateway."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ if TYPE_CHECKING:
     from midfold.gateway.exchange import RequestAccount
 
 NOT_FOUND, NOT_RUNNABLE, BY_SIGNAL = 127, 126, 128
-"""Exit codes, as shells have them."""
+"""Exit codes as used by shells."""
 START_SECONDS, STOP_SECONDS = 30.0, 3
-MOST_HELD = 1_000
-"""Lines of the log that wait for the command's end."""
+MAX_HELD_LINES = 1_000
+"""Maximum log lines held back until the command ends."""
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
-"""Signals that a terminal sends to all processes in front."""
+"""Signals that a terminal sends to the whole foreground process group."""
 PASSED = (*FROM_TERMINAL, "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--upstream", metavar="URL", help="Where requests go; default: where they would go without midfold.")
+@click.option(
+    "--upstream", metavar="URL", help="Upstream of the requests; default: where they would go without midfold."
+)
 @click.option(
     "--trust-host",
     "trusted",
     metavar="HOST",
     multiple=True,
-    help="Use this host without asking, where a file of the project names it; may be given again.",
+    help="Trust this host without asking if a project file names it; can be repeated.",
 )
 @click.option(
     "--mode",
@@ -70,13 +72,14 @@ def command(
     trusted: tuple[str, ...],
     mode: str | None,
 ) -> None:
-    """Run a client, or any command, with a gateway of its own.
+    """Run a client, or any command, with a private gateway.
 
     midfold run claude; midfold run codex exec "..."; midfold run opencode; midfold run -- python agent.py
 
-    The gateway takes a free port, needs a key that only the command and the page's address have, and ends with the
-    command. Claude Code, Codex and opencode are told about it in their own ways, other commands with OPENAI_BASE_URL,
-    OPENAI_API_BASE and ANTHROPIC_BASE_URL. Nothing is written but the store; the command's exit code is passed on.
+    The gateway listens on a free port, requires a key known only to the command and the printed page URL, and stops
+    with the command. Claude Code, Codex and opencode are configured by their own settings, other commands by
+    OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL. Only the store is written; the command's exit code is
+    returned.
     """
     known = engine_settings(config, {"gateway.mode": mode} if mode else {})
     check_installed("midfold run")
@@ -85,7 +88,7 @@ def command(
     totals = RunTotals()
     with open_sessions(url, config=known) as sessions:
         with private_gateways(known, sessions, setup.upstreams, totals) as address:
-            notice(f"{setup.name} runs through midfold; pages: {address.page}")
+            notice(f"running {setup.name} through midfold; pages: {address.page}")
             code = run_command(setup.launch(address))
         notice(totals.describe(sessions, setup.name))
     context.exit(code)
@@ -100,12 +103,12 @@ def check_installed(name: str) -> None:
 
 
 class RunTotals:
-    """An accountant: what went through, what was folded, how much was not sent."""
+    """Accountant that counts requests, compactions and tokens not sent."""
 
     def __init__(self) -> None:
         self.requests = self.folds = self.tokens = 0
         self.sessions: dict[str, None] = {}
-        """Those with folds."""
+        """Sessions with compactions."""
 
     def __call__(self, account: RequestAccount) -> None:
         if not account.route.endswith("generate"):
@@ -118,17 +121,17 @@ class RunTotals:
             self.sessions[account.session] = None
 
     def describe(self, sessions: Sessions, client: str) -> str:
-        """One line for the end."""
+        """Return the closing line of the run."""
         if not self.requests:
-            hint = f"; `midfold doctor --client {client}` tries it" if client in CLIENTS else ""
-            return f"no request came through the gateway{hint}"
-        asked = f"{self.requests:,} request{'s' * (self.requests != 1)}"
+            hint = f"; test with `midfold doctor --client {client}`" if client in CLIENTS else ""
+            return f"no request reached the gateway{hint}"
+        requests = f"{self.requests:,} request{'s' * (self.requests != 1)}"
         if not self.folds:
-            return f"{asked}, nothing had to be folded"
+            return f"{requests}, no compaction needed"
         times = "once" if self.folds == 1 else f"{self.folds:,} times"
         last = short_id(next(reversed(self.sessions)))
         return (
-            f"{asked}, folded {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
+            f"{requests}, compacted {times}; {self.tokens:,} tokens not sent; {self._describe_originals(sessions)} "
             f"in {sessions.store.where}: midfold sessions view {last}"
         )
 
@@ -137,7 +140,7 @@ class RunTotals:
             count = sum(sessions.store.must(name).count for name in self.sessions)
         except StoreError as error:
             return f"originals ({type(error).__name__})"
-        return f"{count:,} originals kept"
+        return f"{count:,} originals stored"
 
 
 @contextmanager
@@ -148,7 +151,7 @@ def private_gateways(
     accountant: Any,
     admit: Admit | None = None,
 ) -> Iterator[PrivateAddress]:
-    """A gateway for each upstream on a free port of the loopback, behind a key that is made here and kept nowhere."""
+    """Run a gateway for each upstream on a free loopback port, behind a key that is never stored."""
     from midfold.gateway.access import PrivateAccess
     from midfold.gateway.admission import new_key
     from midfold.gateway.garbage import quiet_collections
@@ -184,7 +187,7 @@ def private_gateways(
 
 
 def _private(config: Config, base: str, port: int) -> Config:
-    """The user's settings, but for what says where `midfold serve` listens, who may use it and where it sends."""
+    """Return the user's settings without those of `midfold serve`: address, keys and upstreams."""
     gateway = msgspec.structs.replace(
         config.gateway,
         upstream=base,
@@ -201,8 +204,8 @@ def _private(config: Config, base: str, port: int) -> Config:
 
 @contextmanager
 def _held_log() -> Iterator[None]:
-    """The terminal is the command's while it runs: what is logged is said at its end."""
-    held = MemoryHandler(MOST_HELD, logging.CRITICAL + 1, logging.StreamHandler(), flushOnClose=True)
+    """Hold log lines back while the command uses the terminal; print them at the end."""
+    held = MemoryHandler(MAX_HELD_LINES, logging.CRITICAL + 1, logging.StreamHandler(), flushOnClose=True)
     held.setLevel(logging.WARNING)
     root, theirs = logging.getLogger(), logging.getLogger("uvicorn")
     root.addHandler(held)
@@ -216,7 +219,7 @@ def _held_log() -> Iterator[None]:
 
 
 def run_command(launch: ClientLaunch) -> int:
-    """Runs it to its end, with the signals that we are sent; its exit code as a shell would tell it."""
+    """Run the command, forward signals to it, and return its exit code as a shell would."""
     relay = SignalRelay()
     with relay:
         try:
@@ -233,7 +236,7 @@ def run_command(launch: ClientLaunch) -> int:
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """A command that stops itself (Ctrl-Z, in programs that read keys themselves) gives the terminal back with us."""
+    """Wait for the command; stop together with it, so that Ctrl-Z works in programs that handle keys themselves."""
     if sys.platform == "win32":
         return child.wait()
     while True:
@@ -246,7 +249,7 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def is_in_front() -> bool:
-    """Whether we are in the terminal's foreground: what is typed there reaches the command as well."""
+    """Return whether this process is in the terminal's foreground, so that its signals reach the command directly."""
     try:
         with Path("/dev/tty").open("rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -255,7 +258,7 @@ def is_in_front() -> bool:
 
 
 class SignalRelay:
-    """Hands signals on to a process; those that come before it is there wait for it."""
+    """Signal handler that forwards signals to a process; early ones are held until it has started."""
 
     def __init__(self) -> None:
         self._process: int | None = None
@@ -265,7 +268,7 @@ class SignalRelay:
     def __enter__(self) -> SignalRelay:
         for name in PASSED:
             number = getattr(signal, name, None)
-            # What is ignored here (nohup, jobs in the background) is to be ignored there, and that is inherited.
+            # A signal that is ignored here (nohup, background jobs) stays ignored in the child, by inheritance.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._take)
         return self

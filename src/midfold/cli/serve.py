@@ -1,4 +1,4 @@
-"""`midfold serve`: the gateway between agents and providers."""
+"""`midfold serve`: run the gateway between agents and providers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ OWN_PATHS = (
     *("/api/cache", "/api/openapi.json", "/api/overview", "/api/search", "/api/sessions"),
     *("/assets", "/cache", "/metrics", "/readyz", "/search", "/sessions"),
 )
-"""What the paths of pages and figures begin with; they are made when one of them is first asked for.
+"""Path prefixes of pages and metrics, which are created at the first request for one of them.
 
-Other paths under /api are a provider's."""
+Other paths under /api belong to the provider.
+"""
 LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 
 
 @click.command()
-@click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")
+@click.option("--upstream", metavar="URL", help="Base URL of the provider, such as https://api.openai.com.")
 @click.option("--port", type=click.IntRange(1, 65_535), help="Port to listen on; default 8787.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -52,9 +53,9 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
     help="Compact at 85 % of the context length (the default), at compression.threshold, or never.",
 )
 @click.option(
-    "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
+    "--store", "url", metavar="URL", help="Store of compacted conversations: sqlite:///PATH, postgresql://..."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not tell each fold.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report each compaction.")
 @with_config
 def command(
     config: str | None,
@@ -67,9 +68,9 @@ def command(
 ) -> None:
     """Run the gateway: point OPENAI_BASE_URL or ANTHROPIC_BASE_URL at it.
 
-    Requests are passed to the upstream as they are, and answers as they arrive. A conversation that comes near its
-    model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
-    Each fold is told in a line. Originals stay in the store: `midfold sessions` shows them.
+    Requests are forwarded unchanged and responses are streamed. A conversation that comes near its model's context
+    length is compacted before it is sent; later requests of the conversation reuse the result. Each compaction is
+    reported in one line. Originals stay in the store: see `midfold sessions`.
     """
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
@@ -87,23 +88,23 @@ def command(
     with open_sessions(url, config=known) as sessions:
         recorder = Recorder(sessions)
         app, door = guarded_gateway(known, sessions, recorder)
-        teller = FoldReporter(sessions)
+        reporter = FoldReporter(sessions)
         if not quiet:
-            app.gateway.accountants.append(teller)
+            app.gateway.accountants.append(reporter)
         for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
             notice(text)
         _greet(known, sessions)
-        Thread(target=_tell_unknown_names, args=(known,), daemon=True).start()
+        Thread(target=_warn_unknown_hosts, args=(known,), daemon=True).start()
         try:
             with quiet_collections(lambda: door.held.total):
                 signals.serve(server_of(door), sockets)
         finally:
             recorder.close()
-            teller.close()
+            reporter.close()
 
 
 class FoldReporter:
-    """One line for each fold. What it says is read from the store, so a thread of its own says it."""
+    """Accountant that prints one line for each compaction, on its own thread because it reads the store."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
@@ -111,13 +112,13 @@ class FoldReporter:
 
     def __call__(self, account: RequestAccount) -> None:
         if account.action in FOLDS and account.session is not None:
-            self._thread.submit(self._tell, account.session, account.tokens_before, account.tokens_after)
+            self._thread.submit(self._report, account.session, account.tokens_before, account.tokens_after)
 
     def close(self) -> None:
-        """Says what is still to be said."""
+        """Print the remaining lines."""
         self._thread.shutdown()
 
-    def _tell(self, name: str, before: int | None, after: int | None) -> None:
+    def _report(self, name: str, before: int | None, after: int | None) -> None:
         title, why = "", ""
         try:
             info = self.sessions.store.must(name)
@@ -128,25 +129,25 @@ class FoldReporter:
         except StoreError as error:
             why = type(error).__name__
         named = f"{short_id(name)} ({title})" if title else short_id(name)
-        notice(f"folded {named}: {before or 0:,} -> {after or 0:,} tokens{f'; {why}' if why else ''}")
+        notice(f"compacted {named}: {before or 0:,} -> {after or 0:,} tokens{f'; {why}' if why else ''}")
 
 
 def check_packages(command: str) -> None:
-    """What is imported late must be there before anything listens."""
+    """Raise if a package that is imported later is missing, before anything listens."""
     if any(find_spec(name) is None for name in LATER_IMPORTED):
         raise MissingExtra(command, "gateway")
 
 
 def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> GuardedGateway:
-    """A gateway with its pages, its figures and its record, behind its door."""
+    """Return a gateway with pages, metrics and recorder, behind access control."""
     from midfold.gateway import create_app
     from midfold.gateway.access import GuardedGateway
     from midfold.gateway.metrics import Operations
     from midfold.gateway.server import LateRoutes
 
     operations = Operations(config, sessions)
-    told = "Requests that the pages lack, because the store was too slow."
-    operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
+    help_text = "Requests missing from the pages because the store was too slow."
+    operations.figures.gauge("midfold_unrecorded_requests", help_text, lambda: recorder.dropped)
     pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(config, sessions)])
     app = create_app(config, sessions=sessions, later=pages)
     if config.gateway.record == "all":
@@ -157,7 +158,7 @@ def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> G
 
 
 def make_server(config: Config) -> Callable[[Any], uvicorn.Server]:
-    """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
+    """Return a factory of uvicorn servers that add no headers and log no content."""
     import uvicorn
 
     from midfold.gateway.server import PatientProtocol
@@ -182,7 +183,7 @@ def make_server(config: Config) -> Callable[[Any], uvicorn.Server]:
 
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
-    """Pages and /api; with keys, everybody sees their own sessions."""
+    """Return the routes of pages and /api; with keys, each key sees only its own sessions."""
     from midfold.gateway.browsers import Browsers
     from midfold.pages import Everything, Under, routes
 
@@ -192,12 +193,12 @@ def _pages(config: Config, sessions: Sessions) -> list[Any]:
 
 
 def _own(state: Any) -> str:
-    """What the names of a caller's sessions begin with."""
+    """Return the name prefix of a caller's sessions."""
     return f"{state['owner'].name}/"
 
 
 def _writer(config: Config) -> str:
-    """Who writes summaries: with `main` that is another model for each conversation."""
+    """Describe the summarizer; with `main` it is the model of each conversation."""
     task = config.auxiliary.compression
     if task.provider == "main":
         return f"{task.model or 'the model of each conversation'} (auxiliary.compression.provider is main)"
@@ -205,14 +206,14 @@ def _writer(config: Config) -> str:
 
 
 def _caching_lines(config: Config) -> Iterator[str]:
-    """Whether requests are marked for the caches of the upstreams, and why or why not: each line once."""
+    """Yield the distinct prompt-caching status lines of the upstreams."""
     settings = config.prompt_caching
     passed = config.gateway.mode == "passthrough"
     lines: dict[str, None] = {}
     for base in _bases(config):
         provider = provider_of(base)
         dialect = "" if provider else "anthropic"
-        # Which models will be asked for is not known yet: Claude where it would be marked.
+        # The models are not known yet; assume Claude if it would be marked.
         known = "claude" if caching_applies(provider, "claude", settings.enabled, dialect) else None
         named = provider or urlsplit(base).netloc.rpartition("@")[2]
         lines[status_line(named, known, settings.cache_ttl, settings.enabled, dialect)] = None
@@ -223,11 +224,11 @@ def _caching_lines(config: Config) -> Iterator[str]:
     yield from (f"{sign}{line.removeprefix(SIGN)}" for line in lines)
 
 
-def _tell_unknown_names(config: Config) -> None:
-    """A name may lead somewhere later, so the gateway goes on; whoever mistyped one reads it at once."""
+def _warn_unknown_hosts(config: Config) -> None:
+    """Print upstream host names that cannot be resolved; they may become valid later, so the gateway keeps running."""
     for base in _bases(config):
         if problem := lookup_problem(base):
-            notice(f"upstream {base}: {problem}; requests to it fail until it can be")
+            notice(f"upstream {base}: {problem}; requests to it will fail")
 
 
 def _bases(config: Config) -> list[str]:
@@ -240,9 +241,9 @@ def _greet(config: Config, sessions: Sessions) -> None:
     targets = [gateway.upstream] if gateway.upstream else []
     targets += [f"{pattern} -> {row.base_url}" for pattern, row in config.upstreams.items()]
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
-    notice(f"folded conversations are kept in {sessions.store.where}")
-    notice(f"summaries by {_writer(config)}")
+    notice(f"store of compacted conversations: {sessions.store.where}")
+    notice(f"summaries: {_writer(config)}")
     for line in _caching_lines(config):
         notice(line)
-    notice(f"pages: {place}/  figures: {place}/metrics")
+    notice(f"pages: {place}/  metrics: {place}/metrics")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

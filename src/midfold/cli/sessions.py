@@ -1,4 +1,4 @@
-"""`midfold sessions`: what is in a store, and what can be done with it."""
+"""`midfold sessions`: inspect and manage stored sessions."""
 
 from __future__ import annotations
 
@@ -61,30 +61,29 @@ from midfold.transcript.tokens import Meter
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 with_name = click.argument("name")
 COLUMNS = ("session", "used", ">messages", ">folds", "model")
-LEAST_TITLE = 24
-"""Characters of a title that must be seen before there is room for another column."""
+MIN_TITLE_COLUMNS = 24
+"""Minimum columns of a title before another column is added."""
 DAY, MINUTE = "2026-11-17", "2026-11-17 09:45"
-LONGEST_LINE = 70
-SEEN = 10 * LONGEST_LINE
-"""Characters that are redacted before a line is cut: a secret that begins inside it is still one."""
+MAX_LINE_CHARS = 70
+REDACTED_CHARS = 10 * MAX_LINE_CHARS
+"""Characters that are redacted before a line is truncated, so that a secret across the cut is still found."""
 
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Look into stored sessions and change what may be changed: compactions can be undone, sessions deleted.
+    """Inspect stored sessions; undo compactions, export and delete sessions.
 
-    Messages are never rewritten. A session's name is what the host called it; branches are NAME~1, continuations
-    NAME+1. Where a command takes a NAME, the id that list shows will do, or the beginning of either; `last` is the
-    session used last.
+    Messages are never rewritten. The host names a session; branches are NAME~1, continuations NAME+1. NAME can be
+    the full name, the id shown by list, a prefix of either, or `last` for the most recently used session.
     """
 
 
 @command.command(name="list")
 @with_store
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number.")
 @with_json
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
-    """List sessions, those used last first."""
+    """List sessions, most recently used first."""
 
     clients = LastRequests(sessions.store.database).clients()
     rows = [session_facts(info, sessions.title(info), clients.get(info.id, "")) for info in sessions.all(limit)]
@@ -96,7 +95,7 @@ def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
 @with_store
 @with_json
 def show(sessions: Sessions, name: str, as_json: bool) -> None:
-    """Show one session: its size, its compactions, its family."""
+    """Show a session's size, compactions and relatives."""
 
     session = stored_session(sessions, name)
     size = session.size
@@ -118,12 +117,12 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("--at", type=click.IntRange(min=0), metavar="N", help="As compaction N left it; 0: the whole history.")
+@click.option("--at", type=click.IntRange(min=0), metavar="N", help="View after compaction N; 0 for the whole history.")
 @with_json
 def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
     """Show what the model sees, or saw.
 
-    With --json the messages are written as a JSON array, each byte for byte as it is stored.
+    With --json the messages are written as a JSON array, each byte for byte as stored.
     """
 
     shown = stored_session(sessions, name).view(at)
@@ -138,9 +137,9 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 @with_store
 @click.option("--session", "name", metavar="NAME", help="Only in this session.")
 @click.option("--role", type=click.Choice(["system", "user", "assistant", "tool"]), help="Only messages of this role.")
-@click.option("--since", metavar="AGE", help="Only messages younger than, say, 12h or 7d.")
-@click.option("--until", metavar="AGE", help="Only messages older than that.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
+@click.option("--since", metavar="AGE", help="Only messages younger than this, such as 12h or 7d.")
+@click.option("--until", metavar="AGE", help="Only messages older than this.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number.")
 @with_json
 def search(
     sessions: Sessions,
@@ -152,11 +151,11 @@ def search(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Search the originals, folded or not.
+    """Search the original messages, folded or not.
 
-    Hits with most of the words come first; a call is found together with its result. Parts of paths and of identifiers
-    count as words, other forms of a word too. "In quotes" means literally, beginning* means any word that begins so. A
-    hit's handle can be given to unfold.
+    Hits with the most words come first; a tool call is found together with its result. Parts of paths and
+    identifiers count as words, as do other forms of a word. "In quotes" matches literally, beginning* matches a
+    prefix. Pass a hit's handle to unfold.
     """
 
     def when(age: str | None) -> int | None:
@@ -178,7 +177,7 @@ def search(
 def unfold(sessions: Sessions, name: str, handle: str) -> None:
     """Show the originals behind a handle, byte for byte, one per line.
 
-    HANDLE is one of a receipt, a digest, a handoff or a search hit (mf-...), or its beginning.
+    HANDLE is a handle from a receipt, digest, handoff or search hit (mf-...), or a prefix of one.
     """
     for data in stored_session(sessions, name).unfold_bytes(handle):
         emit_exact(data)
@@ -189,14 +188,14 @@ def unfold(sessions: Sessions, name: str, handle: str) -> None:
 @with_store
 @with_json
 def undo(sessions: Sessions, name: str, as_json: bool) -> None:
-    """Take the last compaction back. It stays on record; everything said since stays."""
+    """Undo the last compaction. Its record and all later messages stay."""
     session = stored_session(sessions, name)
     record = session.undo()
     count = len(session.view())
     if as_json:
         emit_json({"undone": record.seq, "view_messages": count})
     else:
-        echo(f"compaction {record.seq} of {session.name} is undone; the view has {count:,} messages")
+        echo(f"compaction {record.seq} of {session.name} undone; the view has {count:,} messages")
 
 
 @command.command()
@@ -204,7 +203,7 @@ def undo(sessions: Sessions, name: str, as_json: bool) -> None:
 @with_store
 @with_json
 def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
-    """List the compactions of a session, undone ones too."""
+    """List the compactions of a session, including undone ones."""
 
     records = stored_session(sessions, name).receipts()
     emit_json([msgspec.to_builtins(record) for record in records]) if as_json else receipts_table(records)
@@ -213,14 +212,16 @@ def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("--for", "target", type=click.Choice(TARGETS), help="For whoever goes on without midfold; see above.")
-@click.option("-o", "--output", metavar="OUT", help="Write here; default: standard output, or where the client looks.")
+@click.option("--for", "target", type=click.Choice(TARGETS), help="Format to continue without midfold; see above.")
+@click.option(
+    "-o", "--output", metavar="OUT", help="Output file; default: standard output, or the client's session folder."
+)
 @with_overwrite
 def export(sessions: Sessions, name: str, target: Target | None, output: str | None, overwrite: bool) -> None:
     """Write a session as JSON lines: messages byte for byte, compactions, state.
 
-    With --for it is what the model sees, for going on without midfold: as the body of a request (anthropic, openai), or
-    as a new file among the client's own sessions of this folder (claude-code, codex), with the command that resumes it.
+    With --for, write what the model sees, to continue without midfold: as a request body (anthropic, openai), or as
+    a new session file of the client for this folder (claude-code, codex), with the command that resumes it.
     """
     name = full_name(sessions, name)
     lines: Iterable[bytes] = sessions.export(name) if target is None else ()
@@ -237,7 +238,7 @@ def export(sessions: Sessions, name: str, target: Target | None, output: str | N
 
 
 def _client_lines(sessions: Sessions, name: str, target: Target, output: str | None) -> tuple[list[bytes], str]:
-    """The lines of a client's own file, and where it is written."""
+    """Return the lines of a client's session file and its path."""
     view, folder = stored_session(sessions, name).view(), Path.cwd()
     if target == "claude-code":
         found = claude_code_file(view, sessions.store.must(name).model, folder, sessions.clock())
@@ -246,7 +247,7 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
     if output is None:
         file = client_folders(target, os.environ)[0] / found.place
         file.parent.mkdir(parents=True, exist_ok=True)
-        notice(f"{file}; in this folder, `{' '.join(resume_command(target, found.id))}` goes on with it")
+        notice(f"{file}; resume in this folder with `{' '.join(resume_command(target, found.id))}`")
         return found.lines, str(file)
     return found.lines, output
 
@@ -254,9 +255,9 @@ def _client_lines(sessions: Sessions, name: str, target: Target, output: str | N
 @command.command(name="import")
 @click.argument("file")
 @with_store
-@click.option("--as", "name", metavar="NAME", help="Under this name instead of its own.")
+@click.option("--as", "name", metavar="NAME", help="Store under this name instead of its own.")
 def import_(sessions: Sessions, file: str, name: str | None) -> None:
-    """Load what export wrote; `-` reads standard input."""
+    """Load a session written by export; `-` reads standard input."""
     lines = read_file(file).split(b"\n")
     try:
         with show_work("loading"):
@@ -267,14 +268,14 @@ def import_(sessions: Sessions, file: str, name: str | None) -> None:
 
 
 @command.command()
-@click.option("--older-than", required=True, metavar="AGE", help="Not used for this long: 90d, 12h.")
+@click.option("--older-than", required=True, metavar="AGE", help="Minimum time since last use, such as 90d or 12h.")
 @with_store
-@click.option("--dry-run", is_flag=True, help="Only say which.")
+@click.option("--dry-run", is_flag=True, help="Only list them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None:
-    """Delete sessions, and turns hidden by recall, that were not used for long.
+    """Delete sessions, and turns hidden by recall, that have not been used for a given time.
 
-    Nothing is ever deleted without this, or delete.
+    Only this command and delete remove anything.
     """
     age = seconds(older_than)
     names = sessions.prune(age, dry_run=True)
@@ -294,25 +295,25 @@ def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None
 @with_store
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(sessions: Sessions, name: str, yes: bool) -> None:
-    """Delete a session, and every original that no other session refers to. With --yes NAME is the whole name."""
+    """Delete a session and every original that no other session uses. With --yes, NAME must be the full name."""
     name = name if yes else full_name(sessions, name)
     count = sessions.store.must(name).count
     _confirm(f"delete {name} and its {count:,} messages", yes)
     sessions.delete(name)
-    notice(f"{name} is deleted")
+    notice(f"{name} deleted")
 
 
 def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise StoreError(f"to {what}, say --yes")
+        raise StoreError(f"no terminal to ask on; use --yes to {what}")
     if ask(f"{visible(what)}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
         raise click.Abort
 
 
 def seconds(age: str) -> float:
-    """`90s`, `5m`, `12h`, `7d`, `4w`."""
+    """Parse an age such as `90s`, `5m`, `12h`, `7d` or `4w` into seconds."""
     match = re.fullmatch(r"(\d{1,9})([smhdw])", age.strip())
     if match is None:
         raise StoreError(f"{age!r} is not an age; expected a number and s, m, h, d or w, as in 30d")
@@ -320,7 +321,7 @@ def seconds(age: str) -> float:
 
 
 def session_facts(info: SessionInfo, title: str, client: str = "") -> dict[str, Any]:
-    """A session as plain values."""
+    """Return a session as plain values."""
     return {
         "name": info.name,
         "id": short_id(info.name),
@@ -341,7 +342,7 @@ def session_facts(info: SessionInfo, title: str, client: str = "") -> dict[str, 
 
 
 def health_facts(found: Health) -> dict[str, Any]:
-    """A session's cache as plain values."""
+    """Return a session's cache statistics as plain values."""
     return {
         "turns": found.turns,
         "kinds": found.kinds,
@@ -360,7 +361,7 @@ def moment(milliseconds: int) -> str:
 
 
 def sessions_table(rows: list[dict[str, Any]]) -> None:
-    """On a terminal by short ids, with as many columns as leave room for titles; a script gets whole names."""
+    """Print sessions; a terminal gets short ids and only the columns that leave space for titles, a pipe full names."""
     known, out = Counter(row["id"] for row in rows), console()
     cells = []
     for row in rows:
@@ -373,11 +374,11 @@ def sessions_table(rows: list[dict[str, Any]]) -> None:
         *map(max, longest[2:], (len(name.strip(">")) for name in COLUMNS[2:])),
     ]
     left = [out.width - sum(widths[:count]) - 2 * count for count in range(len(COLUMNS) + 1)]
-    shown = next((count for count in (5, 4, 3) if left[count] >= LEAST_TITLE), 2)
+    shown = next((count for count in (5, 4, 3) if left[count] >= MIN_TITLE_COLUMNS), 2)
     table = make_table(*COLUMNS[:shown], no_wrap=True)
     table.columns[0].max_width, table.columns[0].overflow = widths[0], "ellipsis"
     table.add_column("title")
-    when = MINUTE if left[shown] >= LEAST_TITLE + len(MINUTE) - len(DAY) else DAY
+    when = MINUTE if left[shown] >= MIN_TITLE_COLUMNS + len(MINUTE) - len(DAY) else DAY
     for row, (name, used, *rest) in zip(rows, cells, strict=True):
         kind = "" if row["kind"] == "root" else f"({row['kind']}) "
         line = (name, used[: len(when)], *rest)[:shown]
@@ -389,13 +390,11 @@ def session_page(facts: dict[str, Any]) -> None:
     out = console()
     out.print(make_text(facts["name"], "bold") + make_text(f"  {facts['title']}", "default"))
     family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
-    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
-    out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
+    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'unknown'}"))
+    out.print(f"{facts['messages']:,} messages, {facts['view_messages']:,} in the model's view: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({BASES[facts['token_basis']]})")
     if facts["system_prompt"] or facts["tools"]:
-        out.print(
-            f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools beside them"
-        )
+        out.print(f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools")
     ended = f", ended {facts['ended']}" if facts["ended"] else ""
     known = facts["cache"]
     if known["turns"]:
@@ -427,7 +426,7 @@ def receipts_table(records: list[CompactionRecord]) -> None:
 
 
 def view_table(view: View) -> None:
-    """One line per message; redacted, as everything that is shown."""
+    """Print one redacted line per message."""
     meter = Meter()
     table = make_table(">#", ">position", "role", ">tokens", no_wrap=True)
     table.add_column("")
@@ -436,31 +435,33 @@ def view_table(view: View) -> None:
         calls.update({part.id: part for part in item.message.parts if isinstance(part, ToolCall)})
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
-        line = " ".join(redact(_beginning(item.message, calls)).split())[:LONGEST_LINE]
+        line = " ".join(redact(_beginning(item.message, calls)).split())[:MAX_LINE_CHARS]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}")
         table.add_row(*map(make_text, cells), make_line(line))
     _print(table, view.items, "no messages")
 
 
 def _beginning(message: Message, calls: Mapping[str, ToolCall]) -> str:
-    """Return the first words of a message; of a result, what its tool tells first; of calls alone, their arguments."""
+    """Return the start of a message's text, of its tool results, or else of its tool call arguments."""
     if message.kinds & RESULT:
         parts = (part for part in message.parts if isinstance(part, ToolResult))
-        texts = (brief(part, calls.get(part.call_id), max_chars=SEEN) for part in parts)
+        texts = (brief(part, calls.get(part.call_id), max_chars=REDACTED_CHARS) for part in parts)
     else:
-        texts = (text[:SEEN] for text in message.texts())
-    words = "\n".join(islice(texts, LONGEST_LINE))[:SEEN]
+        texts = (text[:REDACTED_CHARS] for text in message.texts())
+    words = "\n".join(islice(texts, MAX_LINE_CHARS))[:REDACTED_CHARS]
     if words.strip():
         return words
     made = (part for part in message.parts if isinstance(part, ToolCall))
-    return "; ".join(f"{call.name} {call.arguments[:SEEN]}" for call in islice(made, LONGEST_LINE))[:SEEN]
+    return "; ".join(f"{call.name} {call.arguments[:REDACTED_CHARS]}" for call in islice(made, MAX_LINE_CHARS))[
+        :REDACTED_CHARS
+    ]
 
 
 def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, named: bool = True) -> None:
-    """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
+    """Print hits in rank order; hits with the same text are listed below the first one."""
     out = console()
     if hits and not any(hit.has_every_word for hit in hits):
-        out.print("none of these messages has all of the words; they are the nearest:")
+        out.print("no message has all of the words; closest matches:")
     alike: dict[str, list[Hit]] = {}
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)
@@ -474,7 +475,7 @@ def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, name
             out.print(Text(f"  {visible(line)}"))
         if others:
             places = ", ".join(f"{_place(hit, named)} {hit.handle}" for hit in others)
-            out.print(Text(f"  the same in {visible(places)}", style="bright_black"))
+            out.print(Text(f"  same text in {visible(places)}", style="bright_black"))
     if not hits:
         out.print("nothing found")
 

@@ -1,11 +1,10 @@
-"""Ctrl-C and SIGTERM, from a command's first moment to its last.
+"""SIGINT and SIGTERM handling of all commands.
 
-Rules of this file:
-1. Python drops an exception where it cannot raise it, as in the callback of a weak reference. An interrupt that was
-   dropped is sent again, and before something serves it is asked whether there was one. While it serves and starts to,
-   signals are not exceptions. What a library makes of an interrupt is told as one.
-2. SIGTERM ends a command at once, as the kernel does it, and the first process of a container, too, for which the
-   kernel does not. A server ends its answers first and is content (exit status 0).
+1. Python drops an exception that it cannot raise, for example in a weak reference callback. A dropped interrupt is
+   sent again, and `serve` checks for an earlier one before it starts. While serving, signals set a flag instead of
+   raising. An error that a library makes of an interrupt is reported as an interrupt.
+2. SIGTERM ends a command at once, also as the first process of a container, where the kernel's default does not
+   apply. A server finishes its responses first and exits with 0.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 BETWEEN = 0.01
-"""Seconds until an interrupt that was dropped is sent again: by then the finalizer that dropped it has ended."""
+"""Seconds until a dropped interrupt is sent again, enough for the finalizer that dropped it to end."""
 LATELY = 1.0
 _heard: dict[int, float] = {}
-"""Signals, and when they came last."""
+"""Time of the last signal of each kind, on the monotonic clock."""
 
 
 def hear() -> None:
-    """From now on; what is ignored (nohup, jobs in the background) stays so."""
+    """Install the handlers; ignored signals (nohup, background jobs) stay ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -42,18 +41,18 @@ def hear() -> None:
 
 
 def is_interrupted() -> bool:
-    """Whether somebody just did: what is raised now comes of it."""
+    """Return whether SIGINT arrived within the last second, so that the current error comes from it."""
     return signal.SIGINT in _heard and time.monotonic() - _heard[signal.SIGINT] < LATELY
 
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
-    """For SIGINT where a thread waits for standard input: nothing wakes it, and the interpreter would wait for it."""
+    """Exit on SIGINT without waiting for a thread that is blocked reading standard input."""
     sys.stderr.write("midfold: interrupted\n")
     os._exit(INTERRUPTED)
 
 
 def serve(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
-    """Until SIGINT, which is raised as KeyboardInterrupt in the end, or SIGTERM, whenever they came."""
+    """Run a server until SIGINT, which raises KeyboardInterrupt at the end, or SIGTERM."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         _heard[number] = time.monotonic()
@@ -82,7 +81,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Starts no `Thread`: this may be run while one is made, and its locks are not to be had twice."""
+    """Send a dropped interrupt again, without a `Thread`: this may run while one is created and holds its locks."""
     if dropped.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(dropped)
         return

@@ -1,4 +1,4 @@
-"""`midfold store`: bring a store up to date, check it, copy it."""
+"""`midfold store`: migrate, check and back up a store."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from midfold.store.upkeep import pending
 
 @click.group(cls=HelpfulGroup)
 def command() -> None:
-    """Look after a store of sessions."""
+    """Migrate, check and back up a store of sessions."""
 
 
 @command.command()
 @with_url
 @with_config
-@click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be applied.")
 @with_json
 def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -> None:
-    """Make a store, or bring its schema up to date, in one transaction; then its search index, if need be.
+    """Create a store or migrate its schema, in one transaction; then rebuild its search index if needed.
 
-    A store that a newer midfold has written is refused.
+    Fails for a store written by a newer midfold.
     """
     address = url or store_url(settings(config), os.environ)
     file = file_of(address)
@@ -58,15 +58,15 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
 def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
     """Verify the invariants; exit 1 if one is violated.
 
-    Every message is in a view or covered by a compaction, every handle leads to its originals, chains are whole, and no
-    row belongs to nothing.
+    Every message is in a view or covered by a compaction, every handle has its originals, chains are complete, and
+    there are no orphaned rows.
     """
     with show_work("checking"):
         problems = sessions.check(deep=deep)
     if as_json:
         emit_json({"problems": problems})
     else:
-        echo("\n".join(problems) or "all is well")
+        echo("\n".join(problems) or "no problems")
     if problems:
         sys.exit(1)
 
@@ -75,20 +75,21 @@ def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
 @with_store
 @with_json
 def reindex(sessions: Sessions, as_json: bool) -> None:
-    """Make the search index anew: if check says that it disagrees with the messages.
+    """Rebuild the search index, if check reports that it does not match the messages.
 
-    Others may use the store meanwhile. After an update that needs it, this happens by itself when the store is opened.
+    The store stays usable meanwhile. After an update that requires it, this happens automatically when the store is
+    opened.
     """
     with progress_bar("indexing") as progress:
         count = sessions.reindex(progress)
-    emit_json({"indexed": count}) if as_json else echo(f"{count:,} messages are indexed")
+    emit_json({"indexed": count}) if as_json else echo(f"{count:,} messages indexed")
 
 
 @command.command()
 @click.argument("target")
 @with_store
 def backup(sessions: Sessions, target: str) -> None:
-    """Copy a SQLite store while it is used; PostgreSQL has pg_dump."""
+    """Copy a SQLite store while it is in use; for PostgreSQL use pg_dump."""
     checked = check_output(target)
     with show_work("copying"):
         sessions.backup(str(checked))

@@ -1,13 +1,11 @@
-"""How commands meet a terminal: tables and colour for people, plain text when piped, JSON when asked, and questions.
+"""Terminal output and questions: tables and colour on a terminal, plain text in a pipe, JSON on request.
 
-Rules of this file:
-1. What people read never steers their terminal, also when it is piped: control characters, escape sequences,
-   characters that turn the direction of writing and those that nobody sees are written as Python would escape them.
-   Tabs stay, and line ends where lines are meant.
-2. What is asked for exactly, JSON and originals, is exact where it is piped; a terminal gets JSON of the same value.
-3. A question is answered by a person at the keyboard or not at all. What was typed or pasted before it stands there is
-   thrown away, also what still arrives of it; a pasted line is neither yes nor no.
-4. rich is imported by those who draw: a gateway that only says where it listens does not pay for it.
+1. Text for people cannot control the terminal, also when piped: control characters, escape sequences, bidirectional
+   controls and invisible characters are written as Python escapes. Tabs stay, and line ends in multi-line text.
+2. Exact output (JSON and originals) is exact in a pipe; a terminal gets equivalent JSON.
+3. A question can be answered only at a keyboard. Input typed or pasted before it appears is discarded, and a pasted
+   line is not an answer.
+4. rich is imported only by functions that draw, to keep the gateway's start fast.
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR_WIDTH, BESIDE_BARS = 32, 52
-LEAST_NAME = 12
-"""Columns that a word gets at least in a table, if it has so many."""
+MIN_NAME_COLUMNS = 12
+"""Minimum columns of a word in a table, if it has that many."""
 PIPED_WIDTH = 100_000
-"""No line of what is piped is broken in two."""
+"""Columns of a pipe: its lines are never wrapped."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-PATIENCE = 1.0
-"""Seconds that nobody minds to wait for."""
+SPINNER_DELAY_SECONDS = 1.0
+"""Seconds before a spinner appears."""
 QUIET = 0.15
-"""Seconds without a byte after which nothing more of a paste is to be expected."""
-LONGEST_WAIT = 30.0
-BETWEEN_KEYS = 0.02
-"""Seconds that a hand needs at least between a letter and the line end; a paste needs none."""
+"""Seconds without input after which a paste has ended."""
+MAX_SETTLE_SECONDS = 30.0
+MIN_KEY_SECONDS = 0.02
+"""Minimum seconds between a typed letter and the line end; in a paste they arrive together."""
 CHUNK = 4_096
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
 ERASERS, ENDS, LEAVES = b"\x7f\x08", b"\r\n", b"\x04"
@@ -55,14 +53,14 @@ _NAMED = {"\n": "\\n", "\r": "\\r"}
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """The text with everything shown that is not meant to be seen; `lines` keeps its line ends."""
+    """Escape control and invisible characters; `lines` keeps line ends."""
     if text.isprintable():
         return text
     return _UNSEEN.sub(lambda found: found[0] if lines and found[0] == "\n" else _escape(found[0]), text)
 
 
 def visible_json(text: str) -> str:
-    """JSON of the same value, without a raw character that steers a terminal; line ends between its parts stay."""
+    """Escape control and invisible characters in JSON without changing its value; line ends between its parts stay."""
     return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _as_json(found[0]), text)
 
 
@@ -79,7 +77,7 @@ def _as_json(character: str) -> str:
 
 
 class ConsoleCleaner:
-    """A hook of a rich console: whatever is printed, its text cannot steer the terminal. Colours are the console's."""
+    """Render hook of a rich console that escapes control characters in all text."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_HarmlessItem(item) for item in renderables]
@@ -98,14 +96,14 @@ class _HarmlessItem:
 
 
 def console() -> Console:
-    """Standard output: coloured on a terminal, plain and never cut when piped."""
+    """Return a console on standard output: coloured on a terminal, plain and never truncated in a pipe."""
     if sys.stdout.isatty():
         return harmless_console()
     return harmless_console(no_color=True, width=PIPED_WIDTH)
 
 
 def harmless_console(*, stderr: bool = False, width: int | None = None, no_color: bool | None = None) -> Console:
-    """A console that takes every text as text: neither markup nor control characters in it are obeyed."""
+    """Return a console that interprets neither markup nor control characters in text."""
     from rich.console import Console
 
     made = Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, no_color=no_color)
@@ -119,34 +117,34 @@ def emit_json(value: Any) -> None:
 
 
 def emit_exact(data: bytes) -> None:
-    """A line of JSON as it is stored; on a terminal, without a raw character that steers it."""
+    """Print a line of JSON as stored; escape control characters on a terminal."""
     click.echo(visible_json(data.decode("utf-8", "replace")) if sys.stdout.isatty() else data)
 
 
 def emit_words(text: str) -> None:
-    """What a model said, exact for a script; on a terminal, visible."""
+    """Print model text, exact in a pipe and escaped on a terminal."""
     click.echo(visible(text, lines=True) if sys.stdout.isatty() else text)
 
 
 def echo(text: str) -> None:
-    """A line, or lines, for people."""
+    """Print one or more lines for people."""
     click.echo(visible(text, lines=True))
 
 
 def notice(text: str) -> None:
-    """Something the user should know that is not the answer: on standard error."""
+    """Print a message on standard error."""
     click.echo(f"midfold: {visible(text, lines=True)}", err=True)
 
 
 def make_text(text: str, style: str = "") -> Text:
-    """Text from anywhere on one line, with a colour of ours."""
+    """Return untrusted text as one escaped, styled line."""
     from rich.text import Text
 
     return Text(visible(text), style=style)
 
 
 def make_line(text: str, style: str = "") -> Text:
-    """The same where a narrow terminal may cut it."""
+    """Return an escaped line that a narrow terminal may truncate."""
     line = make_text(text, style)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
@@ -155,9 +153,9 @@ def make_line(text: str, style: str = "") -> Text:
 def make_table(
     *columns: str, header_style: str = "bold", show_header: bool = True, no_wrap: bool = False, keys: int = 1
 ) -> Table:
-    """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right.
+    """Return an empty table without borders; a column whose name begins with `>` is right-aligned.
 
-    No number is broken in two: columns that a terminal has no room for follow below, beside the first `keys` again.
+    Cells are not truncated: columns that do not fit continue below, with the first `keys` columns repeated.
     """
     made = _fitted_table()(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
     made.keys = keys
@@ -192,11 +190,11 @@ def _fitted_table() -> Any:
                 yield self._with([*range(self.keys), *part])
 
         def _least(self, console: Console, options: ConsoleOptions, column: Column) -> int:
-            """Numbers and what is not to be wrapped are shown whole; of a name, so much that it is not chopped."""
+            """Return the minimum width of a column: numbers and unwrapped cells in full, names up to a minimum."""
             cells = [Measurement.get(console, options, cell).maximum for cell in column.cells]
             head = Measurement.get(console, options, column.header).minimum if self.show_header else 0
             most = min(max(cells, default=0), column.max_width or options.max_width)
-            return max(most if column.justify == "right" or column.no_wrap else min(most, LEAST_NAME), head)
+            return max(most if column.justify == "right" or column.no_wrap else min(most, MIN_NAME_COLUMNS), head)
 
         def _with(self, places: list[int]) -> Table:
             part = Table(box=None, pad_edge=False, header_style=self.header_style, show_header=self.show_header)
@@ -211,14 +209,14 @@ def _fitted_table() -> Any:
 
 
 def pad_rows(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines whose cells stand below each other, for what is piped."""
+    """Yield lines with aligned cells, for pipes."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:
-    """A bar of `width` cells, filled to an eighth of a cell; of `#` where the terminal has nothing better."""
+    """Return a bar of up to `width` cells with a resolution of an eighth, or of `#` characters."""
     share = max(0.0, min(share, 1.0))
     if ascii_only:
         return "#" * round(share * width)
@@ -227,7 +225,7 @@ def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> st
 
 
 def share_bar(out: Console, share: float, width: int = BAR_WIDTH) -> str:
-    """A bar beside columns of words and numbers: shorter where the terminal is narrow, so that these stay whole."""
+    """Return a bar for use beside other columns; shorter on a narrow terminal."""
     return bar(share, max(min(width, out.width - BESIDE_BARS), 1), ascii_only=not has_unicode(out))
 
 
@@ -237,7 +235,7 @@ def has_unicode(out: Console) -> bool:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """It starts with the first report, after any processes have; None where nobody looks."""
+    """Yield a function that reports progress, or None without a terminal; the bar appears with the first report."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -261,7 +259,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @contextmanager
 def show_work(what: str) -> Iterator[None]:
-    """Says what takes long, and for how long already; what is done at once says nothing."""
+    """Show a spinner with the elapsed time for work that takes more than a second."""
     if not _is_terminal(sys.stderr):
         yield
         return
@@ -271,7 +269,7 @@ def show_work(what: str) -> Iterator[None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     shown = Progress(*columns, console=Console(stderr=True), transient=True)
     shown.add_task(what, total=None)
-    soon = Timer(PATIENCE, shown.start)
+    soon = Timer(SPINNER_DELAY_SECONDS, shown.start)
     soon.daemon = True
     soon.start()
     try:
@@ -283,7 +281,7 @@ def show_work(what: str) -> Iterator[None]:
 
 
 def ask(question: str, answers: Mapping[str, str]) -> str | None:
-    """What of `answers` was typed, by its letter or its word; None if nobody is there to be asked, or leaves."""
+    """Ask a question and return the letter of the answer; None without a terminal or at end of input."""
     screen = _screen()
     if screen is None:
         return None
@@ -304,7 +302,7 @@ def ask(question: str, answers: Mapping[str, str]) -> str | None:
 
 
 def _screen() -> TextIO | None:
-    """Where a person who types would see the question."""
+    """Return the stream on which a user at the keyboard sees the question, or None."""
     if not _is_terminal(sys.stdin):
         return None
     return next((stream for stream in (sys.stdout, sys.stderr) if _is_terminal(stream)), None)
@@ -319,7 +317,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 @contextmanager
 def _keys(handle: int) -> Iterator[int]:
-    """The keyboard, key by key and without an echo; Ctrl-C interrupts as ever."""
+    """Read single keys without echo; Ctrl-C still interrupts."""
     import termios
 
     before = termios.tcgetattr(handle)
@@ -334,8 +332,8 @@ def _keys(handle: int) -> Iterator[int]:
 
 
 def _settle(keys: int) -> bool:
-    """Throws away what comes until nothing does; False if it never ends, or nobody is there any more."""
-    ends = time.monotonic() + LONGEST_WAIT
+    """Discard pending input; return False if it does not end or the terminal is gone."""
+    ends = time.monotonic() + MAX_SETTLE_SECONDS
     while select.select([keys], [], [], QUIET)[0]:
         if not os.read(keys, CHUNK) or time.monotonic() > ends:
             return False
@@ -343,7 +341,7 @@ def _settle(keys: int) -> bool:
 
 
 def _read_answer(keys: int, screen: TextIO) -> str | None:
-    """One line, key by key. Empty if something in it was pasted; None at the end of input."""
+    """Read one line, key by key; return an empty string for pasted input, None at end of input."""
     line, last = "", time.monotonic()
     while True:
         chunk = os.read(keys, CHUNK)
@@ -351,9 +349,9 @@ def _read_answer(keys: int, screen: TextIO) -> str | None:
         if not chunk or chunk in LEAVES:
             return None
         if chunk.strip(ENDS) == b"":
-            return line if now - last >= BETWEEN_KEYS and len(chunk) == 1 else ""
+            return line if now - last >= MIN_KEY_SECONDS and len(chunk) == 1 else ""
         if len(chunk) > 1 and (chunk[:1] == b"\x1b" or chunk.strip(ENDS) != chunk):
-            screen.write("(pasted text is no answer)")
+            screen.write("(pasted text is ignored)")
             return ""
         last = now
         if chunk in ERASERS:

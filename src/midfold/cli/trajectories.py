@@ -1,4 +1,4 @@
-"""`midfold trajectories`: fit recorded runs of agents into a token target, from one file to a cluster."""
+"""`midfold trajectories`: compress recorded agent runs to a token target, from one file to a cluster."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS, TrajectorySettin
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-MOST_TOLD = 20
-MOST_TROUBLED = 200
+MAX_REPORTED = 20
+MAX_TROUBLED = 200
 COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
 @click.group(cls=HelpfulGroup, name="trajectories")
 def command() -> None:
-    """Compress recorded runs of agents, for training and evaluation."""
+    """Compress recorded agent runs, for training and evaluation."""
 
 
 def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[TurnKind, ...]:
@@ -46,7 +46,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes settings of the options that say what becomes of a record."""
+    """Build `TrajectorySettings` from the options."""
 
     @wraps(command)
     def run(
@@ -88,10 +88,15 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("target", metavar="OUT")
 @click.option("--target-tokens", type=click.IntRange(min=100), default=15_250, show_default=True, metavar="N")
 @click.option(
-    "--summary-tokens", type=click.IntRange(min=50), default=750, show_default=True, metavar="N", help="At most."
+    "--summary-tokens",
+    type=click.IntRange(min=50),
+    default=750,
+    show_default=True,
+    metavar="N",
+    help="Maximum size of a summary.",
 )
 @click.option(
-    "--protect-last", type=click.IntRange(min=0), default=4, show_default=True, metavar="N", help="Turns that stay."
+    "--protect-last", type=click.IntRange(min=0), default=4, show_default=True, metavar="N", help="Last turns to keep."
 )
 @click.option(
     "--protect-first",
@@ -99,9 +104,15 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     default=",".join(FIRSTS),
     show_default=True,
     metavar="KINDS",
-    help="Kinds whose first turn stays.",
+    help="Kinds whose first turn is kept.",
 )
-@click.option("--turn-tokens", type=click.IntRange(min=0), default=4, show_default=True, help="A chat template's part.")
+@click.option(
+    "--turn-tokens",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Tokens per turn added by the chat template.",
+)
 @click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="auto", show_default=True)
 @click.option(
     "--summarizer",
@@ -110,27 +121,29 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     metavar="WHO",
     help="local, model (as configured), a provider's name, or package.module:function.",
 )
-@click.option("--model", help="The summary model.")
-@click.option("--calls", type=click.IntRange(min=1), default=8, show_default=True, help="Summary calls at a time.")
+@click.option("--model", help="Summary model.")
+@click.option("--calls", type=click.IntRange(min=1), default=8, show_default=True, help="Concurrent summary requests.")
 @click.option("--config", metavar="FILE", help="Read settings for a summary model from this file.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: one per processor.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes; default: one per processor."
+)
 @click.option("--executor", type=click.Choice(["pool", "ray"]), default="pool", show_default=True)
-@click.option("--ray-address", metavar="ADDRESS", help="The cluster: host:port of its head, or auto.")
+@click.option("--ray-address", metavar="ADDRESS", help="Address of the cluster's head node (host:port), or auto.")
 @click.option(
     "--batch-kb",
     type=click.IntRange(min=1),
     default=4096,
     show_default=True,
     metavar="N",
-    help="Work is given out, and kept when interrupted, in batches of this size.",
+    help="Batch size; finished batches survive an interruption.",
 )
-@click.option("--retention", is_flag=True, help="Measure what each record keeps of what its later turns use (slower).")
+@click.option("--retention", is_flag=True, help="Measure how much of what later turns use each record keeps (slower).")
 @click.option("--strict", is_flag=True, help="Stop at the first record that fails.")
-@click.option("--restart", is_flag=True, help="Forget what an interrupted run has finished.")
-@click.option("--report", metavar="FILE", help="The page with histograms; default: OUT.report.html.")
-@click.option("--metrics", metavar="FILE", help="All counts as JSON; default: OUT.metrics.json.")
-@click.option("--records", metavar="FILE", help="A JSON line for each record; default: OUT.records.jsonl.")
-@click.option("--json", "as_json", is_flag=True, help="Write the counts to standard output as JSON.")
+@click.option("--restart", is_flag=True, help="Discard the finished batches of an interrupted run.")
+@click.option("--report", metavar="FILE", help="HTML report with histograms; default: OUT.report.html.")
+@click.option("--metrics", metavar="FILE", help="Counts as JSON; default: OUT.metrics.json.")
+@click.option("--records", metavar="FILE", help="One JSON line per record; default: OUT.records.jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @_with_settings
 def compress(
     settings: TrajectorySettings,
@@ -146,12 +159,12 @@ def compress(
     records: str | None,
     as_json: bool,
 ) -> None:
-    """Fit every trajectory of IN into a token target; the result has the same format, order and file names.
+    """Compress every trajectory of IN to a token target; the output has the same format, order and file names.
 
-    IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses or
-    Anthropic shape; - is standard input or output. The first and last turns stay as they are, and only as much of the
-    middle as needed becomes one summary turn. An interrupted run goes on where it was. Records that fail stay as they
-    are and are reported with file and line; then the exit code is 1.
+    IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses
+    or Anthropic format; - is standard input or output. The first and last turns are kept; only as much of the
+    middle as needed is replaced by one summary turn. An interrupted run can be resumed. Records that fail are
+    copied unchanged and reported with file and line; the exit code is then 1.
     """
     if ray_address and executor != "ray":
         raise click.UsageError("--ray-address needs --executor ray")
@@ -179,7 +192,7 @@ def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryA
         except KeyboardInterrupt:
             onlooker.close()
             resumable = STANDARD not in (job.source, job.target)
-            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
+            notice("interrupted; run the same command to resume" if resumable else "interrupted")
             sys.exit(INTERRUPTED)
     _write(finished, onlooker, reports)
     emit_json(_plain(finished)) if as_json else _show(finished, reports.existing())
@@ -187,7 +200,7 @@ def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryA
 
 
 class _Reports:
-    """Where the account of a run goes: beside OUT, or where it was asked for; nowhere for a pipe unless asked."""
+    """Paths of a run's reports: as given, or beside OUT; none for a pipe unless given."""
 
     def __init__(self, target: str, metrics: str | None, records: str | None, report: str | None) -> None:
         beside = "" if target == STANDARD else target.rstrip(f"/{os.sep}")
@@ -196,7 +209,7 @@ class _Reports:
         self.report = _path(report, beside, ".report.html")
 
     def existing(self) -> list[tuple[str, Path]]:
-        """Those that there are."""
+        """Return the reports that were written."""
         all_of_them = (("report", self.report), ("metrics", self.metrics), ("records", self.records))
         return [(name, path) for name, path in all_of_them if path is not None and path.exists()]
 
@@ -215,7 +228,7 @@ def _write(finished: TrajectoryAccount, onlooker: ProgressBar, reports: _Reports
 
 
 def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
-    """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
+    """Return all counts as plain values, without record content. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {
         "settings": finished.settings.plain(),
@@ -227,7 +240,7 @@ def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
 
 
 def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
-    """On standard error if the records themselves went to standard output."""
+    """Print the counts, on standard error if the records went to standard output."""
     is_seen = sys.stdout.isatty()
     out = harmless_console(stderr=not written and not is_seen, width=None if is_seen else 110)
     totals = finished.totals
@@ -257,16 +270,16 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
 
 
 class ProgressBar:
-    """Watches a run; `with` starts and stops the bar."""
+    """Progress display of a run; a context manager that starts and stops the bar."""
 
     def __init__(self, records: Path | None) -> None:
         self._records = records
-        self._told = 0
+        self._reported = 0
         self._bar: Any = None
         self._task: TaskID | None = None
         self._start = time.monotonic()
         self.troubled: list[RecordMetrics] = []
-        """Records that failed or are still over the limit, as many as a page shows."""
+        """Records that failed or are over the limit, up to the number that the report shows."""
 
     def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():
@@ -293,15 +306,17 @@ class ProgressBar:
         totals = progress.totals
         rate = totals.records / max(time.monotonic() - self._start, 0.001)
         failed = f", {totals.failed:,} failed" if totals.failed else ""
-        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
-        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
+        description = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
+        self._bar.update(
+            self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=description
+        )
 
     def report_failure(self, record: RecordMetrics, /) -> None:
-        self._told += 1
-        if self._told <= MOST_TOLD:
+        self._reported += 1
+        if self._reported <= MAX_REPORTED:
             notice(visible(f"{record.file}, line {record.line}: {record.reason}"))
-        elif self._told == MOST_TOLD + 1:
-            notice("more records failed; the metrics list all of them")
+        elif self._reported == MAX_REPORTED + 1:
+            notice("more records failed; see the metrics for all of them")
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:
         if self._records is None:
@@ -310,5 +325,5 @@ class ProgressBar:
             for line in lines:
                 stream.write(line)
                 troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
-                if troubled and len(self.troubled) < MOST_TROUBLED:
+                if troubled and len(self.troubled) < MAX_TROUBLED:
                     self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))

@@ -1,8 +1,8 @@
-"""Hosts that `midfold run` may send a client's requests and credentials to.
+"""Hosts to which `midfold run` may send a client's requests and credentials.
 
-A project's own files (`.claude/settings.json`, `opencode.json`) can name the address of the provider, and their author
-may be a stranger. Such an address is shown, and used only if its host is the vendor's, one that the user configured, or
-one that the user agreed to. What was agreed to is kept in the user's configuration folder.
+Project files (`.claude/settings.json`, `opencode.json`) can set the provider's base URL, and their author may be
+untrusted. Such a URL is shown, and used only if its host is the vendor's, configured by the user, or confirmed by
+the user. Confirmed hosts are stored in the user's configuration folder.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ FILE_NAME = "trusted_hosts.json"
 
 
 def confirm_hosts(setup: ClientSetup, trusted: Collection[str], environment: Mapping[str, str]) -> None:
-    """Show every address that the project's files set; ask about hosts that the user did not choose.
+    """Print every base URL set by project files; ask about hosts that the user did not choose.
 
-    `trusted` are hosts (`HOST` or `HOST:PORT`) that the command line names. Raise where the user says no, and where
-    nobody can be asked.
+    `trusted` are hosts (`HOST` or `HOST:PORT`) from the command line. Raise if the user declines or cannot be
+    asked.
     """
     file = _file(environment)
     agreed = _read(file)
     chosen = {origin_of(base) for base in (*VENDOR_BASES, *setup.own_bases)}
     for name, source in setup.project_files.items():
         origin = origin_of(setup.upstreams[name]) or ""
-        notice(visible(f"requests go to {origin}, as {source} says"))
+        notice(visible(f"requests go to {origin}, set by {source}"))
         host = urlsplit(origin).netloc
         if origin in chosen or origin in agreed or host in trusted:
             continue
-        question = f"{source} is part of the project. Send your requests and credentials to {host}? [y]es, [n]o: "
+        question = f"{source} is a project file. Send your requests and credentials to {host}? [y]es, [n]o: "
         answer = ask(visible(question), {"y": "yes", "n": "no"})
         if answer is None:
-            reason = f"{source}, which is part of the project, sends requests to {host}, a host that you did not choose"
-            hint = f"--trust-host {host} uses it, --upstream URL uses another"
+            reason = f"project file {source} sends requests to {host}, which you have not confirmed"
+            hint = f"use --trust-host {host} to allow it, or --upstream URL for another"
             raise ConfigError(visible(f"{reason}; {hint}"))
         if answer == "n":
             raise click.Abort
@@ -61,7 +61,7 @@ def _read(file: Path | None) -> list[str]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[str])
     except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}; expected a JSON list of addresses") from None
+        raise ConfigError(f"cannot read {file}: {error}; expected a JSON list of addresses") from None
 
 
 def _write(file: Path | None, agreed: list[str]) -> None:
@@ -72,4 +72,4 @@ def _write(file: Path | None, agreed: list[str]) -> None:
         with replace_file(file) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(sorted(agreed)), indent=2) + b"\n")
     except OSError as error:
-        notice(f"{file} could not be written: {error.strerror or error}; you will be asked again")
+        notice(f"cannot write {file}: {error.strerror or error}; you will be asked again")

@@ -1,4 +1,4 @@
-"""`midfold unfold`: originals out of an archive that `midfold compact -o` wrote."""
+"""`midfold unfold`: read originals from an archive written by `midfold compact -o`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from midfold.transcript.jsonio import elements, entries
 def command(archive: str, handle: str | None, as_json: bool) -> None:
     """Show the originals behind a handle.
 
-    ARCHIVE is the OUT.archive file of `midfold compact -o OUT`. With a HANDLE (`mf-…`, or its beginning) the original
-    messages are written as JSON lines, byte for byte. Without one the handles are listed.
+    ARCHIVE is the OUT.archive file of `midfold compact -o OUT`. With a HANDLE (`mf-…`, or a prefix) the original
+    messages are written as JSON lines, byte for byte. Without one, the handles are listed.
     """
     from midfold.cli.terminal import echo, emit_exact, emit_json
 
@@ -36,13 +36,13 @@ def command(archive: str, handle: str | None, as_json: bool) -> None:
     matching = [name for name in found if name == handle] or [name for name in found if name.startswith(handle)]
     if len(matching) != 1:
         problem = "has no handle" if not matching else "has several handles that begin with"
-        raise TranscriptError(f"{archive} {problem} {handle}; midfold unfold {archive} lists them")
+        raise TranscriptError(f"{archive} {problem} {handle}; list them with midfold unfold {archive}")
     for message in found[matching[0]]:
         emit_exact(bytes(message))
 
 
 def load(path: str) -> dict[str, list[Raw]]:
-    """Handle -> originals, each over its exact bytes."""
+    """Return the original messages by handle, each with its exact bytes."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Pages and a JSON API over the sessions of a store: `routes` for any Starlette application, `app` for them alone.
+"""Web pages and a JSON API over the sessions of a store: `routes` for any Starlette application, `app` standalone.
 
-Nothing is imported before it is asked for: a gateway that shows no pages does not pay for them.
+Everything is imported on first use, to keep the gateway's start fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What there is to see, as plain values: pages draw them, `/api` gives them as they are.
+"""Types of the JSON API, which the pages also render.
 
-Times are milliseconds since 1970, sizes are tokens of the session's own model, money is US dollars.
+Times are milliseconds since 1970, sizes are tokens of the session's model, money is US dollars.
 """
 
 from __future__ import annotations
@@ -14,90 +14,90 @@ from midfold.compaction.receipt import Receipt
 from midfold.compaction.tracking import CheckRun, Trail
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
-"""`sampled`: extrapolated from some of the messages, because there are very many."""
+"""Source of a token count; `sampled` is extrapolated from a sample of the messages."""
 Fate = Literal["kept", "changed", "folded"]
-"""Of a message: whether the model sees it word for word, in a shorter form, or only what the handoff says of it."""
+"""State of a message: the model sees it verbatim, in a shorter form, or only through the handoff."""
 SegmentName = Literal["fixed", "head", "folded", "pinned", "handoff", "tail", "kept"]
-"""`fixed` is the system prompt and the tools beside the messages; `kept` is everything where nothing was folded."""
+"""Part of a view; `fixed` is the system prompt and tools, `kept` is the whole view if nothing was folded."""
 Level = Literal["problem", "warning", "note"]
 
 
 class ApiAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of them all."""
+    """Base class of all responses."""
 
 
 class Size(ApiAnswer, frozen=True, kw_only=True):
-    """How large the next request is, against what fits."""
+    """Size of the next request, with its limits."""
 
     tokens: int
     basis: SizeBasis
     window: int
     threshold: int
     share: float
-    """Of the window."""
+    """Fraction of the window."""
 
 
 class Saved(ApiAnswer, frozen=True, kw_only=True):
-    """What the folds have saved: the requests that were sent against the same requests without any fold."""
+    """Savings of compactions: the requests as sent against the same requests without compaction."""
 
     requests: int
-    """Requests whose usage was reported."""
+    """Requests with reported usage."""
     tokens_sent: int
     tokens_not_sent: int
-    """A request that could not have been sent, because it would not fit the window, counts as one that just fits."""
+    """Tokens saved; a prompt that would exceed the window counts as one that exactly fits."""
     tokens_retrieved: int
-    """Tokens that came back because somebody unfolded or searched; they are not counted as saved."""
+    """Tokens that came back by unfold or search; they do not count as saved."""
     paid: float | None
-    """None if a price is not known. Output is the same with and without folds and is left out."""
+    """Prompt cost, None if a price is unknown. Output is the same with and without compaction and is not included."""
     without_folds: float | None
     summaries: float | None
-    """What the calls for summaries cost, estimated from the size of the folds."""
+    """Cost of the summary requests, estimated from the size of the folds."""
     net: float | None
     """without_folds - paid - summaries"""
 
 
 class CacheUse(ApiAnswer, frozen=True, kw_only=True):
-    """What providers said about their prompt cache."""
+    """Prompt cache usage as reported by providers."""
 
     requests: int
     prompt_tokens: int
     read_tokens: int
     written_tokens: int
     hit_rate: float | None
-    """Share of the prompt tokens that was read from the cache."""
+    """Fraction of the prompt tokens read from the cache."""
     paid: float | None
     uncached: float | None
-    """What the same prompts would have cost without a cache."""
+    """Cost of the same prompts without a cache."""
     net: float | None
-    """uncached - paid: writes cost more than plain tokens, so it can be less than nothing."""
+    """uncached - paid; can be negative, because cache writes cost more than plain tokens."""
 
 
 class UsageFacts(ApiAnswer, frozen=True, kw_only=True):
-    """Sum of what providers reported and what it cost."""
+    """Total reported usage and its cost."""
 
     requests: int
     input_tokens: int
-    """Prompt tokens, those read from the cache and written to it included."""
+    """Prompt tokens, including cache reads and writes."""
     output_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
     cost: float | None
-    """Prompts and answers; None if a price is not known. Calls for summaries are not included."""
+    """Cost of prompts and responses without summary requests; None if a price is unknown."""
 
 
 class CauseFacts(ApiAnswer, frozen=True, kw_only=True):
-    """Requests that hit the cache, or missed it for one reason."""
+    """Requests that hit the cache, or missed it for one cause."""
 
     cause: Kind
     requests: int
     tokens: int
-    """Prompt tokens that were paid anew although the prompt before had them."""
+    """Tokens of the previous prompt that were not read from the cache."""
     cost: float | None
-    """What that cost beyond reading them."""
+    """Cost beyond that of a cache read."""
 
 
 class Finding(ApiAnswer, frozen=True, kw_only=True):
-    """Something that deserves a look."""
+    """Condition of a session that may need attention."""
 
     level: Level
     what: str
@@ -106,19 +106,19 @@ class Finding(ApiAnswer, frozen=True, kw_only=True):
 
 
 class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
-    """One session at a glance."""
+    """Summary of one session."""
 
     key: str
-    """Its name as a segment of an address."""
+    """Session name, encoded as a URL path segment."""
     name: str
     title: str = ""
-    """The first words that a person typed in it, where they are stored."""
+    """Start of the first user message, if stored."""
     client: str = ""
-    """The program whose session it is, where its name tells or its requests did."""
+    """Client program, from the session's name or its requests."""
     sent_by: str = ""
-    """What its requests called themselves, as `name/version`."""
+    """User agent of its requests, as `name/version`."""
     owner: str = ""
-    """What stands before the last `/` of its name: the key of a gateway, or a project."""
+    """Part of the name before the last `/`: a gateway key or a project."""
     kind: Literal["root", "branch", "continuation"]
     parent: str | None
     model: str | None
@@ -127,23 +127,23 @@ class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     updated: int
     ended: int | None
     messages: int
-    """As many as were said, stored or not."""
+    """Messages of the conversation, stored or not."""
     stored: int
-    """A gateway stores what was said when a conversation is folded."""
+    """Stored messages; a gateway stores a conversation when it compacts it."""
     compaction: int
-    """The compaction in force; 0 if there is none."""
+    """Active compaction; 0 if there is none."""
     compactions: int
     size: Size
     saved: Saved
     cache: CacheUse
     usage: UsageFacts
     causes: tuple[CauseFacts, ...] = ()
-    """Why its prompts were read from the cache, or not; empty if nothing was ever cached."""
+    """Causes of cache hits and misses; empty if nothing was ever cached."""
     findings: tuple[Finding, ...] = ()
 
 
 class Day(ApiAnswer, frozen=True, kw_only=True):
-    """What was sent on one day, and what was not."""
+    """Tokens sent and saved on one day."""
 
     day: str
     requests: int
@@ -152,7 +152,7 @@ class Day(ApiAnswer, frozen=True, kw_only=True):
 
 
 class Overview(ApiAnswer, frozen=True, kw_only=True):
-    """All sessions at a glance; sums are over those listed."""
+    """Summary of all sessions; totals are over those listed."""
 
     sessions: tuple[SessionFacts, ...]
     more: bool
@@ -164,7 +164,7 @@ class Overview(ApiAnswer, frozen=True, kw_only=True):
 
 
 class SessionList(ApiAnswer, frozen=True, kw_only=True):
-    """Sessions, those used last first unless another order was asked for."""
+    """Sessions, most recently used first unless sorted otherwise."""
 
     query: str
     model: str
@@ -175,16 +175,16 @@ class SessionList(ApiAnswer, frozen=True, kw_only=True):
     models: tuple[str, ...]
     clients: tuple[str, ...]
     owners: tuple[str, ...]
-    """What there is to choose from."""
+    """Available choices of the filters."""
     sorted_only: int
-    """How many of the matching sessions, those used last, were put in order; 0: all."""
+    """Number of most recently used sessions that were sorted; 0 means all."""
     sessions: tuple[SessionFacts, ...]
     page: int
     more: bool
 
 
 class TurnFacts(ApiAnswer, frozen=True, kw_only=True):
-    """One request, as the provider counted it."""
+    """Usage of one request, as reported by the provider."""
 
     at: int
     messages: int
@@ -195,25 +195,25 @@ class TurnFacts(ApiAnswer, frozen=True, kw_only=True):
     cache_read_tokens: int
     cache_write_tokens: int
     without_folds: int
-    """The prompt if nothing had ever been folded, at most the window."""
+    """Prompt tokens without any compaction, at most the window."""
 
 
 class TurnList(ApiAnswer, frozen=True, kw_only=True):
-    """Every request whose usage was reported, the oldest first."""
+    """Requests with reported usage, oldest first."""
 
     session: str
     turns: tuple[TurnFacts, ...]
 
 
 class CompactionFacts(ApiAnswer, frozen=True, kw_only=True):
-    """One compaction at a glance."""
+    """Summary of one compaction."""
 
     seq: int
     base: int
-    """The compaction whose view it folded further; 0: the history."""
+    """Compaction whose view was compacted again; 0 for the history."""
     at: int
     upto: int
-    """How many messages had been said."""
+    """Messages in the history at that time."""
     undone: int | None
     child: str | None
     in_force: bool
@@ -225,53 +225,55 @@ class CompactionFacts(ApiAnswer, frozen=True, kw_only=True):
     new_tokens: int
     threshold: int
     summary: str
-    """Who wrote the summary: model, local, none."""
+    """Source of the summary: model, local, none."""
     failure: str
 
 
 class CompactionList(ApiAnswer, frozen=True, kw_only=True):
-    """The compactions of a session, undone ones too."""
+    """Compactions of a session, including undone ones."""
 
     session: str
     compactions: tuple[CompactionFacts, ...]
 
 
 class ToolAct(ApiAnswer, frozen=True, kw_only=True):
-    """A call of a tool, or what came of it, in a few words; redacted."""
+    """Short description of a tool call or its result, redacted."""
 
     tool: str
     did: str
-    """What it does, as its arguments tell: "ran `pytest -q`"."""
+    """Action derived from the call's arguments: "ran `pytest -q`"."""
     outcome: Literal["", "ok", "failed", "unknown"]
-    """How it ended, as its result tells; empty for the call itself."""
+    """Outcome derived from the result; empty for the call itself."""
     detail: str
-    """The same in words."""
+    """Outcome in words."""
 
 
 class MessageLine(ApiAnswer, frozen=True, kw_only=True):
-    """One message in a list: the beginning of what it says, redacted."""
+    """List entry of one message, with the start of its text, redacted."""
 
     index: int
-    """Its place in this list."""
+    """Index in this list."""
     position: int | None
-    """Its place in the history; None for a message midfold wrote."""
+    """Index in the history; None for a message written by midfold."""
     role: str
     at: int | None
     tokens: int
     handle: str
-    """Unfolds to it. Empty for what midfold wrote: a handoff, or a shorter form, whose `position` has the original."""
+    """Handle that unfolds to the message; empty for one written by midfold, whose original is at `position` if it has
+    one.
+    """
     fate: Fate
     ours: Literal["", "fold", "ack", "bridge"]
-    """What it is if midfold wrote it; `fold` is the handoff."""
+    """Kind of a message written by midfold; `fold` is the handoff."""
     tools: tuple[str, ...]
     acts: tuple[ToolAct, ...]
-    """What its calls ask for, or what its results tell; at most a few."""
+    """Descriptions of its first tool calls or results."""
     text: str
-    """The beginning of what it says; of results, of what they hold. Empty for calls alone."""
+    """Start of its text or of its results; empty if it only has tool calls."""
 
 
 class MessageList(ApiAnswer, frozen=True, kw_only=True):
-    """Some messages of a longer list."""
+    """Page of a list of messages."""
 
     session: str
     start: int
@@ -280,55 +282,55 @@ class MessageList(ApiAnswer, frozen=True, kw_only=True):
 
 
 class Share(ApiAnswer, frozen=True, kw_only=True):
-    """What tokens are spent on."""
+    """Tokens of one kind of content."""
 
     name: str
     tokens: int
 
 
 class Artifacts(ApiAnswer, frozen=True, kw_only=True):
-    """What was made: the trail of the newest fold, followed through the newest messages."""
+    """Trail of the newest fold, continued through the newest messages."""
 
     trail: Trail
     checks: tuple[CheckRun, ...]
-    """Those of the trail whose outcome still counts, the newest first."""
+    """Checks whose outcome is still valid, newest first."""
     skipped: int
-    """Messages behind that fold, or from the beginning, that were too many to be followed."""
+    """Messages between that fold and the newest messages that were not read because there are too many."""
 
 
 class ContextPart(ApiAnswer, frozen=True, kw_only=True):
-    """A part of the window: a fixed cost, the conversation, the reserve for the answer, or what is free."""
+    """Part of the window: a fixed cost, the conversation, the output reservation, or free tokens."""
 
     name: str
     tokens: int
     share: float
-    """Of the window."""
+    """Fraction of the window."""
 
 
 class SessionPage(ApiAnswer, frozen=True, kw_only=True):
-    """One session: how it grew and was folded, and where its tokens go now."""
+    """Growth, compactions and current token use of one session."""
 
     session: SessionFacts
     view_messages: int
-    """How many messages the model sees."""
+    """Number of messages that the model sees."""
     compacting: bool
-    """Whether a compaction is being made right now."""
+    """Whether a compaction is in progress."""
     kinds: tuple[Share, ...]
     context: tuple[ContextPart, ...]
-    """The whole window; corrected by what the provider counted, where `session.size` rests on that."""
+    """Parts of the whole window, scaled to the reported size if `session.size` is based on it."""
     sampled: bool
-    """Whether `kinds` and `context` were extrapolated from some of the messages."""
+    """Whether `kinds` and `context` are extrapolated from a sample."""
     turns: tuple[TurnFacts, ...]
     compactions: tuple[CompactionFacts, ...]
     made: Artifacts
     lines: MessageList
     newer: str | None
-    """The session that was used next after this one."""
+    """Session used next after this one."""
     older: str | None
 
 
 class Segment(ApiAnswer, frozen=True, kw_only=True):
-    """A stretch of neighbours with the same fate."""
+    """Run of adjacent messages with the same state."""
 
     what: SegmentName
     messages: int
@@ -336,7 +338,7 @@ class Segment(ApiAnswer, frozen=True, kw_only=True):
 
 
 class Change(ApiAnswer, frozen=True, kw_only=True):
-    """A message that became shorter."""
+    """Message that was shortened."""
 
     kind: str
     tool: str
@@ -346,7 +348,7 @@ class Change(ApiAnswer, frozen=True, kw_only=True):
 
 
 class HandoffSection(ApiAnswer, frozen=True, kw_only=True):
-    """What became different under one heading."""
+    """Differences under one heading."""
 
     heading: str
     new: tuple[str, ...]
@@ -354,19 +356,19 @@ class HandoffSection(ApiAnswer, frozen=True, kw_only=True):
 
 
 class HandoffComparison(ApiAnswer, frozen=True, kw_only=True):
-    """A handoff, line by line, against the one before it."""
+    """Line-by-line comparison of a handoff with the previous one."""
 
     seq: int
-    """The compaction that wrote the one before; 0 if that is not known."""
+    """Compaction that wrote the previous handoff; 0 if unknown."""
     new: int
     gone: int
     same: int
     sections: tuple[HandoffSection, ...]
-    """Those with lines that are new or gone."""
+    """Sections with new or removed lines."""
 
 
 class CompactionPage(ApiAnswer, frozen=True, kw_only=True):
-    """Before and after."""
+    """View before and after one compaction."""
 
     session: str
     title: str
@@ -377,19 +379,19 @@ class CompactionPage(ApiAnswer, frozen=True, kw_only=True):
     after: tuple[Segment, ...]
     counts: dict[Fate, int]
     handoff: str
-    """The summary that stands for the fold, redacted; empty if nothing was folded."""
+    """Text of the handoff, redacted; empty if nothing was folded."""
     compared: HandoffComparison | None
-    """Against the handoff that it replaced; None for the first."""
+    """Comparison with the replaced handoff; None for the first one."""
     fold: str
-    """The handle of the whole fold."""
+    """Handle of the whole fold."""
     changes: tuple[Change, ...]
     shown: str
-    """Which fate was asked for, or `after` for the messages afterwards; empty for all before."""
+    """Requested message state, or `after` for the messages afterwards; empty for all messages before."""
     lines: MessageList
 
 
 class ReceiptPage(ApiAnswer, frozen=True, kw_only=True):
-    """Every decision of one compaction and its reason."""
+    """Decisions of one compaction and their reasons."""
 
     session: str
     title: str
@@ -398,26 +400,26 @@ class ReceiptPage(ApiAnswer, frozen=True, kw_only=True):
     next: int | None
     receipt: Receipt
     checks: tuple[CheckRun, ...]
-    """Those of its trail whose outcome still counted, the newest first."""
+    """Checks whose outcome was valid then, newest first."""
 
 
 class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
-    """A part of a message."""
+    """Part of a message."""
 
     kind: Literal["text", "thinking", "tool call", "tool result", "media", "other"]
     title: str
     text: str
     is_error: bool = False
     left_out: int = 0
-    """Characters that are not shown here; the raw form has them."""
+    """Characters omitted here; the raw form has them."""
     act: ToolAct | None = None
-    """What a call asks for, or how it ended."""
+    """Description of a tool call or its result."""
     outline: str = ""
-    """What a result that is JSON says, as bounded bullets; empty for everything else."""
+    """Bullet list of a JSON result, bounded in size; empty for everything else."""
 
 
 class Original(ApiAnswer, frozen=True, kw_only=True):
-    """A message as it was said, redacted."""
+    """Original message, redacted."""
 
     position: int | None
     role: str
@@ -428,7 +430,7 @@ class Original(ApiAnswer, frozen=True, kw_only=True):
 
 
 class OriginalsPage(ApiAnswer, frozen=True, kw_only=True):
-    """What is behind a handle, or at a position."""
+    """Original messages behind a handle or at a position."""
 
     session: str
     title: str
@@ -437,11 +439,11 @@ class OriginalsPage(ApiAnswer, frozen=True, kw_only=True):
     total: int
     messages: tuple[Original, ...]
     next: int | None = None
-    """The position of the next message of the history, if this is one of it and there is another."""
+    """Position of the next message in the history, if there is one."""
 
 
 class HitFacts(ApiAnswer, frozen=True, kw_only=True):
-    """One message that was found."""
+    """Message found by a search."""
 
     session: str
     key: str
@@ -454,7 +456,7 @@ class HitFacts(ApiAnswer, frozen=True, kw_only=True):
 
 
 class SearchPage(ApiAnswer, frozen=True, kw_only=True):
-    """Messages that have all the words, folded or not, the best first; or those that have most of them."""
+    """Messages with all words, folded or not, best first; or else those with most of them."""
 
     query: str
     session: str
@@ -462,11 +464,11 @@ class SearchPage(ApiAnswer, frozen=True, kw_only=True):
     hits: tuple[HitFacts, ...]
     more: bool
     nearest: bool
-    """None of the hits has all of the words."""
+    """Whether no hit has all of the words."""
 
 
 class CacheSession(ApiAnswer, frozen=True, kw_only=True):
-    """The cache of one session."""
+    """Cache usage of one session."""
 
     key: str
     name: str
@@ -477,7 +479,7 @@ class CacheSession(ApiAnswer, frozen=True, kw_only=True):
 
 
 class CachePage(ApiAnswer, frozen=True, kw_only=True):
-    """How well the prompt caches work."""
+    """Cache usage of all sessions."""
 
     sessions: tuple[CacheSession, ...]
     total: CacheUse
@@ -485,7 +487,7 @@ class CachePage(ApiAnswer, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(ApiAnswer, frozen=True, kw_only=True):
-    """Why there is no answer."""
+    """Error response."""
 
     error: str
     status: int

@@ -1,4 +1,4 @@
-"""The charts: prompt size over requests, tokens by day, how full, before and after."""
+"""Charts: prompt size over requests, tokens by day, window gauge, before and after."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Segment, Ses
 from midfold.pages.formatting import percent, plural, session_path, short
 
 LABEL_APART = 24
-LIMITS = 66
-"""Room on the right for what the limits are called."""
+LIMITS = 76
+"""Right margin in pixels, for the names of the limits."""
 LIMIT_APART = 32
 DOT = 12
-"""Where the numbers of compactions stand, from the top."""
-MOST_POINTS = 400
+"""Pixels from the top to the numbers of compactions."""
+MAX_POINTS = 400
 WIDE = 600
 SEGMENTS = {
     "fixed": "system prompt and tools",
@@ -30,7 +30,7 @@ SEGMENTS = {
 
 
 class Point(NamedTuple):
-    """One request, or one place in the history: `x` from 0 to 1."""
+    """Request, or position in the history; `x` runs from 0 to 1."""
 
     x: float
     prompt: int
@@ -46,7 +46,7 @@ def usage(
     width: float = 960,
     height: float = 300,
 ) -> Markup:
-    """The size of the prompt, request by request; without reported usage, from fold to fold."""
+    """Draw the prompt size per request, or from compaction to compaction if no usage was reported."""
     size = facts.size
     points = _requests(turns) if turns else _folds(facts, compactions)
     frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)), right=LIMITS)
@@ -54,19 +54,19 @@ def usage(
     body += _marks(frame, facts.name, facts.messages, turns, compactions)
     body += _limits(frame, size)
     body += _ends(frame, len(turns), "request") if turns else _ends(frame, facts.messages, "message")
-    told = f"Now {size.tokens:,} of {size.window:,} tokens ({percent(size.share)}). "
-    told += f"{plural(len(turns), 'request')}, {plural(len(compactions), 'compaction')}. "
-    told += " ".join(
+    description = f"Now {size.tokens:,} of {size.window:,} tokens ({percent(size.share)}). "
+    description += f"{plural(len(turns), 'request')}, {plural(len(compactions), 'compaction')}. "
+    description += " ".join(
         f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens." for item in compactions[-30:]
     )
-    return drawing(width, height, "Size of the prompt over time", told, body, "usage")
+    return drawing(width, height, "Size of the prompt over time", description, body, "usage")
 
 
 def _requests(turns: Sequence[TurnFacts]) -> list[Point]:
-    """At most so many points; of neighbours, the largest stands for all."""
-    step = max(len(turns) / MOST_POINTS, 1.0)
+    """Return at most MAX_POINTS points, each the largest of its neighbours."""
+    step = max(len(turns) / MAX_POINTS, 1.0)
     chosen: list[Point] = []
-    for number in range(min(len(turns), MOST_POINTS)):
+    for number in range(min(len(turns), MAX_POINTS)):
         some = turns[int(number * step) : max(int((number + 1) * step), int(number * step) + 1)]
         top = max(some, key=lambda turn: turn.prompt_tokens)
         x = int(number * step) / len(turns)
@@ -109,9 +109,9 @@ def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]
 
 
 def _limits(frame: Frame, size: Size) -> list[Markup]:
-    """Their names stand beside the ends of the lines, one above the other."""
+    """Draw the limits, with their names beside the lines and not overlapping."""
     made = []
-    folds = [(size.threshold, "folds at", "threshold")] if size.threshold < size.window else []
+    folds = [(size.threshold, "threshold", "threshold")] if size.threshold < size.window else []
     end, free = frame.width - frame.right, float("-inf")
     for value, name, class_ in ((size.window, "window", "window"), *folds):
         y = frame.y(value)
@@ -126,7 +126,7 @@ def _limits(frame: Frame, size: Size) -> list[Markup]:
 def _marks(
     frame: Frame, name: str, said: int, turns: Sequence[TurnFacts], compactions: Sequence[CompactionFacts]
 ) -> list[Markup]:
-    """Where the view was folded; numbers only where there is room for them."""
+    """Draw a line for each compaction, with a number if it fits."""
     made: list[Markup] = []
     free = 0.0
     counts = [turn.messages for turn in turns]
@@ -138,15 +138,15 @@ def _marks(
             inside.append(tag("circle", cx=x, cy=float(DOT), r=9.5, class_="dot"))
             inside.append(text(x, DOT + 4, str(item.seq), "number", "middle"))
             free = x + LABEL_APART
-        told = f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens"
-        content = Markup("").join((tag("title", told), *inside))
-        made.append(tag("a", content, href=session_path(name, "compactions", item.seq), aria_label=told))
+        description = f"Compaction {item.seq}: {item.old_tokens:,} to {item.new_tokens:,} tokens"
+        content = Markup("").join((tag("title", description), *inside))
+        made.append(tag("a", content, href=session_path(name, "compactions", item.seq), aria_label=description))
     return made
 
 
 def _ends(frame: Frame, total: int, unit: str) -> list[Markup]:
     y = frame.height - frame.bottom + 18
-    made = [text(frame.x(0.5), y + 18, f"{unit}s, the oldest first", "label unit", "middle")]
+    made = [text(frame.x(0.5), y + 18, f"{unit}s, oldest first", "label unit", "middle")]
     for value in ticks(total, 8 if frame.width > WIDE else 4, whole=True):
         if value >= 1:
             made.append(text(frame.x(value / total), y, short(value), "label", "middle"))
@@ -154,7 +154,7 @@ def _ends(frame: Frame, total: int, unit: str) -> list[Markup]:
 
 
 def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Markup:
-    """Tokens sent, and not sent because of folds, day by day."""
+    """Draw tokens sent and tokens saved by compaction, by day."""
     most = max((day.tokens_sent + day.tokens_not_sent for day in given), default=0)
     steps = ticks(most)
     frame = Frame(width, height, most if most <= steps[-1] else steps[-1] + steps[1], top=34)
@@ -165,20 +165,20 @@ def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Ma
     for place, day in enumerate(given):
         x = frame.x(0) + slot * (place + 0.5) - wide / 2
         sent, rest = frame.y(day.tokens_sent), frame.y(day.tokens_sent + day.tokens_not_sent)
-        told = (
+        description = (
             f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent, {plural(day.requests, 'request')}"
         )
-        body.append(rect(x, rest, wide, sent - rest, "not-sent", told))
-        body.append(rect(x, sent, wide, frame.y(0) - sent, "sent-bar", told))
+        body.append(rect(x, rest, wide, sent - rest, "not-sent", description))
+        body.append(rect(x, sent, wide, frame.y(0) - sent, "sent-bar", description))
         if (len(given) - 1 - place) % every == 0:
             body.append(text(x + wide / 2, frame.height - frame.bottom + 18, day.day[5:], "label", "middle"))
     body.append(text(frame.x(0.5), frame.height - 6, "day, UTC", "label unit", "middle"))
-    told = " ".join(f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent." for day in given)
-    return drawing(width, height, "Tokens sent and not sent by day", told, body, "days")
+    description = " ".join(f"{day.day}: {day.tokens_sent:,} sent, {day.tokens_not_sent:,} not sent." for day in given)
+    return drawing(width, height, "Tokens sent and not sent by day", description, body, "days")
 
 
 def gauge(size: Size) -> Markup:
-    """How full the window is, with a notch where it is folded."""
+    """Draw how full the window is, with a notch at the threshold."""
     width, height = 200.0, 10.0
     share = min(size.share, 1.0)
     level = "brim" if size.share >= 0.95 else "over" if size.tokens >= size.threshold else "fine"
@@ -187,35 +187,35 @@ def gauge(size: Size) -> Markup:
         rect(0, 2, width, 6, "track"),
         rect(0, 2, max(width * share, 1.0), 6, f"level {level}"),
     ]
-    told = f"{size.tokens:,} of {size.window:,} tokens"
+    description = f"{size.tokens:,} of {size.window:,} tokens"
     if size.threshold < size.window:
         body.append(line(notch, 0, notch, height, "notch"))
-        told += f"; folds at {size.threshold:,}"
-    return drawing(width, height, f"{percent(size.share)} full", told, body, "gauge", stretch=True)
+        description += f"; compacts at {size.threshold:,}"
+    return drawing(width, height, f"{percent(size.share)} full", description, body, "gauge", stretch=True)
 
 
 def bar(value: int, most: int) -> Markup:
-    """A bar beside a number that says the same."""
+    """Draw a decorative bar for a number that is also shown as text."""
     inside = rect(0, 0, max(100 * value / max(most, 1), 0.5), 8, "")
     return tag("svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true")
 
 
 def strip(segments: Sequence[Segment], most: int, title: str) -> Markup:
-    """One line of stretches, as long as their tokens."""
+    """Draw a row of segments, each as long as its tokens."""
     width, height = 960.0, 34.0
     scale = width / max(most, 1)
     x, body = 0.0, []
     for segment in segments:
         wide = max(segment.tokens * scale, 2.0)
-        told = f"{SEGMENTS[segment.what]}: {plural(segment.messages, 'message')}, {segment.tokens:,} tokens"
-        body.append(rect(x, 0, wide - 1, height, f"stretch {segment.what}", told))
+        description = f"{SEGMENTS[segment.what]}: {plural(segment.messages, 'message')}, {segment.tokens:,} tokens"
+        body.append(rect(x, 0, wide - 1, height, f"stretch {segment.what}", description))
         x += wide
-    told = "; ".join(f"{SEGMENTS[item.what]} {item.tokens:,}" for item in segments)
-    return drawing(width, height, title, f"Tokens: {told}", body, "strip", stretch=True)
+    description = "; ".join(f"{SEGMENTS[item.what]} {item.tokens:,}" for item in segments)
+    return drawing(width, height, title, f"Tokens: {description}", body, "strip", stretch=True)
 
 
 def cache_bar(use: CacheUse) -> Markup:
-    """Of the prompt tokens: read from the cache, put into it, neither."""
+    """Draw the shares of prompt tokens read from the cache, written to it, and neither."""
     width, height = 200.0, 10.0
     total = max(use.prompt_tokens, 1)
     read, written = width * use.read_tokens / total, width * use.written_tokens / total
@@ -224,5 +224,5 @@ def cache_bar(use: CacheUse) -> Markup:
         rect(0, 2, read, 6, "level read-part"),
         rect(read, 2, written, 6, "level written-part"),
     ]
-    told = f"{use.read_tokens:,} read, {use.written_tokens:,} written, of {use.prompt_tokens:,} tokens"
-    return drawing(width, height, f"{percent(use.hit_rate)} from the cache", told, body, "gauge", stretch=True)
+    description = f"{use.read_tokens:,} read, {use.written_tokens:,} written, of {use.prompt_tokens:,} tokens"
+    return drawing(width, height, f"{percent(use.hit_rate)} from the cache", description, body, "gauge", stretch=True)

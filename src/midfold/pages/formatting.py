@@ -1,6 +1,6 @@
-"""Numbers and times as people read them, and addresses of pages.
+"""Formatting of numbers and times, and page URLs.
 
-A session's name may hold anything printable, a segment of a path may not.
+A session name may contain any printable character, a URL path segment may not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLIENTS = frozenset({*SESSION_HEADERS.values(), *(wrapper.client for wrapper in 
 
 
 def short(number: float) -> str:
-    """1,234 -> 1.2k, 1,234,567 -> 1.2M: three digits at most before and one after the point."""
+    """Format a number with at most three digits before the point and one after it: 1,234 -> 1.2k, 1,234,567 -> 1.2M."""
     size, sign = abs(number), "-" if number < 0 else ""
     for unit, worth in (("M", 1_000_000), ("k", 1_000)):
         if size >= worth * 0.9995:
@@ -31,7 +31,7 @@ def short(number: float) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """Two digits; more for amounts below a cent; a dash for what is not known."""
+    """Format dollars with two decimals, more below a cent; a dash if unknown."""
     if dollars is None:
         return "–"
     sign, size = "-" if dollars < 0 else "", abs(dollars)
@@ -55,7 +55,7 @@ def iso(milliseconds: int) -> str:
 
 
 def ago(milliseconds: int, now: float) -> str:
-    """How long ago, in the largest unit that fits; the date if it is longer than a month."""
+    """Format an age in the largest unit that fits, or as a date if older than a month."""
     seconds = now - milliseconds / 1000
     if seconds > 31 * 86_400:
         return moment(milliseconds)[:10]
@@ -70,9 +70,9 @@ def plural(number: int, one: str, many: str = "") -> str:
 
 
 def key_of(name: str) -> str:
-    """A name as one segment of a path: every other byte of its UTF-8 as `!` and two digits.
+    """Encode a name as one path segment: bytes outside a safe set become `!` and two hex digits.
 
-    Slashes, percent signs and segments of dots are changed by browsers, proxies and servers; these never are.
+    Browsers, proxies and servers normalize slashes, percent signs and dot segments, so none of these is used.
     """
     data = name.encode("utf-8", "surrogatepass")
     dots = not name.strip(".")
@@ -80,7 +80,7 @@ def key_of(name: str) -> str:
 
 
 def name_of(key: str) -> str | None:
-    """The name behind a segment; None if no name has this one."""
+    """Decode a path segment; return None if it is not a valid encoding."""
     if not _KEY.fullmatch(key):
         return None
     try:
@@ -92,47 +92,47 @@ def name_of(key: str) -> str | None:
 
 BASES = {
     "estimated": "estimated",
-    "calibrated": "estimated from what the provider counted",
-    "reported": "counted by the provider",
+    "calibrated": "estimated, calibrated by reported usage",
+    "reported": "reported by the provider",
     "sampled": "estimated from a sample",
 }
-"""What a number of tokens rests on."""
-WRITERS = {"model": "by a model", "local": "without a model", "none": "none was needed"}
-"""How a summary was written."""
+"""Labels for the source of a token count."""
+WRITERS = {"model": "by a model", "local": "built in, no LLM", "none": "none needed"}
+"""Labels for the source of a summary."""
 FORMS = {
-    "digest": "told in one line",
-    "duplicate": "stands elsewhere",
-    "placeholder": "left out",
+    "digest": "digest",
+    "duplicate": "duplicate dropped",
+    "placeholder": "dropped",
     "arguments": "arguments shortened",
-    "spill": "shown by its ends",
-    "media": "picture left out",
+    "spill": "truncated",
+    "media": "image dropped",
 }
-"""How a message is shown that is not shown whole."""
+"""Labels for the shortened forms of a message."""
 
 
 def owner_of(name: str) -> str:
-    """Whose a session is: the key of a gateway, or a project; nothing for names without a slash."""
+    """Return the gateway key or project that owns a session; empty for a name without a slash."""
     return space_of(name)
 
 
 def client_of(name: str, sent_by: str = "") -> str:
-    """The program whose session this is: its own part of the name begins with it, or its requests said so."""
+    """Return the client program of a session, from its name or its user agent."""
     own = name.rpartition("/")[2].removeprefix(OURS)
     return next((client for client in CLIENTS if own.startswith(f"{client}-")), program_of(sent_by))
 
 
 def program_of(client: str) -> str:
-    """The name in `name/1.2`; a second word that is no version stays."""
+    """Return the name in `name/1.2`; a second word that is not a version stays."""
     name, _, version = client.partition("/")
     return name if version[:1].isdigit() else client
 
 
 def session_path(name: str, *rest: object) -> str:
-    """The path of a session's page, or of one below it."""
+    """Return the path of a session's page, or of a page below it."""
     return "/".join(("/sessions", key_of(name), *map(str, rest)))
 
 
 def with_query(path: str, **values: object) -> str:
-    """The path with those values that say something."""
+    """Return the path with the query parameters that are not empty."""
     given = {key: value for key, value in values.items() if value not in (None, "", 0)}
     return f"{path}?{urlencode(given)}" if given else path

@@ -1,4 +1,4 @@
-"""Pages from facts: Jinja templates that escape everything they are given."""
+"""HTML pages from Jinja templates with autoescaping."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 STYLE = page_style().encode()
 STYLE_PATH = f"/assets/style-{blake2b(STYLE, digest_size=6).hexdigest()}.css"
-"""Named by its content: browsers keep it, and never too long."""
+"""Path that contains the content's hash, so that browsers can cache it."""
 ICON = (files("midfold.pages") / "static" / "icon.svg").read_bytes()
 ICON_PATH = "/assets/icon.svg"
 
 
 class Templates:
-    """The templates, and what they need to know."""
+    """Jinja environment with the filters and globals of the templates."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -69,7 +69,7 @@ class Templates:
         }
 
     def warm(self) -> None:
-        """Compiles what the first visitor would wait for."""
+        """Compile all templates before the first request."""
         for name in self.environment.list_templates():
             self.environment.get_template(name)
 
@@ -87,12 +87,12 @@ class Templates:
 
 
 def breakable(path: str) -> Markup:
-    """A path that is broken between its parts, if it must be."""
+    """Return a path with line break opportunities after slashes."""
     return Markup("/<wbr>").join(path.split("/"))
 
 
 def mark_words(text: str, query: str) -> Markup:
-    """The text with the words that were looked for marked."""
+    """Escape text and mark the words of the query."""
     words = sorted({term.text for term in parse_query(query).terms}, key=len, reverse=True)
     if not words:
         return escape(text)
@@ -105,7 +105,7 @@ def mark_words(text: str, query: str) -> Markup:
 
 
 def hit_text(text: str, query: str) -> Markup:
-    """A hit with its words marked: the line it begins with, and a page's worth from above the first that has one."""
+    """Return a search hit with its words marked: its first lines, and some lines around the first match."""
     lines = mark_words(text.strip("\n"), query).split("\n")
     first = next((number for number, line in enumerate(lines) if "<mark>" in line), 0)
     start = max(min(first - HIT_LINES // 3, len(lines) - HIT_LINES), 0)
@@ -116,7 +116,7 @@ def hit_text(text: str, query: str) -> Markup:
 
 
 def with_code(line: str) -> Markup:
-    """What stands between backticks as code, where they come in pairs."""
+    """Escape a line and mark text between paired backticks as code."""
     pieces = line.split("`")
     if len(pieces) % 2 == 0:
         return escape(line)
@@ -127,19 +127,19 @@ def with_code(line: str) -> Markup:
 
 
 def _is_beginning(text: str, place: int) -> bool:
-    """Whether a word, or a part of a name as in `ListTests`, begins here."""
+    """Return whether a word, or a part of a name as in `ListTests`, begins here."""
     before, after = text[place - 1 : place], text[place : place + 1]
     return not before.isalnum() or not after.isalpha() or (before.islower() and after.isupper())
 
 
 HIT_LINES, HIT_HEAD = 8, 2
 SHOWN = 36
-"""Lines of a handoff after which the next sections stand behind a click."""
+"""Lines of a handoff that are shown before the rest is collapsed."""
 Outline = list[tuple[str, list[str]]]
 
 
 def outline(text: str) -> Outline:
-    """A handoff by its lines: headings (`h3`, `h4`), items of a list (`ul`), everything else (`p`); in order."""
+    """Group the lines of a handoff into headings (`h3`, `h4`), list items (`ul`) and paragraphs (`p`), in order."""
     kinds = [kind for line in text.split("\n") if (kind := _kind(line))[1].strip()]
     made: Outline = []
     for kind, group in groupby(kinds, key=lambda item: item[0]):
@@ -156,7 +156,7 @@ def _kind(line: str) -> tuple[str, str]:
 
 
 class HandoffParts(NamedTuple):
-    """What is shown at once, what is a click away, and the headings of that."""
+    """Handoff divided into the part that is shown, the collapsed rest, and the headings of the rest."""
 
     first: Outline
     rest: Outline
@@ -164,7 +164,7 @@ class HandoffParts(NamedTuple):
 
 
 def divide(text: str) -> HandoffParts:
-    """A handoff in two, between sections, never inside one; one that is a little too long stays whole."""
+    """Divide a handoff between two sections; do not divide if the rest would be short."""
     whole = outline(text)
     starts = [number for number, (kind, _) in enumerate(whole) if kind == "h3"]
     lengths = [len(said) for _, said in whole]

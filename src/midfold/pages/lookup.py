@@ -1,7 +1,7 @@
-"""Looks up in a store what pages show: lists, a session, a compaction, originals, hits. Synchronous, as the store is.
+"""Store queries of the pages: lists, sessions, compactions, originals, search hits. Synchronous, like the store.
 
-A compaction is drawn as two rows of stretches, before and after. What stayed is counted; what was folded is what is
-left of the receipt's total, so a long fold need not be read.
+A compaction is shown as two rows of segments, before and after. Messages that stayed are counted; the fold gets the
+remainder of the receipt's total, so that a long fold need not be read.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
 from midfold.store.stored_search import StoredSource
 
 Sees = Callable[[str], bool]
-"""Whether a session of this name may be seen."""
+"""Predicate: whether the caller may see the session of this name."""
 AT_A_GLANCE = 100
-"""Sessions on the overview, those used last."""
+"""Maximum number of most recently used sessions on the overview."""
 SESSIONS_PER_PAGE = 50
 LINES_PER_PAGE = 50
 HITS = 30
 DAYS = 14
-MOST_FOLLOWED = 400
-"""Messages read to see what was made since the newest fold."""
+MAX_FOLLOWED = 400
+"""Maximum messages read to continue the trail of the newest fold."""
 FIRST_BATCH = 400
 CHARACTERS_PER_TOKEN = 4
 PlacedFate = tuple[int, MessagePlace, Fate]
 SizedSegment = tuple[SegmentName, int]
 ORIGINALS_PER_PAGE = 20
 AFTER = "after"
-"""Instead of a fate: the messages that were there afterwards."""
+"""Value of `show` for the messages after the compaction."""
 FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
-MOST_CHOICES = 10_000
-"""Sessions, those used last, whose models, clients and keys can be chosen and that have neighbours."""
-MOST_TITLED = 400
-"""Sessions, those used last, that are found by their titles."""
-MOST_SORTED = 500
-"""Sessions, those used last, that are put in another order."""
+MAX_CHOICES = 10_000
+"""Maximum number of most recently used sessions for filter choices and previous/next links."""
+MAX_TITLED = 400
+"""Maximum number of most recently used sessions whose titles are searched."""
+MAX_SORTED = 500
+"""Maximum number of most recently used sessions that are sorted."""
 SORTS: dict[str, Callable[[api.SessionFacts], Any]] = {
     "used": lambda facts: facts.updated,
     "title": lambda facts: (facts.title or facts.name).casefold(),
@@ -80,11 +80,11 @@ SORTS: dict[str, Callable[[api.SessionFacts], Any]] = {
     "saved": lambda facts: float("-inf") if facts.saved.net is None else facts.saved.net,
 }
 WORDS = ("title", "model", "client", "owner")
-"""Sorted from A on; everything else, from the largest."""
+"""Columns sorted in ascending order by default; all others in descending order."""
 
 
 class SessionFilter(NamedTuple):
-    """Which sessions are meant: a part of the name or title, and the exact model, client and owner; empty: any."""
+    """Filter of sessions: part of the name or title, and exact model, client and owner; empty means any."""
 
     query: str = ""
     model: str = ""
@@ -92,7 +92,7 @@ class SessionFilter(NamedTuple):
     owner: str = ""
 
     def takes(self, name: str, model: str | None, sent_by: str) -> bool:
-        """Whether a session fits, its words aside."""
+        """Return whether a session matches, apart from `query`."""
         return (
             self.model in ("", model)
             and self.client in ("", client_of(name, sent_by) if self.client else "")
@@ -104,7 +104,7 @@ ALL = SessionFilter()
 
 
 class Lookup:
-    """What one store has to show."""
+    """Queries over one store."""
 
     def __init__(
         self, sessions: Sessions, config: Config | None = None, clock: Callable[[], float] = time.time
@@ -115,14 +115,14 @@ class Lookup:
         self.statistics = Statistics(sessions, self.config, clock)
 
     def _info(self, name: str, sees: Sees) -> SessionInfo:
-        """One and the same error for what is not there and for what may not be seen."""
+        """Return a session; raise the same error if it does not exist and if the caller may not see it."""
         info = self.store.info(name) if sees(name) else None
         if info is None:
-            raise NotStored("there is no such session")
+            raise NotStored("no such session")
         return info
 
     def _infos(self, sees: Sees, wanted: int, choice: SessionFilter = ALL) -> list[SessionInfo]:
-        """The sessions used last that may be seen; reads no more of the others than it has to."""
+        """Return the most recently used matching sessions that the caller may see."""
         limit = max(wanted, FIRST_BATCH if any(choice) else wanted)
         clients = self.statistics.sketches.clients() if choice.client else {}
         while True:
@@ -138,14 +138,14 @@ class Lookup:
             limit *= 4
 
     def _has_words(self, info: SessionInfo, place: int, words: str) -> bool:
-        """In its name; or in its title, if it is one of those used last."""
+        """Return whether the words are in the name, or in the title of one of the most recently used sessions."""
         if words in info.name.casefold():
             return True
-        return place < MOST_TITLED and words in self.statistics.title(info).casefold()
+        return place < MAX_TITLED and words in self.statistics.title(info).casefold()
 
     def _names(self, sees: Sees) -> list[tuple[str, str | None, str]]:
-        """Names, models and clients of the sessions that may be seen, those used last first."""
-        rows = self.store.database.rows("session_models", most=MOST_CHOICES)
+        """Return name, model and client of the sessions that the caller may see, most recently used first."""
+        rows = self.store.database.rows("session_models", most=MAX_CHOICES)
         return [(name, model, client_of(name, sent_by)) for name, model, sent_by in rows if sees(name)]
 
     # All sessions
@@ -170,11 +170,11 @@ class Lookup:
         first, stop = page * SESSIONS_PER_PAGE, (page + 1) * SESSIONS_PER_PAGE
         up = order == "up" if order else sort in WORDS
         is_plain = sort == "used" and not up
-        infos = self._infos(sees, (stop if is_plain else MOST_SORTED) + 1, choice)
+        infos = self._infos(sees, (stop if is_plain else MAX_SORTED) + 1, choice)
         if is_plain:
             shown = [item.facts for item in self.statistics.of(infos[first:stop])]
         else:
-            known = [item.facts for item in self.statistics.of(infos[:MOST_SORTED])]
+            known = [item.facts for item in self.statistics.of(infos[:MAX_SORTED])]
             shown = sorted(known, key=SORTS[sort], reverse=not up)[first:stop]
         names = self._names(sees)
         return api.SessionList(
@@ -187,10 +187,10 @@ class Lookup:
             models=_distinct(model or "" for _, model, _ in names),
             clients=_distinct(client for _, _, client in names),
             owners=_distinct(owner_of(name) for name, _, _ in names),
-            sorted_only=0 if is_plain or len(infos) <= MOST_SORTED else MOST_SORTED,
+            sorted_only=0 if is_plain or len(infos) <= MAX_SORTED else MAX_SORTED,
             sessions=tuple(shown),
             page=page,
-            more=min(len(infos), len(infos) if is_plain else MOST_SORTED) > stop,
+            more=min(len(infos), len(infos) if is_plain else MAX_SORTED) > stop,
         )
 
     def cache(self, sees: Sees) -> api.CachePage:
@@ -262,13 +262,13 @@ class Lookup:
         )
 
     def _artifacts(self, reader: MessageReader, records: Iterable[CompactionRecord]) -> api.Artifacts:
-        """Receipts of folds that are in force tell what was made until then; the newest messages are followed."""
+        """Continue the trail of the newest active compaction through the newest messages."""
         count, upto, trail = reader.info.count, 0, Trail()
         for record in records:
-            told = record.receipt.trail
-            if told is not None and record.undone is None and record.seq <= reader.info.compaction:
-                upto, trail = record.upto, told
-        start = max(upto, count - MOST_FOLLOWED)
+            known = record.receipt.trail
+            if known is not None and record.undone is None and record.seq <= reader.info.compaction:
+                upto, trail = record.upto, known
+        start = max(upto, count - MAX_FOLLOWED)
         found = reader.read(reader.history().between(start, count))
         fresh = tuple(item.message for item in found)
         before = msgspec.structs.replace(trail, messages=start, ahead=0)
@@ -281,7 +281,7 @@ class Lookup:
         return self._history(reader, MessageFates(reader.now(records)), start)
 
     def _history(self, reader: MessageReader, fates: MessageFates, start: int | None) -> api.MessageList:
-        """Messages as they were said; the newest if no start is given."""
+        """Return a page of the history; the newest messages if `start` is None."""
         total = reader.info.count
         newest = max(total - 1, 0) // LINES_PER_PAGE * LINES_PER_PAGE
         start = newest if start is None else start
@@ -379,7 +379,7 @@ class Lookup:
     def _comparison(
         self, handoff: str, written: Iterable[StoredMessage], records: Sequence[CompactionRecord]
     ) -> api.HandoffComparison | None:
-        """Against the handoff among the messages that midfold had written before."""
+        """Compare a handoff with the previous one, if there is one."""
         folds = [ours for item in written if (ours := recognise(item.message)) is not None and ours.kind == "fold"]
         if not folds:
             return None
@@ -407,7 +407,7 @@ class Lookup:
         )
 
     def unfold(self, name: str, handle: str, start: int, sees: Sees) -> api.OriginalsPage:
-        """The originals behind a handle of this session."""
+        """Return the originals behind a handle of this session."""
         info = self._info(name, sees)
         reader, stop = MessageReader(self.store, info), start + ORIGINALS_PER_PAGE
         places = self._places(info, handle)
@@ -426,7 +426,7 @@ class Lookup:
         )
 
     def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
-        """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
+        """Return the places of a receipt's originals, so that a long fold is read one page at a time."""
         records = self.store.records(info.name) if info.compactions else []
         seq = max((record.seq for record in records if handle in record.receipt.handles), default=None)
         if seq is None:
@@ -440,7 +440,7 @@ class Lookup:
         return MessageRuns(pieces) if pieces else None
 
     def raw(self, name: str, handle: str, sees: Sees) -> bytes:
-        """The same as a JSON array, byte for byte and not redacted."""
+        """Return the originals as a JSON array, byte for byte and not redacted."""
         self._info(name, sees)
         return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
 
@@ -450,14 +450,14 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _neighbours(seq: int, records: Iterable[CompactionRecord]) -> tuple[int | None, int | None]:
-    """The compactions before and after one."""
+    """Return the numbers of the previous and next compaction."""
     numbers = [record.seq for record in records]
     before, after = [number for number in numbers if number < seq], [number for number in numbers if number > seq]
     return max(before, default=None), min(after, default=None)
 
 
 def _own_places(view: MessageRuns) -> list[MessagePlace]:
-    """What midfold wrote in a view."""
+    """Return the places of the messages that midfold wrote."""
     return [MessagePlace(None, piece.body) for piece in view.pieces if piece.first is None]
 
 
@@ -501,7 +501,7 @@ def _compaction_facts(record: CompactionRecord, info: SessionInfo) -> api.Compac
 
 
 def _days(known: Iterable[SessionStatistics], now: float) -> tuple[api.Day, ...]:
-    """The last two weeks in which something was sent, day by day (UTC); a day without requests is a day too."""
+    """Return the last two weeks with requests, day by day (UTC), including days without requests."""
     sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for item in known:
         for turn, without in zip(item.turns, item.without, strict=True):
@@ -526,7 +526,9 @@ def _days(known: Iterable[SessionStatistics], now: float) -> tuple[api.Day, ...]
 def _segments_before_and_after(
     record: CompactionRecord, moved: Sequence[PlacedFate], view: Sequence[StoredMessage], formatter: MessageFormatter
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-    """`moved` is every message before with its fate, `view` what there was afterwards."""
+    """Return the segments before and after; `moved` has every earlier message with its state, `view` the later
+    messages.
+    """
     receipt = record.receipt
     counted = [formatter.tokens(item.message) for item in view]
     said = receipt.new_tokens - receipt.fixed_tokens
@@ -547,7 +549,7 @@ def _segments_before_and_after(
 
 
 def _segment_names(moved: Sequence[PlacedFate]) -> list[SegmentName]:
-    """Head before the first folded message, tail after the last, what stands between them is pinned."""
+    """Name segments: head before the first folded message, tail after the last, pinned in between."""
     folded = [index for index, _, fate in moved if fate == "folded"]
     if not folded:
         return ["kept"] * len(moved)
@@ -566,9 +568,9 @@ def _segment_name(item: StoredMessage, where: dict[int | None, SegmentName], rec
 
 
 def _longer(receipt: Receipt, gone: int, *, folds: bool) -> defaultdict[int, int]:
-    """By how many tokens a message that became shorter was longer, by its place in the old view.
+    """Return by how many tokens each shortened message was longer, by its index in the old view.
 
-    `gone` tokens are no longer there. Where nothing was folded, they are all from these messages.
+    `gone` tokens were removed in total; if nothing was folded, all of them from these messages.
     """
     more: defaultdict[int, int] = defaultdict(int)
     for digest in receipt.digests:
@@ -579,7 +581,7 @@ def _longer(receipt: Receipt, gone: int, *, folds: bool) -> defaultdict[int, int
 
 
 def _segments(sized: Iterable[SizedSegment], fixed: int, folded: int) -> tuple[Segment, ...]:
-    """Neighbours together; `folded` tokens are spread over the folded stretches by their messages."""
+    """Merge neighbours into segments; distribute the `folded` tokens by message count."""
     groups = [(what, [size for _, size in group]) for what, group in groupby(sized, key=lambda item: item[0])]
     messages = sum(len(sizes) for what, sizes in groups if what == "folded")
     made = [Segment(what="fixed", messages=0, tokens=fixed)] if fixed else []

@@ -1,7 +1,6 @@
-"""Messages of a session: where those of a view are, reading a page of them, showing them redacted, and two handoffs
-line by line.
+"""Messages of a session: their places in a view, paged reading, redacted display, and comparison of handoffs.
 
-A long conversation is looked at a page at a time: places are known without reading what stands there.
+Places are known without reading the messages, so that a long conversation is read one page at a time.
 """
 
 from __future__ import annotations
@@ -36,32 +35,34 @@ from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
-LONGEST_LINE = 240
-REDACTED = 4_000
-"""Characters redacted before a line is cut: a secret that begins inside it is still one."""
-LONGEST_BLOCK = 60_000
-MOST_ITEMS = 200
-"""Of each level of an outline."""
-LONGEST_ARGUMENTS = 200_000
-MOST_ACTS = 6
-"""Calls or results of one message that a line tells of."""
+MAX_LINE_CHARS = 240
+REDACTED_CHARS = 4_000
+"""Characters redacted before a line is truncated, so that a secret across the cut is still found."""
+MAX_BLOCK_CHARS = 60_000
+MAX_ITEMS = 200
+"""Maximum items per level of an outline."""
+MAX_ARGUMENTS_CHARS = 200_000
+MAX_ACTS = 6
+"""Maximum tool calls or results that a line describes."""
 NEAR = 8
-"""Messages before a result among which its call is looked for."""
+"""Messages before a result that are searched for its call."""
 _SPACE = re.compile(r"\s+")
 _COUNTED = re.compile(r"(?:[-*] |\d{1,4}[.)] )")
-"""A list that is counted anew is the same list."""
+"""List marker, ignored in comparisons so that a renumbered list counts as unchanged."""
 Redact = Callable[[str], str]
 
 
 class MessagePlace(NamedTuple):
-    """A message of the history, one that stands for it, or, without a position, one that midfold wrote."""
+    """Message of the history (`position`), its replacement (`position` and `body`), or one written by midfold
+    (`body`).
+    """
 
     position: int | None
     body: int | None = None
 
 
 class StoredMessage(NamedTuple):
-    """A message that was read."""
+    """Message read from the store."""
 
     place: MessagePlace
     message: Message
@@ -73,7 +74,7 @@ Calls = dict[str, ToolCall]
 
 
 def with_calls(found: Iterable[StoredMessage]) -> Iterator[tuple[StoredMessage, Calls]]:
-    """Each message with the calls up to it by their ids; of calls with the same id, a result answers the nearest."""
+    """Yield each message with the tool calls so far by id; for a repeated id, the latest call."""
     calls: Calls = {}
     for item in found:
         calls.update({part.id: part for part in item.message.parts if isinstance(part, ToolCall)})
@@ -81,7 +82,7 @@ def with_calls(found: Iterable[StoredMessage]) -> Iterator[tuple[StoredMessage, 
 
 
 def with_neighbours(places: Iterable[MessagePlace]) -> list[tuple[MessagePlace, bool]]:
-    """The places, and before each the few of the history that lead to it; those are marked False."""
+    """Return the places, preceded by a few earlier ones from the history, which are marked False."""
     made: list[tuple[MessagePlace, bool]] = []
     last = -1
     for place in places:
@@ -94,7 +95,7 @@ def with_neighbours(places: Iterable[MessagePlace]) -> list[tuple[MessagePlace, 
 
 
 class MessageRuns:
-    """Runs of messages, as a compaction left them."""
+    """Runs of messages, as left by a compaction."""
 
     def __init__(self, pieces: Iterable[ViewPiece]) -> None:
         self.pieces = [piece for piece in pieces if piece.count > 0]
@@ -106,7 +107,7 @@ class MessageRuns:
         return iter(self.between(0, len(self)))
 
     def between(self, start: int, stop: int) -> list[MessagePlace]:
-        """The places start..stop; costs what is asked for and the number of runs."""
+        """Return the places from start to stop, in time proportional to their number and the number of runs."""
         made: list[MessagePlace] = []
         begin = 0
         for piece in self.pieces:
@@ -121,7 +122,7 @@ class MessageRuns:
 
 
 class MessageFates:
-    """What became of messages: whether a view has them, has something else in their place, or does not have them."""
+    """States of messages relative to a view: kept, replaced or absent."""
 
     def __init__(self, view: MessageRuns) -> None:
         self.kept: set[int] = set()
@@ -137,7 +138,7 @@ class MessageFates:
 
     @classmethod
     def of_view(cls, view: MessageRuns) -> MessageFates:
-        """Of a view's own messages: in a shorter form, or as they were said."""
+        """Return the states of a view's own messages: shortened or verbatim."""
         made = cls(view)
         made.instead = dict.fromkeys(made.instead, -1)
         return made
@@ -152,7 +153,7 @@ class MessageFates:
 
 
 class MessageReader:
-    """Reads places of one session."""
+    """Reader of one session's messages."""
 
     def __init__(self, store: SqlStore, info: SessionInfo) -> None:
         self.store, self.info = store, info
@@ -163,17 +164,17 @@ class MessageReader:
         return [ViewPiece(first, count, body) for _, _, first, count, body in rows]
 
     def now(self, records: Iterable[CompactionRecord]) -> MessageRuns:
-        """What the model sees."""
+        """Return the current view."""
         seq = self.info.compaction
         upto = next((record.upto for record in records if record.seq == seq), 0)
         return MessageRuns([*(self.pieces(seq) if seq else ()), ViewPiece(upto, self.info.count - upto)])
 
     def after(self, record: CompactionRecord) -> MessageRuns:
-        """What the model saw right after this compaction."""
+        """Return the view right after this compaction."""
         return MessageRuns(self.pieces(record.seq))
 
     def before(self, record: CompactionRecord, records: Iterable[CompactionRecord]) -> MessageRuns:
-        """What this compaction was made from."""
+        """Return the view before this compaction."""
         upto = next((base.upto for base in records if base.seq == record.base), 0)
         return MessageRuns([*(self.pieces(record.base) if record.base else ()), ViewPiece(upto, record.upto - upto)])
 
@@ -181,7 +182,7 @@ class MessageReader:
         return MessageRuns([ViewPiece(0, self.info.count)])
 
     def read(self, places: Iterable[MessagePlace]) -> list[StoredMessage]:
-        """The messages at these places, neighbours in one query."""
+        """Read the messages at these places, adjacent ones in one query."""
         made: list[StoredMessage] = []
         numbered = list(enumerate(places))
         for key, group in groupby(numbered, lambda item: _run_key(*item)):
@@ -205,12 +206,12 @@ class MessageReader:
 
 
 def _run_key(index: int, place: MessagePlace) -> int | None:
-    """The same for neighbours of the history; None for bodies."""
+    """Return the same key for adjacent messages of the history; None for bodies."""
     return None if place.body is not None or place.position is None else place.position - index
 
 
 class MessageFormatter:
-    """How messages of one session are shown."""
+    """Formatter of one session's messages."""
 
     def __init__(self, meter: Meter, redact: Redact) -> None:
         self.meter, self.redact = meter, redact
@@ -236,18 +237,18 @@ class MessageFormatter:
         return self.meter.tokens(self.meter.units(message), 1)
 
     def beginning(self, message: Message) -> str:
-        """One line of what it says; a handoff says its summary, not its frame."""
+        """Return the start of a message's text in one line; for a handoff, of its summary."""
         ours = recognise(message)
         said = (_text_of(part).strip() for part in message.parts if not isinstance(part, ToolCall))
         return self._one_line(ours.body if ours else next(filter(None, said), ""))
 
     def _one_line(self, text: str) -> str:
-        clean = _SPACE.sub(" ", self.redact(text[:REDACTED])).strip()
-        return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1].rstrip() + "…"
+        clean = _SPACE.sub(" ", self.redact(text[:REDACTED_CHARS])).strip()
+        return clean if len(clean) <= MAX_LINE_CHARS else clean[: MAX_LINE_CHARS - 1].rstrip() + "…"
 
     def acts(self, parts: Sequence[Part], calls: Mapping[str, ToolCall]) -> Iterator[ToolAct]:
-        """What calls do and how they ended; a result in a shorter form says that itself."""
-        for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MOST_ACTS]:
+        """Describe tool calls and their results; a digest describes itself."""
+        for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MAX_ACTS]:
             if isinstance(part, ToolCall):
                 look = read_call_alone(part, self.redact)
                 yield self._act(recognise_tool(look)(look), is_call=True)
@@ -287,7 +288,7 @@ class MessageFormatter:
             text = "\n".join(filter(None, (part.text, *pictures)))
             call = calls.get(part.call_id)
             name = part.name or (call.name if call is not None else "")
-            limits = {"items": MOST_ITEMS, "string": REDACTED, "max_chars": LONGEST_BLOCK}
+            limits = {"items": MAX_ITEMS, "string": REDACTED_CHARS, "max_chars": MAX_BLOCK_CHARS}
             bullets = self.redact(render_result(part, call, has_heading=True, **limits))
             shown = MessageBlock(
                 kind="tool result", title=name, text=text, is_error=part.is_error, act=act, outline=bullets
@@ -299,14 +300,14 @@ class MessageFormatter:
         return self._cut(MessageBlock(kind="other", title=part.kind if isinstance(part, Opaque) else "", text=body))
 
     def _cut(self, block: MessageBlock) -> MessageBlock:
-        """Redacted, and no longer than a page can bear: a little more is redacted than is shown."""
+        """Redact a block and truncate it; some characters past the cut are redacted too."""
         whole = len(block.text)
-        text = self.redact(block.text[: LONGEST_BLOCK + REDACTED])
-        left_out = max(whole - LONGEST_BLOCK, 0)
+        text = self.redact(block.text[: MAX_BLOCK_CHARS + REDACTED_CHARS])
+        left_out = max(whole - MAX_BLOCK_CHARS, 0)
         return MessageBlock(
             kind=block.kind,
-            title=self.redact(block.title[:REDACTED]),
-            text=text[:LONGEST_BLOCK] if left_out else text,
+            title=self.redact(block.title[:REDACTED_CHARS]),
+            text=text[:MAX_BLOCK_CHARS] if left_out else text,
             is_error=block.is_error,
             left_out=left_out,
             act=block.act,
@@ -315,7 +316,7 @@ class MessageFormatter:
 
 
 def _role(message: Message) -> str:
-    """Anthropic's wire has results in messages of the user."""
+    """Return the role; Anthropic's API sends tool results as user messages, shown as `tool`."""
     parts = message.parts
     return "tool" if parts and all(isinstance(part, ToolResult) for part in parts) else message.role
 
@@ -326,8 +327,8 @@ def _text_of(part: Part) -> str:
     if isinstance(part, ToolResult):
         pictures = (_describe(item) for item in part.parts if isinstance(item, Media))
         plain = read_tool_output(part)
-        text = plain.text if plain.value is None else brief(part, max_chars=REDACTED)
-        return text[:REDACTED] or next(pictures, "")
+        text = plain.text if plain.value is None else brief(part, max_chars=REDACTED_CHARS)
+        return text[:REDACTED_CHARS] or next(pictures, "")
     return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 
@@ -337,8 +338,8 @@ def _describe(media: Media) -> str:
 
 
 def _arguments(text: str) -> str:
-    """A call's arguments as lines `name: value`, or as they are if they are no object, or very long."""
-    if len(text) > LONGEST_ARGUMENTS:
+    """Return a call's arguments as `name: value` lines, or unchanged if they are not an object or very long."""
+    if len(text) > MAX_ARGUMENTS_CHARS:
         return text
     try:
         value = jsonio.decode(text)
@@ -354,7 +355,7 @@ def _json(value: object) -> str:
 
 
 def compare_handoffs(old: str, new: str, seq: int) -> HandoffComparison:
-    """The lines that came and went under each heading, whatever their order; `seq` wrote the old one."""
+    """Return the lines added and removed under each heading, in any order; `seq` wrote the old handoff."""
     before, after = _lines(old), _lines(new)
     sections: list[HandoffSection] = []
     for heading in dict.fromkeys((*after, *before)):
@@ -373,7 +374,7 @@ def compare_handoffs(old: str, new: str, seq: int) -> HandoffComparison:
 
 
 def _lines(text: str) -> dict[str, dict[str, None]]:
-    """The lines under each heading, each once, without the mark or number of a list."""
+    """Return the distinct lines under each heading, without list markers."""
     made: dict[str, dict[str, None]] = {}
     heading = ""
     for line in text.split("\n"):

@@ -1,14 +1,13 @@
-"""Writes down what passes through a gateway, beside the requests and never in their way.
+"""Record requests that pass through a gateway, off the request path.
 
     recorder = Recorder(sessions)
     gateway.watchers.append(recorder.see)     # every conversation, from its first answered request on
-    gateway.accountants.append(recorder)      # or only what belongs to a stored session
+    gateway.accountants.append(recorder)      # or only requests of stored sessions
 
-Rules of this file:
-1. Telling it costs a look and a place in a queue. A thread of its own writes, many requests in a transaction.
-2. What waits is bounded, in number and in bytes. If the store is slower than the requests for long, some are dropped
-   and counted: pages lack them, nothing else does.
-3. Numbers are written, and a conversation's name, model and client. What is said is the fold's to store.
+1. A call only puts an item into a queue; a thread writes many requests per transaction.
+2. The queue is bounded in number and bytes. If the store is too slow, requests are dropped and counted; only the
+   pages lack them.
+3. Only sizes and a conversation's name, model and client are written, never message content.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_tur
 from midfold.store.writing import LockedSession, lock_session
 from midfold.transcript.message import Usage
 
-MOST_WAITING = 1_000
-MOST_BYTES = 64_000_000
-"""Of requests that wait to be named."""
-MOST_AT_ONCE = 200
-"""Requests in a transaction."""
+MAX_WAITING = 1_000
+MAX_WAITING_BYTES = 64_000_000
+"""Maximum bytes of queued requests that are not named yet."""
+MAX_BATCH = 200
+"""Maximum requests per transaction."""
 PAUSE = 0.2
-"""Seconds between two transactions: what comes meanwhile is written together."""
+"""Seconds between two transactions, to batch requests."""
 TIDY_AFTER = 1_000
-"""Requests after which conversations nobody goes on with are looked for."""
+"""Requests between two cleanups of abandoned conversations."""
 _log = logging.getLogger("midfold.pages")
 
 
 class FinishedRequest(Protocol):
-    """What must be known about a request that is over. `receipt` is `session#number` if something was folded for it."""
+    """Facts about a finished request; `receipt` is `session#number` if it was compacted."""
 
     @property
     def model(self) -> str | None: ...
@@ -62,7 +61,7 @@ class _WaitingTurn(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """What waits, with its name: first the one it has now."""
+    """Queued request with its candidate names, the current one first."""
 
     names: tuple[str, ...]
     messages: int | None
@@ -70,28 +69,28 @@ class _Row(NamedTuple):
 
 
 class Recorder:
-    """Takes accounts of requests and of answers; reported usage becomes turns, conversations become rows."""
+    """Recorder of finished requests: reported usage is stored as turns, conversations as sessions."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.dropped = 0
         self._sketches = LastRequests(sessions.store.database)
-        self._waiting: queue.Queue[_WaitingTurn | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[_WaitingTurn | None] = queue.Queue(MAX_WAITING)
         self._taken, self._done = 0, 0
-        """Bytes: the one is counted by those who call, the other by the thread."""
+        """Bytes queued and bytes processed; written by the callers and by the thread, respectively."""
         self._since_tidy = 0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __call__(self, account: FinishedRequest) -> None:
-        """A request of a stored session, if its usage was reported."""
+        """Record a request of a stored session, if its usage was reported."""
         if account.usage is not None and account.session is not None:
             self._put(
                 _WaitingTurn(self._now(), account.session, _number(account.receipt), account.model, account.usage), 0
             )
 
     def see(self, answered: AnsweredRequest) -> None:
-        """A request of any conversation."""
+        """Record a request of any conversation."""
         given = (answered.session, _number(answered.receipt), answered.model, answered.usage)
         self._put(_WaitingTurn(self._now(), *given, answered), answered.held)
 
@@ -103,7 +102,7 @@ class Recorder:
             self._closing.clear()
             self._thread = threading.Thread(target=self._work, name="midfold-recorder", daemon=True)
             self._thread.start()
-        if self._taken - self._done + size > MOST_BYTES:
+        if self._taken - self._done + size > MAX_WAITING_BYTES:
             self.dropped += 1
             return
         try:
@@ -114,7 +113,7 @@ class Recorder:
             self._taken += size
 
     def close(self) -> None:
-        """Writes what is waiting and ends."""
+        """Write the queued requests and stop the thread."""
         if self._thread is not None:
             self._closing.set()
             self._waiting.put(None)
@@ -126,15 +125,15 @@ class Recorder:
         while not ended:
             batch: list[_WaitingTurn | None] = [self._waiting.get()]
             self._closing.wait(PAUSE)
-            while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
+            while len(batch) < MAX_BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get())
             ended = None in batch
             self._write_batch([item for item in batch if item is not None])
-            batch.clear()  # while it waits for the next request, the bodies of the last ones are not kept
+            batch.clear()  # free the bodies of the last requests while waiting for the next
 
     def _write_batch(self, batch: Sequence[_WaitingTurn]) -> None:
         rows = [row for item in batch if (row := self._row(item)) is not None]
-        # In one order everywhere: gateways that write at once wait for each other and do not stand in each other's way.
+        # A fixed lock order, so that gateways that write at the same time do not deadlock.
         rows.sort(key=lambda row: (row.names[-1], row.item.at))
         try:
             self._write(rows)
@@ -180,11 +179,11 @@ class Recorder:
         try:
             self._sketches.forget()
         except StoreError as error:
-            _log.warning("old conversations were not dropped: %s", type(error).__name__)
+            _log.warning("dropping old conversations failed: %s", type(error).__name__)
 
 
 def _record(tx: Tx, row: _Row) -> None:
-    """One request in its transaction. A session somebody has deleted is not made anew for a fold it no longer has."""
+    """Record one request; do not recreate a deleted session for a compaction that it no longer has."""
     names, messages, item = row
     answered = item.answered
     session: LockedSession | None
@@ -220,7 +219,7 @@ def _name(answered: AnsweredRequest) -> ConversationNames | None:
     try:
         return answered.named()
     except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for
-        _log.warning("a request was not named: %s", type(error).__name__)
+        _log.warning("naming a request failed: %s", type(error).__name__)
         return None
 
 

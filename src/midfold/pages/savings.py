@@ -1,14 +1,13 @@
-"""What folding saved, what the cache did and why it missed, priced by what providers reported.
+"""Savings of compactions, cache usage and causes of cache misses, priced by the reported usage.
 
-Rules of this file:
-1. The comparison is with the same requests, nothing folded: each prompt plus what the folds in force had taken out,
-   less what was unfolded again. A prompt that would not fit its window counts as one that just fits.
-2. That other conversation has a cache too. Where ours was warm, it reads its last prompt and writes the rest; where
-   ours was cold because a fold had changed the prefix, it was warm unless its cache had expired by then.
-3. A fold pays for its summary. Folds without a model cost nothing.
-4. A price that is not known makes the sum unknown, never zero.
-5. Why a prompt was read from the cache, or not, is the session's own account where there is one. For the other turns
-   `midfold.cache.health` infers it from the model and the compaction in force; tools and system prompts are not known.
+1. The baseline is the same requests without compaction: each prompt plus what active compactions removed, minus
+   what was unfolded again. A prompt that would exceed the window counts as one that exactly fits.
+2. The baseline has a cache too. If the real cache was warm, the baseline reads its last prompt and writes the rest;
+   if it was cold because a compaction changed the prefix, the baseline is warm unless its cache had expired.
+3. A compaction pays for its summary; without an LLM it costs nothing.
+4. An unknown price makes the total unknown, not zero.
+5. The cause of a cache hit or miss comes from the session's own record, if there is one. For other turns
+   `midfold.cache.health` infers it from the model and the active compaction; tools and system prompts are unknown.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ UNPRICED = Prices()
 
 
 class Retrieval(NamedTuple):
-    """Originals that came back into the conversation at this position."""
+    """Originals that came back into the conversation at a position."""
 
     position: int
     tokens: int
 
 
 class PriceList(NamedTuple):
-    """What models cost: for prompts, None where the price is not known; and everything the table has."""
+    """Price lookup: prompt prices (None if unknown) and the model's row in the table."""
 
     prompts: Callable[[str | None], Prices | None]
     model: Callable[[str | None], Model]
 
     def prompt_cost(self, turn: ReportedTurn) -> float | None:
-        """What the provider billed for the prompt."""
+        """Return the billed cost of the prompt."""
         prices = self.prompts(turn.model)
         return None if prices is None else prices.money(prices.units(turn.usage))
 
     def cost(self, turn: ReportedTurn) -> float | None:
-        """Return what the provider billed for prompt and answer; None if one of the prices is not known."""
+        """Return the billed cost of prompt and response; None if a price is unknown."""
         prompt, output = self.prompt_cost(turn), self.model(turn.model).output_price
         if prompt is None or output is None:
             return None
@@ -66,14 +65,14 @@ class PriceList(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What was saved, and each prompt as it would have been."""
+    """Savings, and each prompt's size without compaction."""
 
     saved: Saved
     without: tuple[int, ...]
 
 
 def removed_tokens(records: Iterable[CompactionRecord]) -> dict[int, int]:
-    """How many tokens shorter each compaction made the view, together with those it builds on."""
+    """Return the tokens that each compaction removed, including those of the compactions it builds on."""
     total: dict[int, int] = {0: 0}
     for record in records:
         receipt = record.receipt
@@ -90,7 +89,7 @@ def compare(
     retrieved: Sequence[Retrieval] = (),
     model: str | None = None,
 ) -> Comparison:
-    """The turns as they were against the same turns without folds."""
+    """Compare the turns with the same turns without compaction."""
     out = removed_tokens(records)
     without = tuple(_without(turn, out.get(turn.compaction, 0), window, retrieved) for turn in turns)
     paid, other = 0.0, 0.0
@@ -133,7 +132,7 @@ def _without(turn: ReportedTurn, out: int, window: int, retrieved: Sequence[Retr
 def _units_without_folds(
     turn: ReportedTurn, prompt: int, before: tuple[ReportedTurn, int] | None, prices: Prices
 ) -> float:
-    """What the request without folds would have cost, in tokens at the base price."""
+    """Return the cost of the request without compaction, in tokens at the base price."""
     usage = turn.usage
     bills_writes = usage.cache_write_tokens > 0
     if not usage.cache_read_tokens and not bills_writes:
@@ -149,7 +148,7 @@ def _units_without_folds(
 
 
 def _summaries(records: Sequence[CompactionRecord], prices: PriceList, model: str | None) -> float | None:
-    """What the calls for summaries cost: what was folded in, the summary out."""
+    """Return the cost of the summary requests: the fold as input, the summary as output."""
     spent = 0.0
     for record in records:
         receipt = record.receipt
@@ -178,7 +177,7 @@ def usage_of(turns: Sequence[ReportedTurn], prices: PriceList) -> UsageFacts:
 
 
 def cache_use(turns: Sequence[ReportedTurn], prices: PriceList) -> CacheUse:
-    """What the provider's cache did for these turns."""
+    """Return the cache usage of these turns."""
     prompt = sum(turn.usage.prompt_tokens for turn in turns)
     read = sum(turn.usage.cache_read_tokens for turn in turns)
     paid, uncached = 0.0, 0.0
@@ -203,7 +202,7 @@ def cache_use(turns: Sequence[ReportedTurn], prices: PriceList) -> CacheUse:
 
 
 def cache_use_of_health(health: Health, prices: Prices | None) -> CacheUse:
-    """The same for a session that kept no turns: its sums."""
+    """Return the cache usage of a session without stored turns, from its totals."""
     paid = None if prices is None else prices.money(health.prompt_tokens - health.saved_units)
     return CacheUse(
         requests=health.turns,
@@ -218,7 +217,7 @@ def cache_use_of_health(health: Health, prices: Prices | None) -> CacheUse:
 
 
 def sum_savings(parts: Iterable[Saved]) -> Saved:
-    """The sum; money over the sessions whose prices are known, None if there is none."""
+    """Add savings; money only over sessions with known prices, None if there are none."""
     given = list(parts)
     return Saved(
         requests=sum(part.requests for part in given),
@@ -233,7 +232,7 @@ def sum_savings(parts: Iterable[Saved]) -> Saved:
 
 
 def sum_cache_use(parts: Iterable[CacheUse]) -> CacheUse:
-    """The same for caches."""
+    """Add cache usage; money only over sessions with known prices, None if there are none."""
     given = list(parts)
     prompt, read = sum(part.prompt_tokens for part in given), sum(part.read_tokens for part in given)
     return CacheUse(
@@ -254,14 +253,14 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 
 class CauseOfTurn(NamedTuple):
-    """One request: why, and how many tokens were paid anew that could have been read."""
+    """Cause of a request's cache hit or miss, and the tokens that could have been read but were not."""
 
     cause: Kind
     anew: int
 
 
 def explain_turns(turns: Sequence[ReportedTurn], prices: PriceList) -> Iterator[CauseOfTurn]:
-    """A cause for every turn."""
+    """Yield the cause for every turn."""
     health = Health()
     for turn in turns:
         seen = RequestHashes(model=turn.model or "", compaction=turn.compaction)
@@ -275,7 +274,7 @@ def explain_turns(turns: Sequence[ReportedTurn], prices: PriceList) -> Iterator[
 
 
 def causes(turns: Sequence[ReportedTurn], prices: PriceList) -> tuple[CauseFacts, ...]:
-    """The causes there were, in a fixed order, with what they cost beyond reading; none if nothing was ever cached."""
+    """Return the causes in a fixed order with their extra cost; empty if nothing was ever cached."""
     by_cause: dict[Kind, list[CauseFacts]] = {}
     for turn, why in zip(turns, explain_turns(turns, prices), strict=True):
         one = CauseFacts(cause=why.cause, requests=1, tokens=why.anew, cost=_cost(turn, why.anew, prices))
@@ -284,7 +283,7 @@ def causes(turns: Sequence[ReportedTurn], prices: PriceList) -> tuple[CauseFacts
 
 
 def causes_of_health(health: Health) -> tuple[CauseFacts, ...]:
-    """The same for a session that kept no turns: how often, and no more."""
+    """Return the causes of a session without stored turns, with request counts only."""
     found = {kind: health.kinds.get(kind, 0) for kind in ORDER}
     if not any(number for kind, number in found.items() if kind != "uncached"):
         return ()
@@ -294,7 +293,7 @@ def causes_of_health(health: Health) -> tuple[CauseFacts, ...]:
 
 
 def sum_causes(parts: Iterable[tuple[CauseFacts, ...]]) -> tuple[CauseFacts, ...]:
-    """The sums over several sessions; money over those whose prices are known."""
+    """Add causes over several sessions; money only over those with known prices."""
     by_cause: dict[Kind, list[CauseFacts]] = {}
     for part in parts:
         for one in part:
@@ -303,7 +302,7 @@ def sum_causes(parts: Iterable[tuple[CauseFacts, ...]]) -> tuple[CauseFacts, ...
 
 
 def _in_order(by_cause: dict[Kind, list[CauseFacts]], *, strict: bool) -> tuple[CauseFacts, ...]:
-    """`strict`: one price that is not known makes the sum unknown."""
+    """Merge by cause in a fixed order; with `strict`, one unknown price makes the total unknown."""
     made: list[CauseFacts] = []
     for cause in ORDER:
         same = by_cause.get(cause, [])

@@ -1,8 +1,7 @@
-"""Figures of sessions: how large each is, what was saved, what deserves a look.
+"""Statistics of sessions: size, savings, findings.
 
-What was worked out is kept until the session changes. A size is found without reading all of a session: what the
-provider counted last is exact, and so nearly is what the last compaction left; only what came after either is counted.
-Where that is very much, some of it is counted and the rest inferred.
+Results are cached until the session changes. A size does not require reading the whole session: it starts from the
+last reported usage or the last compaction, and only later messages are counted, or sampled if there are many.
 """
 
 from __future__ import annotations
@@ -57,27 +56,27 @@ from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message, Tool, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
-MOST_COUNTED = 400
-"""Messages that are counted for one answer."""
-MOST_MODELS = 256
-"""Names of models that are looked up once only."""
+MAX_COUNTED = 400
+"""Maximum messages counted per request."""
+MAX_MODELS = 256
+"""Maximum cached model lookups."""
 BLOCK = 40
-"""Messages of a sample are neighbours, so that it takes few queries."""
+"""Adjacent messages per block of a sample, to need few queries."""
 NEARLY_FULL = 0.95
-FEWEST_REQUESTS = 5
+MIN_REQUESTS = 5
 POOR_HIT_RATE = 0.5
-FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
+MIN_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
 LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
-MOST_SESSIONS = 20_000
-MOST_KEPT = 200_000
-"""Turns, receipts and what they list, over all sessions that are remembered."""
-LEAST_ASKED = 500
+MAX_SESSIONS = 20_000
+MAX_KEPT = 200_000
+"""Maximum turns, receipts and digests over all cached sessions."""
+MIN_QUERY_ROWS = 500
 ANSWERS = 8
-"""Messages after a call among which its answer is looked for."""
+"""Messages after a call that are searched for its result."""
 
 
 class SessionStatistics(NamedTuple):
-    """A session, worked out: what it is, and each prompt as it would have been without folds."""
+    """Statistics of one session, with each prompt's size without compaction."""
 
     version: tuple[object, ...]
     facts: SessionFacts
@@ -91,7 +90,7 @@ class SessionStatistics(NamedTuple):
 
 
 class Statistics:
-    """Works sessions out, and remembers."""
+    """Calculator and cache of session statistics."""
 
     def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
         self.sessions, self.clock = sessions, clock
@@ -99,14 +98,12 @@ class Statistics:
         self.sizes = SizeMeter(config)
         self.turns = Turns(self.store)
         self.sketches = LastRequests(self.store.database)
-        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
-        self.kept: LRU[int, SessionStatistics] = LRU(
-            MOST_SESSIONS, most_bytes=MOST_KEPT, size=lambda known: known.weight
-        )
-        self.titles: LRU[tuple[int, int, int], str] = LRU(MOST_SESSIONS)
+        self.prices = PriceList(lru_cache(maxsize=MAX_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
+        self.kept: LRU[int, SessionStatistics] = LRU(MAX_SESSIONS, most_bytes=MAX_KEPT, size=lambda known: known.weight)
+        self.titles: LRU[tuple[int, int, int], str] = LRU(MAX_SESSIONS)
 
     def title(self, info: SessionInfo) -> str:
-        """What a session is about; read once, and again only while it has very few messages."""
+        """Return a session's title; cached once it has a few messages."""
         if not info.count:
             return ""
         key = (info.id, info.created, min(info.count, OPENING))
@@ -119,7 +116,7 @@ class Statistics:
     def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
         if len(infos) < 2:
             return [self.one(info) for info in infos]
-        most = max(2 * len(infos), LEAST_ASKED)
+        most = max(2 * len(infos), MIN_QUERY_ROWS)
         newest, sketches = self.turns.newest(most), self.sketches.newest(most)
         return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
 
@@ -127,7 +124,7 @@ class Statistics:
         return self._one(info, None, None)
 
     def _one(self, info: SessionInfo, newest: int | None, sketch: LastRequest | None) -> SessionStatistics:
-        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
+        """Return the statistics; `newest` is the id of the newest turn if known, to avoid reading the turns."""
         turns = None if newest is not None else self.turns.of(info)
         last = newest if turns is None else turns[-1].id if turns else 0
         sketch = sketch or self.sketches.of(info.id)
@@ -140,7 +137,7 @@ class Statistics:
         return made
 
     def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
-        """Cooldowns end by themselves."""
+        """Update the findings, because cooldowns expire."""
         facts = known.facts
         found = self._findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes)
         if found == facts.findings:
@@ -200,7 +197,7 @@ class Statistics:
         return tuple(msgspec.structs.replace(one, title=self.title(info)) for one in found)
 
     def retrievals(self, reader: MessageReader) -> list[Retrieval]:
-        """Answers of the tools that bring originals back; the search index knows where they were called."""
+        """Return the results of the retrieval tools, located by the search index."""
         meter = self.sizes.meter(reader.info.model)
         made: dict[int, Retrieval] = {}
         for tool in sorted(NAMES):
@@ -230,7 +227,7 @@ def _answers(found: StoredMessage, called: set[str]) -> bool:
 
 
 def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
-    """Whether a request of so many messages is no older than what is stored."""
+    """Return whether a request with this many messages is at least as new as the stored messages."""
     return count >= info.count and compaction == info.compaction
 
 
@@ -239,11 +236,11 @@ def in_force(info: SessionInfo, records: Sequence[CompactionRecord]) -> Compacti
 
 
 class SizeMeter:
-    """Measures sessions."""
+    """Size measurement of sessions."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.belief = lru_cache(maxsize=MOST_MODELS)(lambda name: believe(name, config))
+        self.belief = lru_cache(maxsize=MAX_MODELS)(lambda name: believe(name, config))
 
     def model(self, name: str | None) -> Model:
         return self.belief(name).model
@@ -258,7 +255,7 @@ class SizeMeter:
         newest: ReportedTurn | None = None,
         sketch: LastRequest | None = None,
     ) -> Size:
-        """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
+        """Return the size; a gateway records its last request long before it stores the messages."""
         info = reader.info
         tokens, basis = self._last_request(info, newest, sketch) or self._tokens(reader, records)
         window, threshold = self._limits(info, records)
@@ -276,7 +273,9 @@ class SizeMeter:
         return None
 
     def _limits(self, info: SessionInfo, records: Sequence[CompactionRecord]) -> tuple[int, int]:
-        """A host may know better than the table of models how large its window is; receipts say what it knew."""
+        """Return window and threshold, from the last receipt if there is one, because a host may know the window
+        better.
+        """
         if records:
             receipt = records[-1].receipt
             return receipt.context_length, receipt.threshold_tokens
@@ -307,7 +306,7 @@ class SizeMeter:
         return known + counted, after
 
     def _prompt_kinds(self, reader: MessageReader) -> dict[str, int]:
-        """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
+        """Return the tokens of the system prompt and tools, which reported sizes and receipts include."""
         system, tools = _prompt(reader)
         return by_kind((), self.meter(reader.info.model), system=system, tools=tools)
 
@@ -340,7 +339,7 @@ class SizeMeter:
         return WindowUse(tuple(kinds), parts, sampled=scale > 1)
 
     def _reserve(self, window: int, records: Sequence[CompactionRecord]) -> int:
-        """What is kept free for the answer."""
+        """Return the output reservation in tokens."""
         if records:
             receipt = records[-1].receipt
             return receipt.context_length - receipt.effective_input_window
@@ -348,27 +347,27 @@ class SizeMeter:
 
 
 class WindowUse(NamedTuple):
-    """Where the tokens of a view go."""
+    """Token use of a view."""
 
     kinds: tuple[Share, ...]
-    """The most expensive first."""
+    """Tokens by kind, largest first."""
     context: tuple[ContextPart, ...]
-    """From the beginning of the window to its end."""
+    """Parts of the window, in order."""
     sampled: bool
 
 
 def _prompt(reader: MessageReader) -> tuple[Message | None, tuple[Tool, ...]]:
-    """The system prompt and the tools that are stored beside the messages."""
+    """Return the stored system prompt and tools."""
     system, tools = values_of(reader.store.prompt(reader.info))
     return None if system is None else Message.over(system, reader.dialect.read_system), tuple(map(tool_of, tools))
 
 
 def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:
-    """The places from `start` on, or blocks of them evenly spread, and by how much the whole is more."""
+    """Return the places from `start` on, or evenly spaced blocks of them, and the scale factor to the whole."""
     total = len(view) - start
-    if total <= MOST_COUNTED:
+    if total <= MAX_COUNTED:
         return view.between(start, start + total), 1.0
-    blocks = MOST_COUNTED // BLOCK
+    blocks = MAX_COUNTED // BLOCK
     step = (total - BLOCK) / (blocks - 1)
     starts = [start + round(number * step) for number in range(blocks)]
     chosen = [place for first in starts for place in view.between(first, first + BLOCK)]
@@ -384,16 +383,16 @@ def findings(
     causes: Sequence[CauseFacts],
     now_ms: int,
 ) -> tuple[Finding, ...]:
-    """What deserves a look in a session, worst first."""
+    """Return the findings of a session, worst first."""
     found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
     uses = cache.read_tokens or cache.written_tokens
-    if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
-        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"))
+    if uses and cache.requests >= MIN_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
+        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens were read from the cache"))
     unexpected = sum(one.requests for one in causes if one.cause == "unexpected")
-    if unexpected >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
-        found.append(("warning", f"{unexpected:,} requests missed the cache for no reason that is known"))
+    if unexpected >= max(MIN_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
+        found.append(("warning", f"{unexpected:,} requests missed the cache for an unknown reason"))
     if saved.net is not None and saved.net <= -0.01:
-        found.append(("note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"))
+        found.append(("note", f"compaction has cost ${-saved.net:,.2f} more than it saved so far"))
     found.sort(key=lambda item: LEVELS.index(item[0]))
     return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
 
@@ -402,13 +401,13 @@ def _findings_of_state(info: SessionInfo, size: Size, now_ms: int) -> Iterator[t
     if info.ended is None and size.share >= NEARLY_FULL:
         yield "problem", f"{percent(size.share)} of its window is full"
     elif info.ended is None and size.tokens >= size.threshold:
-        yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
+        yield "warning", f"{size.tokens:,} tokens, above the compaction threshold of {size.threshold:,}"
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
-        yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
+        yield "problem", f"compaction was ineffective {memory.state.ineffective} times in a row and has stopped"
     cooling = int(memory.state.cooldown_until * 1000)
     if cooling > now_ms:
-        yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
+        yield "warning", f"summary failed; next attempt in {(cooling - now_ms) // 1000 + 1} s"
 
 
 def _findings_of_summary(record: CompactionRecord | None) -> Iterator[tuple[Level, str]]:
@@ -420,6 +419,6 @@ def _findings_of_summary(record: CompactionRecord | None) -> Iterator[tuple[Leve
     if summary.facts_lost:
         yield "problem", f"{named} lost {summary.facts_lost:,} facts"
     if summary.failure:
-        yield "warning", f"{named} had no model for its summary: {summary.failure}"
+        yield "warning", f"the summary model of {named} failed: {summary.failure}"
     if summary.unverified:
-        yield "note", f"{summary.unverified:,} names in the summary of {named} are not in what it folded"
+        yield "note", f"{summary.unverified:,} names in the summary of {named} do not occur in the fold"

@@ -1,15 +1,13 @@
-"""The web side: who may see what, what a request may ask, every page with its JSON, and their description.
+"""Web routes: access control, parameters, every page with its JSON, and the OpenAPI description.
 
-Rules of this file:
 1. Read-only: GET and HEAD. Nothing here changes a store.
-2. Every route asks its `Access` before it reads. What a caller may not see does not exist for it: the answer is the
-   same 404 as for a session that nobody ever had. Handles are looked up in a session the caller may see, never in the
-   whole store.
-3. Where no key is asked for, a request must be addressed to this machine: a page elsewhere could otherwise read a store
-   through a name of its own that leads here.
-4. What messages say is shown as text. No script runs, nothing is loaded from elsewhere, no page is framed.
-5. The store is synchronous: whatever reads it runs in a thread.
-6. Errors are what `midfold.errors` says they are: a page for people, an object for programs.
+2. Every route checks its `Access` before it reads. A session that the caller may not see gives the same 404 as one
+   that does not exist. Handles are looked up in a session that the caller may see, never in the whole store.
+3. Without keys, the Host header must name this machine; otherwise DNS rebinding would let other sites read the
+   store.
+4. Message content is shown as text. No scripts, no external resources, no framing.
+5. The store is synchronous, so every read runs in a thread.
+6. Errors are those of `midfold.errors`: a page for people, an object for programs.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST = 2**53 - 1
 LONGEST = 1_000
 REFERENCE = "#/components/schemas/{name}"
-ERRORS = {"400": "a parameter is not what was expected", "404": "there is no such thing, or not for this caller"}
+ERRORS = {"400": "invalid parameter", "404": "not found, or not visible to this caller"}
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
@@ -60,19 +58,19 @@ HEADERS = {
 _log = logging.getLogger("midfold.pages")
 READING = ("GET", "HEAD")
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
-"""All of them, so that those that would change something get an answer that says why not."""
+"""All methods, so that writing ones get an explanatory 405."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Access(Protocol):
-    """What a server must know to keep its callers apart."""
+    """Access control of a server with several callers."""
 
     def sees(self, request: Request, /) -> Sees:
-        """What the caller of this request may see. May raise an `HTTPException`, such as 401."""
+        """Return what the caller may see; may raise an `HTTPException`, such as 401."""
 
 
 class Everything:
-    """For loopback, where the only caller is the owner of the store. `hosts` are the names it may be called by."""
+    """Access for loopback, where the only caller is the store's owner. `hosts` are the allowed host names."""
 
     def __init__(self, hosts: Iterable[str] = LOOPBACK) -> None:
         self.hosts = frozenset(host.lower() for host in hosts)
@@ -94,11 +92,11 @@ def everything(name: str) -> bool:
 
 
 class Under:
-    """For servers whose sessions begin with the name of their owner: everybody sees what begins with their own."""
+    """Access by session name prefix: each caller sees the sessions that begin with its own."""
 
     def __init__(self, owner: Callable[[Request], str]) -> None:
         self.owner = owner
-        """The beginning that belongs to the caller; raises an `HTTPException` for a caller it does not know."""
+        """Function that returns the caller's prefix, or raises an `HTTPException` for an unknown caller."""
 
     def sees(self, request: Request, /) -> Sees:
         mine = self.owner(request)
@@ -106,13 +104,13 @@ class Under:
 
 
 class BadParameter(MidfoldError):
-    """A parameter is not what was expected."""
+    """Invalid request parameter."""
 
     status = 400
 
 
 class Param(NamedTuple):
-    """One parameter. A number is at least 0; a text is one of `choices`, if there are any."""
+    """Parameter of an endpoint. A number is at least 0; a text is one of `choices`, if there are any."""
 
     name: str
     where: Literal["path", "query"]
@@ -121,7 +119,7 @@ class Param(NamedTuple):
     choices: tuple[str, ...] = ()
 
     def value(self, given: str | None) -> Any:
-        """The checked value; None or an empty text if it was not given."""
+        """Return the validated value; None or an empty string if it was not given."""
         if self.number:
             return self._number(given)
         text = given or ""
@@ -136,12 +134,12 @@ class Param(NamedTuple):
             return None
         if not (given.isascii() and given.isdigit() and len(given) <= 16 and int(given) <= LARGEST):
             kind = NotStored if self.where == "path" else BadParameter
-            raise kind(f"{self.name} is not a number from 0 on")
+            raise kind(f"{self.name} is not a number of at least 0")
         return int(given)
 
 
 class RequestParameters:
-    """The values of one request, and what its caller may see."""
+    """Parameter values of one request, and what its caller may see."""
 
     def __init__(self, request: Request, params: tuple[Param, ...], sees: Sees) -> None:
         self.sees = sees
@@ -154,10 +152,10 @@ class RequestParameters:
 
     @property
     def session(self) -> str:
-        """The session that was asked for."""
+        """Return the name of the requested session."""
         name = name_of(self.values["key"])
         if name is None:
-            raise NotStored("there is no such session")
+            raise NotStored("no such session")
         return name
 
     def text(self, name: str) -> str:
@@ -169,22 +167,24 @@ class RequestParameters:
         return value
 
 
-KEY = Param("key", "path", "the session: `key` of a list, which is its name unless that has unusual characters")
-SEQ = Param("seq", "path", "the number of the compaction, from 1 on", number=True)
-POSITION = Param("position", "path", "the place of the message in the history, from 0 on", number=True)
-HANDLE = Param("handle", "path", "a handle (mf-...) of a receipt, a line or a hit, or the beginning of one")
-START = Param("start", "query", "the first entry of the page, from 0 on", number=True)
-PAGE = Param("page", "query", "the page, from 0 on", number=True)
-SHOWN = Param("show", "query", "only messages with this fate, or those there were afterwards", choices=(*FATES, AFTER))
-QUERY = Param("q", "query", 'words to look for; "in quotes" literally where that finds anything, begin* as a beginning')
-NAME = Param("q", "query", "a part of the names or titles of sessions")
+KEY = Param("key", "path", "the session: `key` in a list, which is its name unless that has unusual characters")
+SEQ = Param("seq", "path", "number of the compaction, from 1", number=True)
+POSITION = Param("position", "path", "position of the message in the history, from 0", number=True)
+HANDLE = Param("handle", "path", "a handle (mf-...) from a receipt, a list or a search, or a prefix of one")
+START = Param("start", "query", "first entry of the page, from 0", number=True)
+PAGE = Param("page", "query", "page number, from 0", number=True)
+SHOWN = Param("show", "query", "only messages with this state, or those after the compaction", choices=(*FATES, AFTER))
+QUERY = Param(
+    "q", "query", 'words to search for; "in quotes" matches literally if that finds anything, begin* matches a prefix'
+)
+NAME = Param("q", "query", "part of a session's name or title")
 MODEL = Param("model", "query", "only sessions of this model")
 CLIENT = Param("client", "query", "only sessions of this client, such as claude-code")
 OWNER = Param(
-    "owner", "query", "only sessions with this before the last slash of their name: a gateway's key, a project"
+    "owner", "query", "only sessions with this before the last slash of their name: a gateway key or a project"
 )
-SORT = Param("sort", "query", "what they are put in order by; those used last first without it", choices=tuple(SORTS))
-ORDER = Param("order", "query", "from the smallest up, or from the largest down", choices=("up", "down"))
+SORT = Param("sort", "query", "sort column; default: most recently used first", choices=tuple(SORTS))
+ORDER = Param("order", "query", "ascending or descending", choices=("up", "down"))
 SESSION = Param("session", "query", "only in the session of this name")
 ROLE = Param("role", "query", "only messages of this role", choices=tuple(ROLES))
 
@@ -192,16 +192,16 @@ Make = Callable[[Lookup, RequestParameters], ApiAnswer | bytes]
 
 
 class WebEndpoint(NamedTuple):
-    """One thing to see: a page, its JSON under `/api`, and its line in the OpenAPI description."""
+    """Page, its JSON under `/api`, and its entry in the OpenAPI description."""
 
     name: str
     path: str
     params: tuple[Param, ...]
     template: str
-    """Empty if it has no page of its own: it is on another one."""
+    """Template file; empty for an endpoint without a page."""
     summary: str
     answers: type[ApiAnswer | bytes]
-    """`bytes` for JSON that is passed on as it is stored."""
+    """Response type; `bytes` for JSON that is sent as stored."""
     make: Make
 
     @property
@@ -210,11 +210,11 @@ class WebEndpoint(NamedTuple):
 
 
 ENDPOINTS: list[WebEndpoint] = []
-"""Everything there is to see, once."""
+"""Registry of all endpoints."""
 
 
 def _endpoint(path: str, *params: Param, template: str = "") -> Callable[[Make], Make]:
-    """Adds a function to the endpoints under its name; its docstring and its return type describe it."""
+    """Register a function as an endpoint, described by its docstring and return type."""
 
     def add(make: Make) -> Make:
         answers, name = get_type_hints(make)["return"], make.__name__.removeprefix("_")
@@ -226,13 +226,13 @@ def _endpoint(path: str, *params: Param, template: str = "") -> Callable[[Make],
 
 @_endpoint("/", template="overview.html")
 def _overview(lookup: Lookup, asked: RequestParameters) -> api.Overview:
-    """All sessions at a glance: how full they are, what was saved, what deserves a look."""
+    """Summarize all sessions: how full they are, what was saved, what needs attention."""
     return lookup.overview(asked.sees)
 
 
 @_endpoint("/sessions", NAME, MODEL, CLIENT, OWNER, SORT, ORDER, PAGE, template="sessions.html")
 def _sessions(lookup: Lookup, asked: RequestParameters) -> api.SessionList:
-    """Sessions, those used last first unless another order is asked for; by name, title, model, client and key."""
+    """List sessions, most recently used first by default; filter by name, title, model, client and key."""
     choice = SessionFilter(*(asked.text(name) for name in ("q", "model", "client", "owner")))
     sort, order = asked.text("sort") or "used", asked.text("order")
     return lookup.sessions_like(choice, asked.number("page") or 0, asked.sees, sort=sort, order=order)
@@ -240,74 +240,74 @@ def _sessions(lookup: Lookup, asked: RequestParameters) -> api.SessionList:
 
 @_endpoint("/sessions/{key}", KEY, START, template="session.html")
 def _session(lookup: Lookup, asked: RequestParameters) -> api.SessionPage:
-    """One session: how it grew and was folded, where its tokens go, a page of its messages."""
+    """Show one session: growth, compactions, token use, a page of its messages."""
     return lookup.session(asked.session, asked.number("start"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/messages", KEY, START)
 def _messages(lookup: Lookup, asked: RequestParameters) -> api.MessageList:
-    """A page of the history, folded or not; the newest messages if no start is given."""
+    """List a page of the history, folded or not; the newest messages if no start is given."""
     return lookup.messages(asked.session, asked.number("start"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/turns", KEY)
 def _turns(lookup: Lookup, asked: RequestParameters) -> api.TurnList:
-    """Every request whose usage was reported."""
+    """List the requests with reported usage."""
     return lookup.turns(asked.session, asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions", KEY)
 def _compactions(lookup: Lookup, asked: RequestParameters) -> api.CompactionList:
-    """The compactions of a session, undone ones too."""
+    """List the compactions of a session, including undone ones."""
     return lookup.compactions(asked.session, asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions/{seq}", KEY, SEQ, START, SHOWN, template="compaction.html")
 def _compaction(lookup: Lookup, asked: RequestParameters) -> api.CompactionPage:
-    """One compaction, before and after: what was folded, changed and kept."""
+    """Show one compaction, before and after: what was folded, changed and kept."""
     seq, start = asked.number("seq") or 0, asked.number("start") or 0
     return lookup.compaction(asked.session, seq, start, asked.text("show"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions/{seq}/receipt", KEY, SEQ, template="receipt.html")
 def _receipt(lookup: Lookup, asked: RequestParameters) -> api.ReceiptPage:
-    """The receipt of a compaction: every decision and its reason."""
+    """Show the receipt of a compaction: every decision and its reason."""
     return lookup.receipt(asked.session, asked.number("seq") or 0, asked.sees)
 
 
 @_endpoint("/sessions/{key}/messages/{position}", KEY, POSITION, template="originals.html")
 def _message(lookup: Lookup, asked: RequestParameters) -> api.OriginalsPage:
-    """One message of the history, whole and redacted."""
+    """Show one message of the history in full, redacted."""
     return lookup.message(asked.session, asked.number("position") or 0, asked.sees)
 
 
 @_endpoint("/sessions/{key}/unfold/{handle}", KEY, HANDLE, START, template="originals.html")
 def _unfold(lookup: Lookup, asked: RequestParameters) -> api.OriginalsPage:
-    """The originals behind a handle, redacted."""
+    """Show the originals behind a handle, redacted."""
     return lookup.unfold(asked.session, asked.text("handle"), asked.number("start") or 0, asked.sees)
 
 
 @_endpoint("/search", QUERY, SESSION, ROLE, template="search.html")
 def _search(lookup: Lookup, asked: RequestParameters) -> api.SearchPage:
-    """Messages that have all the words, folded or not, the best first; else the nearest."""
+    """Search messages, folded or not: those with all words, best first, or else the closest."""
     return lookup.search(asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role"))
 
 
 @_endpoint("/cache", template="cache.html")
 def _cache(lookup: Lookup, asked: RequestParameters) -> api.CachePage:
-    """How well the providers' prompt caches work."""
+    """Show how well the providers' prompt caches work."""
     return lookup.cache(asked.sees)
 
 
 @_endpoint("/sessions/{key}/unfold/{handle}/raw", KEY, HANDLE)
 def _raw(lookup: Lookup, asked: RequestParameters) -> bytes:
-    """The originals behind a handle as a JSON array, byte for byte and not redacted."""
+    """Return the originals behind a handle as a JSON array, byte for byte and not redacted."""
     return lookup.raw(asked.session, asked.text("handle"), asked.sees)
 
 
 @cache
 def description() -> dict[str, Any]:
-    """An OpenAPI 3.1 document of the endpoints and the types they answer with."""
+    """Return an OpenAPI 3.1 document of the endpoints and their response types."""
     types = [*dict.fromkeys(one.answers for one in ENDPOINTS if one.answers is not bytes), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     by_type: dict[type, dict[str, Any]] = {bytes: {"type": "array", "items": {}}}
@@ -355,22 +355,22 @@ def _parameter(param: Param) -> dict[str, Any]:
 
 
 def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
-    """The pages and `/api` over the sessions of a store, to be put into any Starlette application.
+    """Return the routes of the pages and `/api`, for any Starlette application.
 
-    Without an `access`, whoever asks by a name of this machine sees everything.
+    Without `access`, every request that names this machine in its Host header sees everything.
     """
     return _Site(sessions, config, access).routes()
 
 
 def app(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> Starlette:
-    """The pages alone."""
+    """Return a standalone application."""
     site = _Site(sessions, config, access)
     site.templates.warm()
     return Starlette(routes=[*site.routes(), _route("/{rest:path}", site.not_found(as_page=True))])
 
 
 class _Site:
-    """The pages of one store."""
+    """Handlers of one store's pages."""
 
     def __init__(self, sessions: Sessions, config: Config | None, access: Access | None) -> None:
         self.lookup, self.access = Lookup(sessions, config, sessions.clock), access or Everything()
@@ -394,7 +394,7 @@ class _Site:
 
     def not_found(self, *, as_page: bool) -> Handler:
         async def handle(request: Request) -> Response:
-            return self._error("there is no such page", 404, as_page)
+            return self._error("no such page", 404, as_page)
 
         return handle
 
@@ -406,7 +406,7 @@ class _Site:
 
         async def handle(request: Request) -> Response:
             if request.method not in READING:
-                refused = self._error("nothing can be changed here: expected GET", 405, as_page)
+                refused = self._error("read-only: use GET", 405, as_page)
                 refused.headers["allow"] = ", ".join(READING)
                 return refused
             try:
@@ -420,8 +420,8 @@ class _Site:
                 answered.headers.update(error.headers or {})
                 return answered
             except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said
-                _log.error("%s could not be shown: %s %s", endpoint.name, type(error).__name__, place_of(error))
-                return self._error(f"this could not be shown ({type(error).__name__})", 500, as_page)
+                _log.error("rendering %s failed: %s %s", endpoint.name, type(error).__name__, place_of(error))
+                return self._error(f"internal error ({type(error).__name__})", 500, as_page)
 
         return handle
 
@@ -442,7 +442,7 @@ def _asset(data: bytes, kind: str) -> Handler:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    """Halves of characters, as clients leave them where they cut a text, are escaped: msgspec does not write them."""
+    """Encode JSON; fall back to an encoder that escapes lone surrogates, which msgspec rejects."""
     try:
         data = value if isinstance(value, bytes) else msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -46,9 +46,8 @@ def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
     assert "[99] lint passed (0 issues) mise run lint" in lines
     assert "[80] stash git stash pop" in lines
     assert "[4] cli/cmd/entire/cli/resume.go 95-124" in lines
-    assert (
-        lines.index("Files:") < lines.index("Acts:") < lines.index("Last checks:") < lines.index("Read, not changed:")
-    )
+    headings = ["Files:", "Actions:", "Last checks:", "Read, not changed:"]
+    assert [line for line in lines if line in headings] == headings
     assert "Still running:" not in lines
     first_scratch = next(at for at, line in enumerate(lines) if " scratch " in line)
     assert " changed " in lines[lines.index("Files:") + 1] and first_scratch == lines.index("Files:") + 3
@@ -56,7 +55,7 @@ def test_it_shows_files_acts_checks_and_what_was_only_read() -> None:
 
 def test_acts_are_told_by_what_came_of_them_last_and_what_runs_as_running() -> None:
     shown = " ".join(artifacts(AIRLINE).output.split())
-    assert "acts: 1;" in shown and "[28] book book_reservation" in shown and "reservation_id=HATHAT" in shown
+    assert "actions: 1;" in shown and "[28] book book_reservation" in shown and "reservation_id=HATHAT" in shown
     started = "Command running in background with ID: bash_7"
     shown = " ".join(artifacts("-", stdin=calls(({"command": "npm run dev"}, started))).output.split())
     assert "Still running: [1] bash_7 npm run dev" in shown
@@ -66,9 +65,9 @@ def test_what_was_tried_before_is_told_by_the_history() -> None:
     error = "Error: payment amount does not add up, total price is 305, but paid 255"
     shown = " ".join(artifacts(AIRLINE).output.split())
     assert "FAILED" not in shown and error not in shown
-    assert shown.endswith("Acts that later ones replaced: 1 (--history shows them)")
+    assert shown.endswith("Superseded actions: 1 (shown with --history)")
     whole = " ".join(artifacts(AIRLINE, "--history").output.split())
-    assert "acts: 1;" in whole and "--history" not in whole
+    assert "actions: 1;" in whole and "--history" not in whole
     assert whole.index("[28] book book_reservation") < whole.index("[20] book FAILED book_reservation")
     assert error in whole
     assert [act.get("is_replaced", False) for act in facts(AIRLINE)["acts"]] == [True, False]
@@ -88,7 +87,7 @@ def test_json_has_every_list_also_an_empty_one() -> None:
     assert told["acts"][0]["ok"] is False and "ok" not in told["acts"][1]
     assert told["messages"] == 32
     assert facts("-", stdin=b"[]")["acts"] == []
-    assert "no call in them" in artifacts("-", stdin=b"[]").output
+    assert "no recognized changes" in artifacts("-", stdin=b"[]").output
 
 
 def test_a_folded_transcript_tells_what_the_fold_did_and_counts_nothing_twice() -> None:
@@ -131,6 +130,6 @@ def test_a_terminal_gets_tables_with_headings() -> None:
     command = (sys.executable, "-m", "midfold", "artifacts", CODING)
     with Terminal(command, folder=ROOT, environment={**os.environ, "TERM": "xterm"}) as terminal:
         terminal.wait_for("Read, not changed")
-        assert "touched" in terminal.shown and "what came of it" in terminal.shown
+        assert "touched" in terminal.shown and "outcome" in terminal.shown
         assert "Files:" not in terminal.shown
         assert b"\x1b[1mFiles" in terminal.raw

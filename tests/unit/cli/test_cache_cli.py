@@ -91,7 +91,7 @@ def test_health_classifies_recorded_turns(tmp_path: Path) -> None:
     facts = json.loads(run("health", file, "--json").output)
     assert facts[0]["kinds"] == {"cold_start": 1, "hit": 1, "expired": 1}
     bare = saved(tmp_path / "b.json", request("Go."))
-    assert "no usage that a provider reported" in str(run("health", bare).exception)
+    assert "no reported usage found" in str(run("health", bare).exception)
 
 
 def test_a_plan_without_breakpoints_says_why(tmp_path: Path) -> None:

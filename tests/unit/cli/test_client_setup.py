@@ -48,7 +48,7 @@ def test_a_base_address_that_is_set_is_the_upstream_with_its_path(tmp_path: Path
 
 @pytest.mark.parametrize("base", ["localhost:8000", "file:///etc/passwd", "http://"])
 def test_what_is_no_address_is_refused(tmp_path: Path, base: str) -> None:
-    with pytest.raises(ConfigError, match="does not begin with http"):
+    with pytest.raises(ConfigError, match="must begin with http"):
         setup_of(["agent"], home(tmp_path, OPENAI_BASE_URL=base), tmp_path)
 
 

@@ -54,8 +54,8 @@ def test_every_kind_of_token_has_its_price(tmp_path: Path) -> None:
     assert total["paid"] == pytest.approx(total["prompts"] + total["answers"])
     assert total["without_cache"] == pytest.approx(3 * 7)
     shown = run(file).stdout
-    assert "as recorded       $18.60    $1.50    $20.10" in shown
-    assert "without a cache   $21.00    $1.50    $22.50" in shown
+    assert "as recorded       $18.60    $1.50  $20.10" in shown
+    assert "without a cache   $21.00    $1.50  $22.50" in shown
 
 
 @pytest.mark.parametrize(("short", "long", "times"), [(1_000_000, 0, 1.25), (0, 1_000_000, 2.0), (0, 0, 1.25)])
@@ -69,7 +69,7 @@ def test_what_is_written_for_an_hour_costs_what_that_costs(tmp_path: Path, short
 def test_a_price_that_is_not_known_is_no_price_of_zero(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", talk(answer(input_tokens=1_000_000, output_tokens=1), model="nobody-knows-it"))
     shown = run(file)
-    assert "no price is known of nobody-knows-it" in shown.stderr
+    assert "no price known for nobody-knows-it" in shown.stderr
     assert "unknown" in shown.stdout and "$" not in shown.stdout
     assert facts(file)["total"]["paid"] is None
     assert facts(file, "--model", "claude-sonnet-4-5")["total"]["prompts"] == pytest.approx(3)
@@ -110,17 +110,17 @@ def test_where_nothing_would_be_folded_no_other_price_is_claimed() -> None:
     file = str(LOGS / "claude_code.jsonl")
     found = facts(file)
     assert (found["with_midfold"]["folds"], found["with_midfold"]["prompts"]) == (0, None)
-    assert "no fold in a window of" in run(file).stdout
+    assert "no compaction in a window of" in run(file).stdout
 
 
 def test_what_is_missing_for_a_comparison_is_said(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", talk(answer(input_tokens=10_000)))
-    assert "not known: what was sent beside the messages" in run(file).stdout
+    assert "unknown: the system prompt and tools" in run(file).stdout
     log = codex(12, 64_000)
     few = [line for place, line in enumerate(log) if line["type"] != "event_msg" or place < 12]
     kept = tmp_path / "rollout-few.jsonl"
     kept.write_text("\n".join(map(json.dumps, few)), encoding="utf-8")
-    assert "not known: the usage of 9 requests of long" in run(str(kept)).stdout
+    assert "unknown: the usage of 9 requests of long" in run(str(kept)).stdout
 
 
 def keep_folded(folder: Path, monkeypatch: pytest.MonkeyPatch, *, reads: bool) -> None:
@@ -145,7 +145,7 @@ def test_a_stored_session_that_was_folded_is_compared_with_no_folds(
     found = facts("session:work")
     assert found["folds"]["without_folds"] > found["total"]["prompts"] > 0
     assert found["with_midfold"] is None
-    assert "without folds" in run("session:work").stdout
+    assert "without compaction" in run("session:work").stdout
 
 
 def test_the_miss_behind_a_fold_of_a_stored_session_is_told_as_that(
@@ -158,7 +158,7 @@ def test_the_miss_behind_a_fold_of_a_stored_session_is_told_as_that(
 
 def test_what_has_no_usage_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.json", {"messages": [{"role": "user", "content": "Go."}]})
-    assert "no usage that a provider reported" in str(run(file).exception)
+    assert "no reported usage found" in str(run(file).exception)
 
 
 def test_a_stored_session_is_looked_for_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +177,9 @@ def test_a_stored_session_is_looked_for_where_the_settings_say(tmp_path: Path, m
         done = CliRunner().invoke(main, [*command, "session:work", "--config", str(config)])
         assert done.exit_code == 0, (command, done.exception)
         lost = CliRunner().invoke(main, [*command, "session:work"])
-        assert "nothing is stored there yet" in str(lost.exception), command
+        assert "nothing is stored yet" in str(lost.exception), command
     for words in (["cost"], ["cache", "health"]):
         told = str(CliRunner().invoke(main, [*words, "session:work", "--config", str(config)]).exception)
-        assert told.startswith("session:work: it has no usage that a provider reported")
+        assert told.startswith("session:work: no reported usage found")
     told = str(CliRunner().invoke(main, ["eval", "session:work", "--config", str(config)]).exception)
     assert "nothing is stored" not in told and "cut" in told

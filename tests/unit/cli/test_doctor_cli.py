@@ -34,7 +34,7 @@ def test_without_keys_it_says_that_summaries_are_made_locally_and_proves_a_compa
     result = run("--json")
     assert result.exit_code == 0
     assert "built in, no LLM" in told(result, "summaries")["told"]
-    assert "originals can be unfolded" in told(result, "compaction")["told"]
+    assert "originals unfold" in told(result, "compaction")["told"]
 
 
 def test_a_key_is_named_by_its_variable_and_never_shown() -> None:
@@ -72,7 +72,7 @@ def test_the_models_of_conversations_need_no_key_of_the_gateways(tmp_path: Path)
         f'store: {{url: "sqlite:///{tmp_path}/s.db"}}\n'
     )
     found = told(run("--config", str(file), "--json"), "summaries")
-    assert found["status"] == "ok" and found["told"].startswith("in the gateway the model of each conversation")
+    assert found["status"] == "ok" and found["told"].startswith("in the gateway, the model of each conversation")
 
 
 def test_a_probe_that_cannot_connect_names_the_failure(tmp_path: Path) -> None:
@@ -95,21 +95,21 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
     assert told(result, "store") == {
         "what": "store",
         "status": "note",
-        "told": f"{tmp_path}/s.db is not there yet; the first session makes it",
+        "told": f"{tmp_path}/s.db does not exist yet; the first session creates it",
     }
     assert not (tmp_path / "s.db").exists()
     midfold.open(f"sqlite:///{tmp_path}/s.db").close()
     result = run("--config", str(file), "--json")
-    assert "0 sessions, every invariant holds" in told(result, "store")["told"]
-    assert told(result, "door")["told"] == "127.0.0.1:8787, this machine only, no keys"
+    assert "0 sessions, all invariants hold" in told(result, "store")["told"]
+    assert told(result, "access")["told"] == "127.0.0.1:8787, local access only, no keys"
     places = [row["told"] for row in json.loads(result.output) if row["what"] == "upstream"]
     assert places == [
-        "127.0.0.1:9, wire any, the client's own key",
-        "localhost, wire anthropic, the client's own key",
+        "127.0.0.1:9, API any, the client's own key",
+        "localhost, API anthropic, the client's own key",
     ]
     probed = run("--config", str(file), "--json", "--probe")
     assert probed.exit_code == 1
-    assert told(probed, "upstream")["told"] == "127.0.0.1:9 does not answer: ConnectError"
+    assert told(probed, "upstream")["told"] == "127.0.0.1:9 does not respond: ConnectError"
 
 
 def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what_to_do(tmp_path: Path) -> None:
@@ -140,21 +140,21 @@ def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what
     assert result.exit_code == 1
     found = told(result, "gateway")
     assert found["status"] == "problem"
-    assert "has passed on 1 requests without looking at them (KeyError 1)" in found["told"]
+    assert "forwarded 1 requests unmanaged (KeyError 1)" in found["told"]
     assert "report it" in found["told"]
     assert "secret words" not in result.output + figures
     gone = told(run("--config", str(file), "--json", "--probe"), "gateway")
     assert gone["status"] == "note"
-    assert "none runs at 127.0.0.1" in gone["told"]
+    assert "not running at 127.0.0.1" in gone["told"]
 
 
 @pytest.mark.parametrize(
     ("text", "what", "problem"),
     [
-        ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "door", "no gateway keys are configured"),
+        ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "access", "no gateway keys are configured"),
         ("gateway: {upstream: 'http://a.example', api_key_env: NOT_SET}\n", "upstreams", "NOT_SET is not set"),
-        ("store: {url: 'sqlite:////dev/null/s.db'}\n", "store", "/dev/null/s.db cannot be made"),
-        ("gateway: {upstream: 'http://a.invalid'}\n", "upstream", "a.invalid cannot be found"),
+        ("store: {url: 'sqlite:////dev/null/s.db'}\n", "store", "/dev/null/s.db cannot be created"),
+        ("gateway: {upstream: 'http://a.invalid'}\n", "upstream", "cannot resolve a.invalid"),
     ],
 )
 def test_what_would_stop_a_gateway_is_a_problem(tmp_path: Path, text: str, what: str, problem: str) -> None:

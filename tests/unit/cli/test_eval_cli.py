@@ -32,7 +32,7 @@ def test_it_shows_recall_with_intervals_and_everything_else_that_was_measured(ta
     assert "oracle-snippets" in shown
     assert "+ search" in shown
     assert "demands" in shown
-    assert "above their budget" not in shown
+    assert "exceed their budget" not in shown
 
 
 def test_json_has_every_figure_with_its_interval_and_no_content(talks: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_compactor_of_ones_own_is_compared_on_the_same_cuts_and_flagged_if_it_
     monkeypatch.syspath_prepend(str(talks.parent))
     shown = evaluate(str(talks), *SMALL, "--methods", "window", "--method", "mine=keep_it_all:keep").output
     assert "mine" in shown
-    assert "above their budget by more than 5 %" in shown
+    assert "exceed their budget by more than 5 %" in shown
 
 
 def test_the_chart_is_written(talks: Path) -> None:

@@ -175,7 +175,7 @@ def test_what_the_user_took_back_makes_a_branch_and_that_is_told(home: Path) -> 
     other = {**turns[5], "uuid": "new", "message": {"role": "user", "content": "Say goodbye instead."}}
     path.write_text("\n".join(map(json.dumps, [*lines, other])))
     done = run("claude-code", "--all")
-    assert "a branch: the log was changed before its end" in done.stdout
+    assert "as a branch: earlier messages of the log changed" in done.stdout
     assert sorted(stored(home).values()) == [5, 8]
     assert "nothing new" in run("claude-code", "--all").stdout
     assert sorted(stored(home).values()) == [5, 8]
@@ -229,7 +229,7 @@ def test_logs_of_sub_agents_and_empty_ones_are_left_out(home: Path) -> None:
     path.with_name("empty.jsonl").write_text(f"{json.dumps(title)}\n{json.dumps(notice)}\n")
     assert len(json.loads(run("claude-code", "--json").stdout)) == 1
     done = run("claude-code", "--all")
-    assert done.exit_code == 0 and "1 without words of a user left out" in done.stderr
+    assert done.exit_code == 0 and "1 without user messages skipped" in done.stderr
     assert len(stored(home)) == 1
 
 
@@ -356,7 +356,7 @@ def test_stored_sessions_can_be_named_where_a_file_is_expected(home: Path) -> No
     assert json.loads(health.stdout)[0]["turns"] == 4
     measured = CliRunner().invoke(main, ["eval", "session:codex"])
     assert "1 session(s) read" in str(measured.exception)
-    assert "there is no session other" in str(CliRunner().invoke(main, ["inspect", "session:other"]).exception)
+    assert "no session other" in str(CliRunner().invoke(main, ["inspect", "session:other"]).exception)
 
 
 def test_damage_and_empty_logs_are_told_by_every_command(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_a_bad_session_id_is_left_out_and_the_other_logs_are_stored(home: Path, 
     os.utime(bad, (time.time() - 7_200,) * 2)
     done = run("codex", "--all")
     assert list(stored(home).values()) == [11]
-    assert done.exit_code == 1 and "1 log(s) were left out" in done.stderr and "the session id" in done.stderr
+    assert done.exit_code == 1 and "1 log(s) not imported" in done.stderr and "the session id" in done.stderr
 
 
 def test_a_log_from_elsewhere_does_not_append_to_a_projects_session(home: Path) -> None:

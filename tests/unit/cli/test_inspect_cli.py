@@ -29,7 +29,7 @@ def midfold(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
 
 def test_it_shows_roles_calls_categories_the_largest_messages_and_problems() -> None:
     shown = inspect(CODING).output
-    assert "106 messages in openai-chat shape: 47 assistant, 47 tool, 12 user" in shown
+    assert "106 messages in openai-chat format: 47 assistant, 47 tool, 12 user" in shown
     assert "47 tool calls, 47 results: Bash 28, Grep 7, Read 7, Edit 5" in shown
     assert "tool results" in shown
     assert "█" in shown
@@ -73,16 +73,16 @@ def test_the_window_is_shown_from_fixed_costs_to_free_space_with_what_was_measur
     shown = inspect("-", stdin=reported).output
     assert "90,000 tokens (reported by the provider; estimated: 3" in shown
     assert re.search(r"free space +90,000 +45\.0%", shown)
-    assert "what the provider counted" in shown
+    assert "reported by the provider" in shown
     by_kind = shown.partition("Where the tokens go")[2].partition("Context window")[0]
     sizes = [int(number.replace(",", "")) for number in re.findall(r" ([\d,]+) +[\d.]+%", by_kind)]
     assert sum(sizes) == 90_000
-    assert "what the provider counted" not in inspect(CODING).output
+    assert "reported by the provider" not in inspect(CODING).output
 
 
 def test_it_reads_standard_input_and_all_three_shapes() -> None:
     anthropic = b'{"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}'
-    assert "1 messages in anthropic shape" in inspect("-", stdin=anthropic).output
+    assert "1 messages in anthropic format" in inspect("-", stdin=anthropic).output
     assert json.loads(inspect("-", "--json", stdin=b'{"input":"hi"}').output)["dialect"] == "openai-responses"
     assert json.loads(inspect("-", "--json", stdin=b"[]").output)["messages"] == 0
 
@@ -91,7 +91,7 @@ def test_problems_are_shown_with_their_place_and_the_rest_is_counted() -> None:
     shown = inspect("-", stdin=json.dumps([{"role": "user", "content": "a"}, *[None] * 15]).encode()).output
     assert "15 problem(s) found:" in shown
     assert "messages[10]: expected a message object, found null" in shown
-    assert "and 5 more; --json lists them all" in shown
+    assert "and 5 more; see --json" in shown
 
 
 def test_many_conversations_are_listed_and_one_can_be_chosen() -> None:

@@ -77,11 +77,13 @@ def test_without_a_name_the_overrides_of_the_file_are_shown_too(tmp_path: Path, 
     path = tmp_path / "mine.yaml"
     path.write_text('models:\n  "my-*": {context_window: 32768, cache_write: 1.5}\n  gpt-4o: {}\n', encoding="utf-8")
     shown = run("--config", path).output
-    assert "Your configuration" in shown
-    rows = {line.split()[0]: line for line in shown[shown.index("Your configuration") :].splitlines() if line}
+    assert "Overrides from your configuration" in shown
+    rows = {
+        line.split()[0]: line for line in shown[shown.index("Overrides from your configuration") :].splitlines() if line
+    }
     assert rows["my-*"].endswith("context_window 32,768, cache_write 1.5")
     assert rows["gpt-4o"].split()[1] == "nothing"
-    assert "Your configuration" not in run("--config", empty).output
+    assert "Overrides from your configuration" not in run("--config", empty).output
     printed = json.loads(run("--config", path, "--json").output)
     assert printed["overrides"] == {"my-*": {"context_window": 32_768, "cache_write": 1.5}, "gpt-4o": {}}
 

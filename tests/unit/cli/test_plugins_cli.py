@@ -67,7 +67,7 @@ def test_an_engine_that_is_configured_and_not_there_is_told_loudly(home: Path) -
     assert result.exit_code == 0
     assert result.stdout.startswith("*  compressor")
     assert "gone" in result.stderr
-    assert "built-in compressor is used" in result.stderr
+    assert "using the built-in compressor" in result.stderr
 
 
 def test_use_keeps_comments_and_keeps_the_old_text(home: Path) -> None:
@@ -160,7 +160,7 @@ def test_show_tells_the_source_and_runs_no_code(home: Path) -> None:
     place = plugin(home, "mine", "raise SystemExit('never imported')")
     result = run("show", "mine")
     assert result.stdout == f"mine: not active\n  from directory {place}\n"
-    with pytest.raises(PluginError, match="there is no engine"):
+    with pytest.raises(PluginError, match="no engine"):
         run("show", "unknown")
 
 

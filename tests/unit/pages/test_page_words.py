@@ -13,7 +13,7 @@ import midfold
 from midfold.pages import Under
 from midfold.pages.formatting import client_of, owner_of, session_path
 from midfold.pages.html import SHOWN, divide, outline
-from midfold.pages.lookup import ALL, LINES_PER_PAGE, MOST_SORTED, SORTS, Lookup, SessionFilter
+from midfold.pages.lookup import ALL, LINES_PER_PAGE, MAX_SORTED, SORTS, Lookup, SessionFilter
 from midfold.pages.messages import MessagePlace, compare_handoffs, with_neighbours
 from midfold.pages.web import everything
 from midfold.session.sessions import Sessions
@@ -87,7 +87,7 @@ def test_sessions_are_put_in_any_order_and_back(store: Sessions) -> None:
 
 def test_pages_of_sorted_sessions_join_and_say_how_many_were_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midfold.pages.lookup.SESSIONS_PER_PAGE", 3)
-    monkeypatch.setattr("midfold.pages.lookup.MOST_SORTED", 7)
+    monkeypatch.setattr("midfold.pages.lookup.MAX_SORTED", 7)
     with midfold.open("memory:") as store:
         for number in range(9):
             store.session(f"s{number}").append([user("hello")] * (number + 1))
@@ -99,7 +99,7 @@ def test_pages_of_sorted_sessions_join_and_say_how_many_were_sorted(monkeypatch:
         assert [(len(page.sessions), page.more, page.sorted_only) for page in plain] == [
             (3, True, 0), (3, True, 0), (3, False, 0),
         ]  # fmt: skip
-    assert MOST_SORTED > 100
+    assert MAX_SORTED > 100
 
 
 def test_what_there_is_to_choose_and_who_stands_beside_tells_nothing_of_others(store: Sessions) -> None:
@@ -264,7 +264,7 @@ def test_a_compaction_shows_what_its_handoff_changed(coding: Served) -> None:
     assert all(line in pages[1]["handoff"] for line in came) and all(line in pages[0]["handoff"] for line in went)
     shown = coding.get(f"{session_path(CODING)}/compactions/2").text
     assert shown.count('<li class="new">') == second["new"] and shown.count('<li class="gone">') == second["gone"]
-    assert "Against the handoff before" not in coding.get(f"{session_path(CODING)}/compactions/1").text
+    assert "Compared with the previous handoff" not in coding.get(f"{session_path(CODING)}/compactions/1").text
 
 
 def test_previous_and_next_stand_on_compactions_receipts_and_messages(coding: Served) -> None:
@@ -299,7 +299,7 @@ def test_what_was_made_leads_to_the_messages_and_is_on_the_receipt(coding: Serve
         in coding.get(f"{one}/messages/{file['at'] - 1}").text + coding.get(f"{one}/messages/{file['at']}").text
     )
     last = coding.get(f"/api{one}").json["compactions"][-1]["seq"]
-    assert "What was made until then" in coding.get(f"{one}/compactions/{last}/receipt").text
+    assert "Work up to this point" in coding.get(f"{one}/compactions/{last}/receipt").text
 
 
 def test_acts_show_what_came_of_them_last_and_what_was_tried_before_below() -> None:
@@ -317,7 +317,7 @@ def test_acts_show_what_came_of_them_last_and_what_was_tried_before_below() -> N
     assert [(act.ok, act.is_replaced) for act in receipt.trail.acts] == [(False, True), (True, False)]
     assert [act.get("is_replaced", False) for act in told["made"]["trail"]["acts"]] == [True, False]
     for shown in (page, fold):
-        standing, replaced = shown.split("<summary>1 act that a later one replaced</summary>")
+        standing, replaced = shown.split("<summary>1 superseded action</summary>")
         assert "1a2b3c4..5d6e7f8" in standing and "rejected" not in standing
         assert "rejected" in replaced
 

@@ -13,7 +13,7 @@ from midfold.pages import statistics
 from midfold.pages.lookup import Lookup
 from midfold.pages.messages import MessageFates, MessageReader, MessageRuns
 from midfold.pages.messages import MessagePlace as Place
-from midfold.pages.statistics import MOST_COUNTED, SizeMeter, sample
+from midfold.pages.statistics import MAX_COUNTED, SizeMeter, sample
 from midfold.pages.web import everything
 from midfold.session.sessions import Sessions
 from midfold.store.protocol import ViewPiece
@@ -196,8 +196,8 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         assert size.basis == "sampled"
         assert size.tokens == pytest.approx(session.size.tokens, rel=0.1)
         places, scale = sample(reader.history(), 0)
-        assert len(places) == MOST_COUNTED
-        assert scale == info.count / MOST_COUNTED
+        assert len(places) == MAX_COUNTED
+        assert scale == info.count / MAX_COUNTED
 
 
 def test_usage_that_a_session_observed_is_shown_turn_by_turn_with_what_the_cache_did() -> None:
@@ -215,7 +215,7 @@ def test_usage_that_a_session_observed_is_shown_turn_by_turn_with_what_the_cache
 
 
 def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "MOST_KEPT", 60)
+    monkeypatch.setattr(statistics, "MAX_KEPT", 60)
     kept = Lookup(sessions).statistics
     for _ in range(2):
         for info in sessions.all():

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import midfold
-from midfold.pages.recorder import MOST_AT_ONCE, MOST_WAITING, Recorder
+from midfold.pages.recorder import MAX_BATCH, MAX_WAITING, Recorder
 from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
 from support.fixtures import user
 
-EXTRA = MOST_AT_ONCE + 50
+EXTRA = MAX_BATCH + 50
 
 
 class Account(NamedTuple):
@@ -57,10 +57,10 @@ def test_a_store_that_stands_still_holds_nobody_up() -> None:
 
         holder = threading.Thread(target=sessions.store.database.write, args=(stand_still,))
         holder.start()
-        for _ in range(MOST_WAITING + EXTRA):
+        for _ in range(MAX_WAITING + EXTRA):
             recorder(Account())
         assert 0 < recorder.dropped <= EXTRA
         held.set()
         holder.join()
         recorder.close()
-        assert len(Turns(sessions.store).of(sessions.store.must("s"))) == MOST_WAITING + EXTRA - recorder.dropped
+        assert len(Turns(sessions.store).of(sessions.store.must("s"))) == MAX_WAITING + EXTRA - recorder.dropped

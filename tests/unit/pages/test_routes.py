@@ -18,7 +18,7 @@ from midfold.compaction.receipt import RecallCost
 from midfold.errors import StoreUnavailable
 from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
-from midfold.pages.lookup import MOST_FOLLOWED, Lookup
+from midfold.pages.lookup import MAX_FOLLOWED, Lookup
 from midfold.pages.web import ENDPOINTS, everything
 from midfold.session.sessions import Sessions
 from support.build import work
@@ -151,7 +151,7 @@ def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
 
 def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(sessions: Sessions, web: Served) -> None:
     shown = " ".join(Tags(web.get(session_path(CODING)).text).text.split())
-    assert "What was made" in shown
+    assert "Work done" in shown
     assert "cli/cmd/entire/cli/git_operations.go changed +8 −14 1 HasUncommittedChanges" in shown
     assert "last lint: mise run lint passed (0 issues)" in shown
     assert "in /Users/soph/Work/entire/devenv" in shown
@@ -159,7 +159,7 @@ def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(ses
     assert made["trail"]["messages"] == sessions.store.must(CODING).count and made["skipped"] == 0
     booked = " ".join(Tags(web.get(session_path(AIRLINE)).text).text.split())
     assert "book failed book_reservation" in booked and "reservation_id=HATHAT" in booked
-    assert "What was made" not in web.get(session_path(HOSTILE)).text
+    assert "Work done" not in web.get(session_path(HOSTILE)).text
     with midfold.open("memory:") as store:
         session = store.session("s", context_length=16_000)
         session.append([*work(0, count=40), *_calls("Edit", file_path="/p/q/a.py", old_string="a", new_string="b")])
@@ -190,12 +190,12 @@ def test_of_a_long_session_that_was_not_folded_the_newest_messages_are_followed(
     with midfold.open("memory:") as store:
         session = store.session("s")
         session.append(_calls("Edit", file_path="/p/q/old.py", old_string="a", new_string="b"))
-        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MOST_FOLLOWED // 2))
+        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MAX_FOLLOWED // 2))
         session.append(_calls("Edit", file_path="/p/q/new.py", old_string="a", new_string="b"))
         made = Lookup(store).session("s", None, everything).made
         assert ([file.path for file in made.trail.files], made.skipped) == (["/p/q/new.py"], 6)
         with served(store) as there:
-            assert "6 messages before the newest were not looked at" in there.get(session_path("s")).text
+            assert "6 messages before the newest were skipped" in there.get(session_path("s")).text
 
 
 def _calls(name: str, **arguments: str) -> list[dict[str, Any]]:
@@ -243,7 +243,7 @@ def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
     assert before[-1]["tokens"] > 190_000
     assert reserved == {"name": "reserved for the answer", "tokens": 8_000, "share": 0.125}
     assert re.search(r"free space\s*140k\s*70 %", page)
-    assert "Parts of the size that the provider counted." in page
+    assert "Scaled to the size reported by the provider." in page
 
 
 def test_a_session_shows_pressure_usage_and_what_each_compaction_saved() -> None:
@@ -446,7 +446,7 @@ def test_the_receipt_shows_what_looking_back_cost() -> None:
             shown = running.get(f"{session_path('s')}/compactions/1/receipt").text
             told: Any = running.get(f"/api{session_path('s')}/compactions/1/receipt").json["receipt"]["recall"]
     assert cost is not None and cost.introduced_tokens > 0
-    assert "Looking back" in shown and "3 rounds: 4,321 tokens of prompts" in shown
+    assert ">Recall<" in shown and "3 rounds: 4,321 tokens of prompts" in shown
     assert (told["introduced_tokens"], told["rounds"]) == (cost.introduced_tokens, 3)
 
 
@@ -500,7 +500,7 @@ def test_a_store_that_cannot_be_reached_is_told_as_such(sessions: Sessions) -> N
     with served(sessions, Unreachable()) as there:
         assert there.get("/api/sessions").json == {"error": "the database cannot be reached", "status": 503}
         page = there.get("/")
-        assert (page.status, "Not now" in page.text) == (503, True)
+        assert (page.status, "Server error" in page.text) == (503, True)
 
 
 def test_who_is_not_known_is_told_so(kept_apart: Served) -> None:
