@@ -1,7 +1,7 @@
-"""What can be set, and what it is when it is not set.
+"""All settings, with their types, defaults and descriptions.
 
-Everything else about a setting is derived from its line here: the check of its value, the text of its errors, the
-JSON Schema, `midfold config show` and docs/reference/config.md.
+Everything else about a setting is derived from its declaration here: validation, error texts, the JSON Schema, `midfold
+config show` and docs/reference/config.md.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from midfold.models import LARGEST, LINE, ModelOverride
 
 
 def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
-    """What a setting means, in the words of its errors and of the reference."""
+    """Attach a description, which is used in errors and in the reference."""
     return Meta(description=description, extra=extra)
 
 
-# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
+# Both Python and ECMAScript use these patterns; checks use fullmatch, so `$` never admits a final line break.
 NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
 URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
 _STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
@@ -75,7 +75,7 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 
 
 class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When and how a conversation is compacted."""
+    """When and how conversations are compacted."""
 
     enabled: Annotated[bool, doc("whether conversations are compacted at all")] = True
     threshold: Annotated[
@@ -108,13 +108,13 @@ class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Context(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which engine manages the context."""
+    """The engine that manages the context."""
 
     engine: Annotated[Name, doc("name of the context engine; plugins are used only when named here")] = "compressor"
 
 
 class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The model that does one side task."""
+    """The model for one auxiliary task."""
 
     model: Annotated[Line | None, doc("model that writes summaries; null picks one")] = None
     provider: Annotated[
@@ -153,13 +153,13 @@ class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Auxiliary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Models for side tasks; `compression` writes the summaries."""
+    """Models for auxiliary tasks; `compression` writes the summaries."""
 
     compression: AuxiliaryTask = AuxiliaryTask()
 
 
 class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An endpoint with a name of your own."""
+    """A user-defined endpoint."""
 
     base_url: Annotated[Url | None, doc("address of the endpoint; null uses the wire format's own")] = None
     api_key_env: Annotated[Variable | None, doc("environment variable that holds the API key")] = None
@@ -168,7 +168,7 @@ class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whether and where requests ask their provider to keep a prefix, and for how long."""
+    """Prompt cache breakpoints: whether, where and for how long."""
 
     enabled: Annotated[
         Literal["auto", "on", "off"],
@@ -196,7 +196,7 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where sessions are kept."""
+    """Storage of sessions."""
 
     url: Annotated[StoreUrl | None, doc("database of sessions; null: a file of your own")] = None
     lease_seconds: Annotated[
@@ -209,7 +209,7 @@ class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """midfold chat and midfold agent."""
+    """Settings of `midfold chat` and `midfold agent`."""
 
     model: Annotated[Line | None, doc("the model to talk to; null picks one by the keys that are set")] = None
     provider: Annotated[
@@ -248,7 +248,7 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`midfold serve`: what stands between agents and providers."""
+    """Settings of `midfold serve`, the gateway between agents and providers."""
 
     upstream: Annotated[
         Url | None, doc("address of the provider for every model that no pattern under upstreams matches")
@@ -353,7 +353,7 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key that clients show to the gateway. Only its hash is kept."""
+    """A client's gateway key; only its hash is stored."""
 
     hash: Annotated[
         Annotated[
@@ -364,7 +364,7 @@ class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class UpstreamSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where requests for the models of a pattern go."""
+    """Destination of requests for models that match a pattern."""
 
     base_url: Annotated[Url | None, doc("address of the provider")] = None
     api_key_env: Annotated[
@@ -386,7 +386,7 @@ ModelPattern = Annotated[str, Meta(pattern=LINE)]
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that can be set. `Config()` is the defaults."""
+    """All settings; `Config()` has the defaults."""
 
     compression: Compression = Compression()
     context: Context = Context()
@@ -411,10 +411,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         doc("Where the gateway sends requests, by a pattern of model names (claude-*)."),
     ] = {}
     folder: str | None = None
-    """No setting: where the file that this came from lies, or would lie; plugins are looked for there."""
+    """Not a setting: directory of the configuration file, existing or not; plugins are searched there."""
 
     def values(self) -> dict[str, Any]:
-        """The settings as plain JSON."""
+        """Return the settings as plain JSON values."""
         plain: dict[str, Any] = to_builtins(self)
         del plain["folder"]
         return plain

@@ -1,7 +1,7 @@
-"""What midfold's users test with: a scripted summarizer and provider, a clock, a server for an application.
+"""Test doubles for midfold's users: scripted summarizer and provider, fake clock, application server.
 
-They need nothing but midfold (`served` needs uvicorn). `answers` is what a provider may answer; `strategies` needs
-hypothesis; `engines` is a contract suite for authors of engines and needs pytest, too.
+They need only midfold (`served` needs uvicorn). `answers` builds provider responses; `strategies` needs hypothesis;
+`engines` is a contract test suite for engine authors and also needs pytest.
 """
 
 from midfold.testing.doubles import (

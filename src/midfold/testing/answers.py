@@ -1,10 +1,10 @@
-"""What a scripted provider may answer: good summaries in every shape, and everything that goes wrong in real life.
+r"""Responses of a scripted provider: valid summaries in every wire format, and real-world failures.
 
     openai_json("## Goal\n...")                    anthropic_stream("## Goal\n...").slow(0.05)
     error(429, headers={"retry-after": "7"})       openai_stream("...").cut(0.5).reset()
     turn("openai", "Let me look.", [("shell", {"command": "ls"})])
 
-An answer is a value; its methods give changed copies.
+An `Answer` is a value; its methods return changed copies.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 PAGE = "<!doctype html>\n<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-"""How the two wires call the end of an answer."""
+"""Finish reasons of the two wire formats."""
 _INPUT_DELTA = ("input_json_delta", "partial_json")
 _numbers = count(1)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One HTTP answer: its head, its body in pieces, and how the connection ends."""
+    """An HTTP response: head, body in pieces, and how the connection ends."""
 
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = {}
     pieces: tuple[bytes, ...] = ()
     pause: float = 0.0
-    """Seconds before the head of the answer, and between the pieces of its body."""
+    """Seconds before the head of the response, and between the pieces of its body."""
     head_pause: float = 0.0
     """Seconds between the bytes of the head."""
     ending: Ending = "whole"
@@ -47,30 +47,30 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(self.pieces)
 
     def slow(self, pause: float, size: int | None = None) -> Answer:
-        """The same, trickling: in pieces of `size` bytes, or as it is cut already."""
+        """Return a copy that trickles in pieces of `size` bytes, or in the existing pieces."""
         pieces = self.pieces if size is None else _cut(self.body, size)
         return msgspec.structs.replace(self, pieces=pieces, pause=pause)
 
     def slow_head(self, pause: float) -> Answer:
-        """The same, its status line and headers trickling byte by byte."""
+        """Return a copy whose status line and headers trickle byte by byte."""
         return msgspec.structs.replace(self, head_pause=pause)
 
     def in_pieces(self, size: int) -> Answer:
         return msgspec.structs.replace(self, pieces=_cut(self.body, size))
 
     def cut(self, share: float) -> Answer:
-        """Only the first part of the body, properly ended: a proxy that gave up."""
+        """Return a copy with only the first part of the body, properly ended, like a proxy that gave up."""
         return msgspec.structs.replace(self, pieces=(self.body[: int(len(self.body) * share)],))
 
     def half_closed(self, share: float = 0.5) -> Answer:
-        """The connection ends, without an error, after a part of the body that was promised."""
+        """Return a copy whose connection closes cleanly after a part of the promised body."""
         body = self.body
         return msgspec.structs.replace(
             self, pieces=(body[: int(len(body) * share)],), promised=len(body), ending="half_closed"
         )
 
     def reset(self, share: float = 0.5) -> Answer:
-        """The connection is reset after a part of the body that was promised; with 0, before the head."""
+        """Return a copy whose connection is reset after a part of the promised body; with 0, before the head."""
         body = self.body
         return msgspec.structs.replace(
             self, pieces=(body[: int(len(body) * share)],) if share else (), promised=len(body), ending="reset"
@@ -80,7 +80,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, content_type=content_type)
 
     def with_headers(self, **headers: str) -> Answer:
-        """More headers; underscores stand for hyphens."""
+        """Return a copy with more headers; underscores become hyphens."""
         more = {name.replace("_", "-"): value for name, value in headers.items()}
         return msgspec.structs.replace(self, headers={**self.headers, **more})
 
@@ -90,18 +90,18 @@ def _cut(body: bytes, size: int) -> tuple[bytes, ...]:
 
 
 def raw(body: bytes | str, content_type: str = JSON, status: int = 200) -> Answer:
-    """Any bytes under any name."""
+    """Return a response with arbitrary bytes and content type."""
     data = body.encode() if isinstance(body, str) else body
     return Answer(status=status, content_type=content_type, pieces=(data,) if data else ())
 
 
 def value(body: Any, status: int = 200) -> Answer:
-    """A JSON value."""
+    """Return a response with a JSON value."""
     return raw(jsonio.encode(body), JSON, status)
 
 
 def events(items: Iterable[Any], *, named: bool = False, done: bool = False) -> Answer:
-    """An event stream of JSON values; `named` as Anthropic does, `done` as OpenAI ends it."""
+    """Return an event stream of JSON values; `named` for Anthropic's event names, `done` for OpenAI's final event."""
     pieces = [
         (f"event: {item['type']}\n" if named else "").encode() + b"data: " + jsonio.encode(item) + b"\n\n"
         for item in items
@@ -114,12 +114,12 @@ def empty(status: int = 200, content_type: str = JSON) -> Answer:
 
 
 def page(status: int = 200) -> Answer:
-    """What a proxy says in place of the provider."""
+    """Return an HTML page, as a proxy sends in place of the provider."""
     return raw(PAGE, "text/html; charset=utf-8", status)
 
 
 def huge(size: int = 9_000_000) -> Answer:
-    """A body larger than anyone should read."""
+    """Return a body larger than any client should read."""
     return raw(b'{"choices": [' + b" " * size + b"]}").in_pieces(1 << 16)
 
 
@@ -130,7 +130,7 @@ def redirect(location: str, status: int = 307) -> Answer:
 def error(
     status: int, message: str = "", kind: str = "", code: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """An error as OpenAI and Anthropic both word it."""
+    """Return an error in a form that both OpenAI and Anthropic clients read."""
     body = {"type": "error", "error": {"type": kind or "error", "message": message, "code": code, "param": None}}
     return msgspec.structs.replace(value(body, status), headers=dict(headers or {}))
 
@@ -138,39 +138,39 @@ def error(
 def openai_json(
     text: str | None, finish: str = "stop", *, cached: int = 0, refusal: str | None = None, calls: Sequence[Any] = ()
 ) -> Answer:
-    """A chat completion."""
+    """Return a chat completion."""
     return _openai(text, finish, calls, _openai_usage(1_000, cached, 100), stream=False, refusal=refusal)
 
 
 def openai_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
-    """The same as a stream of chunks; without `finish` it ends too early."""
+    """Return a chat completion as a stream; without `finish` it ends too early."""
     return _openai(text, finish, (), _openai_usage(1_000, cached, 100), stream=True, size=size)
 
 
 def anthropic_json(text: str, finish: str = "stop", *, cached: int = 0) -> Answer:
-    """A message of Anthropic's."""
+    """Return an Anthropic message."""
     return _anthropic([_text(text)], finish, _anthropic_usage(1_000, cached, 100), stream=False)
 
 
 def anthropic_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
-    """The same as a stream of events; without `finish` it ends too early."""
+    """Return an Anthropic message as a stream; without `finish` it ends too early."""
     return _anthropic([_text(text)], finish, _anthropic_usage(1_000, cached, 100), stream=True, size=size)
 
 
 def summary(wire: str, text: str, finish: str = "stop", *, stream: bool = True, cached: int = 0) -> Answer:
-    """A good answer on either wire."""
+    """Return a valid summary in either wire format."""
     if wire == "openai":
         return (openai_stream if stream else openai_json)(text, finish, cached=cached)
     return (anthropic_stream if stream else anthropic_json)(text, finish, cached=cached)
 
 
 def tool_call(wire: str, *, stream: bool = True) -> Answer:
-    """A model that calls a tool instead of writing a summary."""
+    """Return a response that calls a tool instead of writing a summary."""
     return turn(wire, calls=[("sh", {})], prompt_tokens=5, stream=stream)
 
 
 def declined_answer(wire: str, *, stream: bool = True) -> Answer:
-    """An answer that a content filter, or the model's own policy, ended."""
+    """Return a response that was stopped by a content filter or the model's policy."""
     if wire == "openai" and not stream:
         return openai_json(None, "stop", refusal="I cannot help with that.")
     return summary(wire, "", "content_filter", stream=stream)
@@ -186,7 +186,7 @@ def turn(
     stream: bool = True,
     finish: str | None = None,
 ) -> Answer:
-    """One answer of an agent's model: what it says, and the tools it calls, by name and arguments.
+    """Return an agent model's response: its text, and tool calls by name and arguments.
 
     Without `prompt_tokens` it reports no usage.
     """

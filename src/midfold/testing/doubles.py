@@ -1,6 +1,6 @@
-"""Doubles for what midfold reaches out to: a summarizer and a provider that follow a script, a clock, a server.
+"""Test doubles: a scripted summarizer and provider, a fake clock, and a server for applications.
 
-The servers are real ones on loopback, so that clients are tested with real connections. Nothing leaves the machine.
+The servers listen on loopback, so that clients are tested with real connections. Nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Line = str | SummaryAnswer | BaseException
 
 
 class ScriptEnded(BaseException):
-    """A ScriptedSummarizer was asked once more than its script has answers.
+    """Raised when a ScriptedSummarizer is called more often than its script has answers.
 
-    No Exception, on purpose: drivers take any Exception for a failing model, and a mistake in a test is not that.
+    Deliberately not an Exception: drivers treat any Exception as a failing model, and a mistake in a test is not that.
     """
 
 
 class ScriptedSummarizer:
-    """Answers from a list, in order: texts and answers are returned, exceptions raised. Every ask is recorded.
+    """Summarizer that replays a list: texts and answers are returned, exceptions raised; requests are recorded.
 
     summarizer = ScriptedSummarizer(["first summary", SummaryFailed("network")])
     compact(messages, summarizer=summarizer)
@@ -48,7 +48,7 @@ class ScriptedSummarizer:
 
     @property
     def left(self) -> int:
-        """How many answers nobody has asked for yet."""
+        """The number of answers not used yet."""
         return max(len(self._script) - len(self.asks), 0)
 
     def __call__(self, ask: SummaryRequest) -> str | SummaryAnswer:
@@ -61,12 +61,12 @@ class ScriptedSummarizer:
         return line
 
     async def later(self, ask: SummaryRequest) -> str | SummaryAnswer:
-        """The same, to be awaited: `await host.compress_async(messages)`."""
+        """Return the next answer like `__call__`, to be awaited: `await host.compress_async(messages)`."""
         return self(ask)
 
 
 class FakeClock:
-    """Seconds that pass only when told to. Call it like `time.monotonic` or `time.time`; `sleep` does not wait."""
+    """Clock that only advances explicitly. Call it like `time.monotonic` or `time.time`; `sleep` does not wait."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now
@@ -76,7 +76,7 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Lets time pass; it never goes back."""
+        """Advance the time; it never goes back."""
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds}")
         self.now += seconds
@@ -91,11 +91,11 @@ class FakeClock:
 
 
 NO_CONTENT = 204
-"""An answer of this status has no body, not even an empty one in chunks."""
+"""Status codes whose responses have no body, not even an empty chunked one."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client sent. `body` is the JSON value of it, or None."""
+    """A recorded client request. `body` is its JSON value, or None."""
 
     method: str
     path: str
@@ -112,13 +112,13 @@ Entry = Answer | Callable[[Request], Answer]
 
 
 class ScriptedProvider:
-    """Each entry of the script answers one request, in order; a function in it is given the request.
+    """HTTP server that answers requests from a script, in order; a function in the script receives the request.
 
-    with ScriptedProvider([error(529), openai_json("## Goal")]) as provider:  # midfold.testing.answers
-        compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
-    provider.requests[0].body["messages"]
+        with ScriptedProvider([error(529), openai_json("## Goal")]) as provider:  # midfold.testing.answers
+            compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
+        provider.requests[0].body["messages"]
 
-    Leaving it ends the server, and fails if it was asked more often than the script foresaw.
+    Leaving the block stops the server, and fails if there were more requests than answers.
     """
 
     def __init__(self, script: Iterable[Entry] = (), *, then: Entry | None = None) -> None:
@@ -136,11 +136,11 @@ class ScriptedProvider:
 
     @property
     def left(self) -> int:
-        """How many answers nobody has asked for yet."""
+        """The number of answers not used yet."""
         return max(len(self._script) - len(self.requests), 0)
 
     def endpoint(self, wire: Wire = "openai", **changes: Any) -> Endpoint:
-        """This server, as a summary model."""
+        """Return this server as the endpoint of a summary model."""
         base = f"{self.url}/v1" if wire == "openai" else self.url
         made = Endpoint(name="scripted", wire=wire, base_url=base, model="scripted", timeout=5.0)
         return msgspec.structs.replace(made, **changes)
@@ -170,14 +170,14 @@ class ScriptedProvider:
 
 
 def refusing_url() -> str:
-    """An address on this machine where nobody listens."""
+    """Return a local address that refuses connections."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
 def http_date(seconds: float) -> str:
-    """A time as Retry-After may name it."""
+    """Format a time as an HTTP date, for Retry-After."""
     return formatdate(seconds, usegmt=True)
 
 
@@ -186,7 +186,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what some tests are about."""
+        """Ignore errors: some tests disconnect on purpose."""
 
 
 def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> type[BaseHTTPRequestHandler]:
@@ -238,18 +238,18 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
                 self.wfile.write(b"0\r\n\r\n")
 
         def _reset(self) -> None:
-            """A connection closed with nothing lingering is reset."""
+            """Close the connection with zero linger, which resets it."""
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-            """Tests print nothing."""
+            """Do nothing: tests print nothing."""
 
     return Handler
 
 
 def _write_slowly(write: Callable[[bytes], Any], pieces: list[bytes], pause: float, stopped: threading.Event) -> None:
-    """Bytes at once, or one by one with a pause after each."""
+    """Write the bytes at once, or one by one with a pause after each."""
     data = b"".join(pieces)
     for piece in (data[at : at + 1] for at in range(len(data))) if pause else (data,):
         write(piece)
@@ -274,7 +274,7 @@ def uvicorn_module() -> Any:
 
 @contextmanager
 def served(app: Any, **options: Any) -> Iterator[str]:
-    """Runs `app` with uvicorn, as `midfold serve` does, until the block ends; `options` are uvicorn's."""
+    """Serve `app` with uvicorn, as `midfold serve` does, until the block ends; `options` are uvicorn's."""
     uvicorn = uvicorn_module()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -297,6 +297,6 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:
-    """Runs it in so many threads, each with its number; what one raises is raised here."""
+    """Call `work` in `count` threads with their numbers, and re-raise what one raises."""
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(work, range(count)))

@@ -1,12 +1,12 @@
-"""The contract every context engine keeps, as a suite its author can run.
+"""Contract test suite for context engines.
 
-from midfold.testing.engines import EngineContract
+    from midfold.testing.engines import EngineContract
 
-class TestMine(EngineContract):
-    engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
+    class TestMine(EngineContract):
+        engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
 
-Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engines`; what makes a transcript
-legal is in `midfold.transcript.laws`. An engine that never folds keeps the contract, too.
+Needs pytest and hypothesis. `midfold.engines` documents the contract, `midfold.transcript.laws` what makes a transcript
+valid. An engine that never folds satisfies the contract, too.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from midfold.transcript.laws import is_empty, violations
 from midfold.transcript.message import Message, Text, Transcript
 
 CANARY = "zyzzyva"
-"""A word that stands in every text, argument and result of these conversations, and nowhere else."""
+"""Word contained in every text, argument and result of these conversations, and nowhere else."""
 
 
 def long_conversation(dialect: str, count: int = 9, *, results: bool = True) -> list[dict[str, Any]]:
-    """Rounds, after a system prompt where the dialect has one in its list; without `results` there is only talk."""
+    """Return several rounds, after a system prompt if the dialect has one in its list; without `results`, text only."""
     opening = [] if dialect == "anthropic" else [{"role": "system", "content": f"You help with {CANARY}."}]
     return [*opening, *(message for messages in rounds(dialect, count, results=results) for message in messages)]
 
 
 def rounds(dialect: str, count: int, *, results: bool = True) -> list[list[dict[str, Any]]]:
-    """Rounds of an ask, three parallel calls with long results, and an answer."""
+    """Return rounds of a user message, three parallel calls with long results, and an assistant message."""
     make = {"openai-chat": _chat, "openai-responses": _responses, "anthropic": _anthropic}[dialect]
     return [make(number, results) for number in range(count)]
 
 
 def spoiled_conversation(dialect: str) -> list[Any]:
-    """A long conversation with what clients really send: orphans, unanswered calls, empty and unreadable messages."""
+    """Return a long conversation with real-world defects: orphans, unanswered calls, empty and unreadable messages."""
     whole = rounds(dialect, 8)
     orphan = {
         "openai-chat": {"role": "tool", "tool_call_id": "gone", "content": f"{CANARY} orphan"},
@@ -88,7 +88,7 @@ def spoiled_conversation(dialect: str) -> list[Any]:
 
 
 def _lose_a_result(messages: list[dict[str, Any]], dialect: str) -> None:
-    """The second of three parallel calls is never answered."""
+    """Remove the result of the second of three parallel calls."""
     if dialect == "anthropic":
         del messages[2]["content"][1]
     else:
@@ -160,7 +160,7 @@ def _anthropic(number: int, results: bool) -> list[dict[str, Any]]:
 
 
 class EngineRun:
-    """One compaction: what went in, what came out, and the conversation in its own shape."""
+    """One compaction: its input, its output, and the conversation in its dialect."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class EngineRun:
         return written
 
     def fingerprint(self) -> bytes:
-        """Everything that comes out, as bytes."""
+        """Serialize the whole output."""
         out = self.outcome
         facts = [self.output, out.receipt.to_dict(), msgspec.to_builtins(out.state), sorted(out.archive)]
         return jsonio.encode(facts)
@@ -197,7 +197,7 @@ def size(messages: list[Any], dialect: str) -> int:
 def request(
     document: Document, *, state: CompactionState | None = None, context_length: int | None = None, **changes: Any
 ) -> CompactionRequest:
-    """A request that must be folded now: the threshold is half of what the conversation has."""
+    """Return a request that must be compacted now: the threshold is half of the conversation's size."""
     if context_length is None:
         context_length = max(request_for(document).meter.count(document.messages).tokens, 200)
     made = request_for(document, state=state, context_length=context_length)
@@ -205,13 +205,13 @@ def request(
 
 
 def gaps(dialect: str) -> st.SearchStrategy[list[list[Any]]]:
-    """What stands between the messages of a conversation: generated messages, well-formed and malformed."""
+    """Generate messages, valid and malformed, to insert between the messages of a conversation."""
     between = st.lists(strategies.messages(dialect) | strategies.malformed_messages(dialect), max_size=3)
     return st.lists(between, min_size=4, max_size=6)
 
 
 def weave(dialect: str, between: list[list[Any]]) -> list[Any]:
-    """Whole rounds, long enough to be folded, with the messages of a gap after each of a round's first messages."""
+    """Return rounds that are long enough to fold, with the messages of a gap after each of a round's first messages."""
     out: list[Any] = []
     for messages, gap in zip(rounds(dialect, len(between)), between, strict=True):
         for place, message in enumerate(messages):
@@ -220,7 +220,7 @@ def weave(dialect: str, between: list[list[Any]]) -> list[Any]:
 
 
 def legal(run: EngineRun) -> None:
-    """What changed keeps every law, as it stands and after a round trip through the dialect's own shape."""
+    """Check that a changed transcript keeps every law, directly and after a round trip through its dialect."""
     if run.outcome.changed:
         assert violations(run.outcome.messages) == ()
         assert violations(read(run.output, dialect=run.document.dialect.name).messages) == ()
@@ -249,7 +249,7 @@ def check_anchors(run: EngineRun) -> None:
 
 
 def recoverable(run: EngineRun) -> None:
-    """Every message that is not there any more, or not as it was, is behind a handle."""
+    """Check that every message that is missing or changed is behind a handle."""
     archived = {message.digest for messages in run.outcome.archive.values() for message in messages}
     there = {id(message) for message in run.outcome.messages}
     for index, message in enumerate(run.request.messages):
@@ -265,7 +265,7 @@ def is_handoff(message: Message) -> bool:
 
 
 def _is_shown(message: Message, messages: Transcript) -> bool:
-    """Whether the message is there, or another one that is not ours says all it said."""
+    """Return whether the message is present, or another original message contains all of its content."""
     if any(other is message for other in messages):
         return True
     said = [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
@@ -276,7 +276,7 @@ def _is_shown(message: Message, messages: Transcript) -> bool:
 
 
 def _is_contained(message: Message, messages: Transcript) -> bool:
-    """Whether a message was only added to: a note in a system prompt, a stub beside its calls."""
+    """Return whether a message was only extended: a note in a system prompt, a stub beside its calls."""
     return any(
         other.role == message.role
         and all(
@@ -288,7 +288,7 @@ def _is_contained(message: Message, messages: Transcript) -> bool:
 
 
 def validate(receipt: dict[str, Any]) -> None:
-    """Against the published JSON Schema, where jsonschema is installed."""
+    """Validate against the published JSON Schema if jsonschema is installed."""
     try:
         checker = importlib.import_module("jsonschema")
     except ImportError:
@@ -302,7 +302,7 @@ NO_SUCH_PROCESS = 77
 
 
 class EngineContract:
-    """Subclass this in a test module and give it an `engine`."""
+    """Base class of an engine's tests; subclass it in a test module and set `engine`."""
 
     engine: ClassVar[Any] = None
     examples: ClassVar[int] = 20
@@ -328,7 +328,7 @@ class EngineContract:
         return name
 
     def check_generated(self, dialect: str, check: Callable[[list[Any]], None]) -> None:
-        """Checks conversations nobody would think of; the same ones on every run."""
+        """Check generated conversations; the same ones on every run."""
 
         @settings(self.profile, max_examples=self.examples)
         @given(gaps(dialect))
@@ -337,7 +337,7 @@ class EngineContract:
 
         check_one()
 
-    # What it is
+    # Identity
 
     def test_its_name_can_be_configured(self, subject: ContextEngine) -> None:
         assert isinstance(subject.name, str)
@@ -350,7 +350,7 @@ class EngineContract:
         with pytest.raises(KeyError):
             subject.call_tool("no such tool", {}, run.outcome.archive)
 
-    # Deciding
+    # Decision
 
     def test_a_tiny_conversation_is_no_reason_to_compress(self, subject: ContextEngine, dialect: str) -> None:
         document = read(rounds(dialect, 1)[0], dialect=dialect)
@@ -370,7 +370,7 @@ class EngineContract:
         check(long_conversation(dialect))
         self.check_generated(dialect, check)
 
-    # Never harming what it was given
+    # Input stays unharmed
 
     def test_nothing_it_was_given_is_mutated(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
@@ -406,7 +406,7 @@ class EngineContract:
         if next(flow, None) is not None:
             flow.close()
 
-    # Compacting
+    # Compaction
 
     def test_the_result_keeps_the_laws(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
@@ -445,7 +445,7 @@ class EngineContract:
     def test_nothing_generated_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
         self.check_generated(dialect, lambda messages: recoverable(EngineRun(subject, messages, dialect, force=True)))
 
-    # Being the same every time
+    # Determinism
 
     def test_a_second_run_is_byte_identical(self, subject: ContextEngine, dialect: str) -> None:
         def check(messages: list[Any]) -> None:
@@ -456,7 +456,7 @@ class EngineContract:
         self.check_generated(dialect, check)
 
     def test_what_was_measured_before_changes_nothing(self, subject: ContextEngine) -> None:
-        """Messages remember their size; whether somebody has asked for it must not be seen in the result."""
+        """Messages cache their size; whether it was computed before must not affect the result."""
         messages = long_conversation("openai-chat", 200)
         fresh = EngineRun(subject, messages, "openai-chat", context_length=200_000)
         known = request(read(messages, dialect="openai-chat"), context_length=200_000)
@@ -470,7 +470,7 @@ class EngineContract:
         seed = "4711" if os.environ.get("PYTHONHASHSEED") != "4711" else "1"
         assert replay_elsewhere(subject, seed=seed) == here
 
-    # Accounting for it
+    # Accounting
 
     def test_the_receipt_is_json_and_fits_its_schema(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect), rounds(dialect, 1)[0], []):
@@ -502,7 +502,7 @@ def fingerprints(engine: ContextEngine) -> Iterator[bytes]:
 
 
 def replay_elsewhere(engine: ContextEngine, *, seed: str) -> bytes:
-    """The fingerprints that another process makes with the same engine."""
+    """Return the fingerprints that another process computes with the same engine."""
     module = sys.modules[type(engine).__module__]
     try:
         parcel = pickle.dumps((module.__name__, getattr(module, "__file__", None), pickle.dumps(engine)))
@@ -522,7 +522,7 @@ def replay_elsewhere(engine: ContextEngine, *, seed: str) -> bytes:
 
 
 def _replay() -> None:
-    """The other process: the engine's module under its own name, then the same conversations."""
+    """Run in the other process: import the engine's module under its own name and replay the conversations."""
     name, file, parcel = pickle.loads(sys.stdin.buffer.read())
     try:
         importlib.import_module(name)

@@ -1,12 +1,12 @@
-"""Hypothesis strategies for conversations, well-formed and as clients really send them.
+"""Hypothesis strategies for conversations, valid and as clients really send them.
 
-from midfold.testing import strategies
+    from midfold.testing import strategies
 
-@given(strategies.conversations("anthropic"))
-def test_mine(messages): ...
+    @given(strategies.conversations("anthropic"))
+    def test_mine(messages): ...
 """
 
-from __future__ import annotations
+    from __future__ import annotations
 
 from typing import Any
 
@@ -22,7 +22,7 @@ ids = st.sampled_from(["call_1", "call_2", "toolu_01", "x"])
 
 
 def json_values(*, odd: bool = False) -> st.SearchStrategy[Any]:
-    """Any JSON value; with `odd`, also what only lenient parsers accept: NaN, infinities, lone surrogates."""
+    """Generate any JSON value; with `odd`, also what only lenient parsers accept: NaN, infinities, lone surrogates."""
     characters = st.characters() if odd else st.characters(codec="utf-8")
     strings = st.text(characters, max_size=20)
     floats = st.floats(allow_nan=odd, allow_infinity=odd)
@@ -37,7 +37,7 @@ def arguments() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _extras() -> st.SearchStrategy[dict[str, Any]]:
-    """Fields that midfold does not know, and must never lose."""
+    """Generate fields that midfold does not know and must preserve."""
     return st.dictionaries(st.sampled_from(["x_vendor", "_meta", "annotations"]), json_values(), max_size=2)
 
 
@@ -109,7 +109,7 @@ def responses_items() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def messages(dialect: str) -> st.SearchStrategy[dict[str, Any]]:
-    """One well-formed message, with fields midfold does not know mixed in."""
+    """Generate a valid message with additional fields that midfold does not know."""
     return {"openai-chat": chat_messages, "openai-responses": responses_items, "anthropic": anthropic_messages}[
         dialect
     ]()
@@ -120,7 +120,7 @@ def conversations(dialect: str, *, max_size: int = 8) -> st.SearchStrategy[list[
 
 
 def malformed_messages(dialect: str) -> st.SearchStrategy[Any]:
-    """A message with one of its values, at any depth, replaced by any other JSON value, or no message at all."""
+    """Generate a message with one value, at any depth, replaced by another JSON value, or no message at all."""
     return st.one_of(
         json_values(odd=True), st.builds(_spoil, messages(dialect), st.integers(0, 50), json_values(odd=True))
     )
