@@ -213,7 +213,7 @@ class _Source:
         self.line = 1
 
     def more(self) -> bool:
-        """Read more, doubling the amount each time, and return whether anything came; raise if a record is too large."""
+        """Read more, doubling the amount, and return whether anything came; raise if a record is too large."""
         limit = max(LARGEST_RECORD, self.size)
         if len(self.buffer) > limit:
             raise TranscriptError(

@@ -148,7 +148,7 @@ class _Folds:
         self.stops = [middle.places[number] for number in ends]
 
     def keeping(self, first: int | None) -> int:
-        """Return the number of the first fold that keeps turn `first` before it, or the number of folds if none does."""
+        """Return the first fold that keeps turn `first` before it, or the number of folds if none does."""
         return len(self.stops) if first is None else bisect_right(self.starts, first)
 
 

@@ -145,7 +145,7 @@ class TrajectoryRecord(ABC):
         return self.document.messages[places.start : places.stop]
 
     def texts(self, place: int) -> list[tuple[int, str]]:
-        """Return the readable texts of a turn, each with the number of its part."""
+        """Return the readable texts of a turn, each with its kind of speaker."""
         return list(readable(self.document.messages[place], LONGEST_TEXT))
 
     def summary_tokens(self, text: str) -> int:
