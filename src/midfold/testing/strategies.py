@@ -6,7 +6,7 @@
     def test_mine(messages): ...
 """
 
-    from __future__ import annotations
+from __future__ import annotations
 
 from typing import Any
 
