@@ -52,14 +52,14 @@ LEAST_ROOM = 0.1
 """Smallest share of the threshold beside the fixed part with which compactions still help."""
 DEEPEST = 0.3
 """Lowest landing size, as a share of the threshold beside the fixed part."""
-TIGHT = "the window is small for this"
+TIGHT = "the window is small for this conversation"
 FULL = 0.95
 """Share of the window from which on a compaction is made although one was undone: the next response may not fit."""
 RELIEF = 0.9
 """Share of the threshold below which earlier strikes are forgotten."""
 
 
-UNDONE = "the last fold was undone, and stays undone until one is asked for or the window is nearly full"
+UNDONE = "the last compaction was undone; the next one is made on request or when the window is nearly full"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,13 +139,13 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tightness(self) -> str:
         """Return why compactions will follow each other closely, with numbers; empty if they will not."""
-        fixed, begin = f"{self.fixed_tokens:,} tokens are fixed", f"and folds begin at {self.threshold_tokens:,}"
+        fixed, begin = f"{self.fixed_tokens:,} tokens are fixed", f"and compaction starts at {self.threshold_tokens:,}"
         if self.has_no_room:
             return f"{TIGHT}: {fixed}, {begin}"
         landing = self.deep_landing
         if landing is None or landing + self.growth_tokens <= self.threshold_tokens:
             return ""
-        return f"{TIGHT}: {fixed}, ten requests bring about {self.growth_tokens:,}, {begin}"
+        return f"{TIGHT}: {fixed}, ten requests add about {self.growth_tokens:,}, {begin}"
 
     def timing(self) -> Timing | None:
         """Return the schedule's timing; None without a schedule."""
@@ -293,7 +293,7 @@ def _is_full(situation: Situation) -> bool:
 def _room(situation: Situation) -> str:
     size, threshold = situation.prompt_tokens, situation.threshold_tokens
     if size >= threshold:
-        return f"the engine does not ask for a fold at {size:,} tokens; the threshold is {threshold:,}"
+        return f"the engine did not request a compaction at {size:,} tokens; the threshold is {threshold:,}"
     return f"{size:,} tokens are below the threshold of {threshold:,}"
 
 
@@ -302,15 +302,15 @@ def _occasion(situation: Situation, landing: int | None) -> str:
     size, threshold = f"{situation.prompt_tokens:,} tokens", f"the threshold of {situation.threshold_tokens:,}"
     if landing is not None:
         near = situation.prompt_tokens < situation.threshold_tokens
-        reached = f"made ahead, at {size}: {threshold} was near" if near else f"{size} reached {threshold}"
-        return f"{reached}; below {landing:,} there is room for what comes next"
+        reached = f"prepared ahead at {size}, near {threshold}" if near else f"{size} reached {threshold}"
+        return f"{reached}; compacted to about {landing:,} to leave space for the next requests"
     if situation.prompt_tokens >= situation.threshold_tokens:
         return f"{size} reached {threshold}" if situation.ahead else ""
     if situation.ahead:
-        return f"made ahead, at {size}: {threshold} was near"
+        return f"prepared ahead at {size}, near {threshold}"
     if situation.crowded:
-        return "there are more messages than are allowed"
-    return f"the engine asked for a compaction at {size}; {threshold} was not reached"
+        return "the limit on the number of messages was reached"
+    return f"the engine requested a compaction at {size}, below {threshold}"
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:
@@ -319,8 +319,10 @@ def _strikes(situation: Situation, *, urgent: bool) -> str:
     has_grown = situation.struck_tokens > 0 and situation.prompt_tokens >= again
     if situation.strikes < most or has_grown:
         return ""
-    later = f"from {again:,} tokens on, " if situation.struck_tokens else ""
-    return f"the last {situation.strikes} compactions did not help; {later}a forced one, or another model, tries again"
+    later = f"at {again:,} tokens, " if situation.struck_tokens else ""
+    return (
+        f"the last {situation.strikes} compactions did not help; next attempt {later}if forced, or with another model"
+    )
 
 
 def _is_kept(situation: Situation) -> bool:
@@ -329,12 +331,12 @@ def _is_kept(situation: Situation) -> bool:
 
 
 def _pause(situation: Situation) -> str:
-    return f"{paused_words(situation.failure, situation.pause)}; a forced compaction asks at once"
+    return f"{paused_words(situation.failure, situation.pause)}; a forced compaction retries at once"
 
 
 def paused_words(failure: FailureKind, seconds: float) -> str:
     """Return the receipt's text for a cooldown that kept a model from being asked."""
-    return f"no model was asked: {math.ceil(seconds):,} s of the pause after a failure ({failure}) are left"
+    return f"summary model not called: {math.ceil(seconds):,} s of the cooldown after a failure ({failure}) are left"
 
 
 def calls_to_replace(

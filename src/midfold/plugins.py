@@ -204,7 +204,7 @@ def _fallback(name: str, reason: str, config_dir: Path | None) -> Resolved:
     usable = dict.fromkeys(info.name for info in list_engines(config_dir) if not info.problem and info.name != name)
     notice = (
         f'CONTEXT ENGINE NOT USED: "{_printable(name, LONGEST_NAME)}": {reason}. '
-        f"The built-in compressor works in its place. Available: {', '.join(usable)}"
+        f"Using the built-in compressor instead. Available: {', '.join(usable)}"
     )
     return Resolved(engine=Compressor(), source=BUILT_IN, notices=(notice,), fell_back=True)
 
@@ -290,7 +290,7 @@ def _directory(config_dir: Path, name: str) -> Path | None:
         if not path.is_dir():
             return None
     except (OSError, ValueError) as error:
-        _fail(f"{_printable(str(path))} cannot be looked at", error)
+        _fail(f"{_printable(str(path))} cannot be accessed", error)
     _check(path)
     return path
 
@@ -304,9 +304,9 @@ def _check(path: Path) -> None:
             raise PluginError(f"{_printable(str(path))} has no __init__.py")
         inside = all(real.is_relative_to(base) and real != base for real in (path.resolve(), start.resolve()))
     except (OSError, RuntimeError) as error:
-        _fail(f"{_printable(str(path))} cannot be looked at", error)
+        _fail(f"{_printable(str(path))} cannot be accessed", error)
     if not inside:
-        raise PluginError(f"{_printable(str(path))} is a link that leads out of the folder of plugins")
+        raise PluginError(f"{_printable(str(path))} is a link to a target outside the plugin folder")
 
 
 def _import_package(folder: Path) -> ModuleType:
@@ -349,10 +349,10 @@ def _of_module(module: ModuleType, name: str) -> ContextEngine:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _fail("asking it for its engine failed", error)
+        _fail("getting its engine failed", error)
     if name not in registrar.found:
         names = ", ".join(f'"{_printable(other, LONGEST_NAME)}"' for other in registrar.found) or "nothing"
-        raise PluginError(f"it registers {names} and not the name of its directory")
+        raise PluginError(f"it registers {names} instead of the name of its directory")
     return _make_engine(registrar.found[name], name)
 
 
@@ -373,7 +373,7 @@ def _from_entry_points(offered: list[EntryPoint], name: str) -> Resolved:
     notices: tuple[str, ...] = ()
     if len({other.value for other in offered}) > 1:
         others = ", ".join(_printable(other.value) for other in offered[1:])
-        notices = (f'several packages offer the context engine "{name}": {point.value} is used, not {others}',)
+        notices = (f'several packages provide the context engine "{name}": using {point.value}, ignoring {others}',)
     try:
         value = point.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
@@ -398,9 +398,9 @@ def _name_for(value: object, name: str | None, default: str | None = None) -> st
     if problem := name_problem(chosen):
         raise PluginError(problem)
     if chosen == RESERVED:
-        raise PluginError(f'the name "{RESERVED}" always means the built-in engine; choose another one')
+        raise PluginError(f'the name "{RESERVED}" is reserved for the built-in engine; choose another one')
     if own is not None and own != chosen:
-        raise PluginError(f'the engine calls itself "{_printable(own, LONGEST_NAME)}" and not "{chosen}"')
+        raise PluginError(f'the engine is named "{_printable(own, LONGEST_NAME)}", expected "{chosen}"')
     return chosen
 
 
@@ -412,11 +412,11 @@ def _make_engine(value: object, name: str) -> ContextEngine:
             made = made()
         own = getattr(made, "name", None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _fail("making the engine failed", error)
+        _fail("creating the engine failed", error)
     if not isinstance(made, ContextEngine):
         raise PluginError(f"found {_kind(made)}, expected a ContextEngine")
     if own != name:
-        raise PluginError(f'the engine calls itself "{_printable(str(own), LONGEST_NAME)}" and not "{name}"')
+        raise PluginError(f'the engine is named "{_printable(str(own), LONGEST_NAME)}", expected "{name}"')
     return made
 
 

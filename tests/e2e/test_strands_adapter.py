@@ -194,7 +194,7 @@ def test_a_picture_that_is_kept_elsewhere_is_passed_through_and_reported_once(se
     found = seen["pictures"]
     assert found["elsewhere"]
     assert [report.partition(":")[0] for report in found["reports"]] == [
-        "midfold does not know messages of kind with image"
+        "unknown message kind with image"
     ]
 
 

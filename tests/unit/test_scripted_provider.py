@@ -49,7 +49,7 @@ def test_a_function_answers_what_it_is_asked() -> None:
 
 
 def test_one_request_too_many_is_a_mistake_of_the_test() -> None:
-    with pytest.raises(ScriptEnded, match="asked 2 times, the script has 1"), ScriptedProvider([empty()]) as provider:
+    with pytest.raises(ScriptEnded, match="called 2 times, the script has 1"), ScriptedProvider([empty()]) as provider:
         post(provider.url).close()
         with pytest.raises(urllib.error.HTTPError) as failed:
             post(provider.url)

@@ -127,12 +127,10 @@ class Histories:
         for kind in kinds:
             if kind not in self._reported and len(self._reported) < MOST_KINDS:
                 self._reported.add(kind)
-                self._report(
-                    f"midfold does not know messages of kind {kind}: they are sent as they are, and never folded"
-                )
+                self._report(f"unknown message kind {kind}: such messages are sent unchanged and never compacted")
 
     def learn_refusal(self, history: FoldedHistory, error: Any) -> bool:
-        """Learn from a refusal as in `FoldedHistory.learn_refusal` and apply it to later histories of the same model."""
+        """Learn from a refusal like `FoldedHistory.learn_refusal`, for later histories of the same model, too."""
         setup = history.conversation.setup
         if not history.learn_refusal(error):
             return False
@@ -211,7 +209,7 @@ class FoldedHistory:
         return [messages[piece] if isinstance(piece, int) else write(piece) for piece in self.pieces]
 
     def fold(self, *, force: bool = False) -> Receipt | None:
-        """Compact if due, or always with `force` (after a refusal); return the receipt of a compaction that was made."""
+        """Compact if due, or always with `force` (after a refusal); return the receipt if one was made."""
         if not force and not self.conversation.should_compact():
             return None
         return self._settle(self.conversation.compact(force=force, overflowed=force).changed)

@@ -88,10 +88,10 @@ class AgentAssembly:
         if resume is not None:
             known = self.sessions.store.info(resume)
             if known is None:
-                raise NotStored(f"there is no session {resume}; `midfold sessions list` shows those there are")
+                raise NotStored(f"there is no session {resume}; list them with `midfold sessions list`")
             if known.dialect not in shapes.WIRES:
                 raise ConfigError(
-                    f"session {resume} is held in the shape of {known.dialect}; the agent can go on with sessions "
+                    f"session {resume} is stored in the dialect {known.dialect}; the agent can only resume sessions "
                     f"of {' and '.join(shapes.WIRES)}"
                 )
             dialect = known.dialect

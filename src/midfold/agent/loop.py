@@ -75,7 +75,7 @@ class Agent:
                 self._finish("failed", "", step, str(failed))
                 raise
         self.close_open_ends(f"[stopped after {self.max_steps} steps]")
-        return self._finish("steps", "", self.max_steps, f"{self.max_steps} steps were not enough")
+        return self._finish("steps", "", self.max_steps, f"the limit of {self.max_steps} steps was reached")
 
     def _finish(self, how: str, text: str, steps: int, why: str = "") -> str:
         self.watch(Finished(how=how, text=text, steps=steps, why=why))
@@ -88,7 +88,7 @@ class Agent:
         while True:
             body = self.request()
             if rejected and len(body) >= rejected:
-                raise ModelFailed("overflow", "the conversation does not fit into the window and cannot be folded more")
+                raise ModelFailed("overflow", "the conversation exceeds the window and cannot be compacted further")
             try:
                 answer = self.model.ask(body, lambda text: self.watch(Said(text=text)), self._again)
                 break

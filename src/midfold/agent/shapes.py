@@ -64,7 +64,7 @@ def _for_chat(message: Message) -> Iterator[Message]:
 
 
 def _bare(parts: tuple[Part, ...]) -> Iterator[Part]:
-    """Yield the parts without their original blocks; parts that only the source dialect supports are dropped or named."""
+    """Yield the parts without their original blocks; drop or name parts that only the source dialect supports."""
     for part in parts:
         if isinstance(part, Thinking | Opaque):
             continue
@@ -194,5 +194,5 @@ def with_breakpoints(request: bytes, endpoint: Endpoint, settings: PromptCaching
 
 
 def caching_provider(endpoint: Endpoint) -> str:
-    """Return the provider name that the cache breakpoint planner knows, from the address or else the endpoint's name."""
+    """Return the provider for the cache breakpoint planner, by the endpoint's address or else its name."""
     return provider_of(endpoint.base_url) or endpoint.name

@@ -1,8 +1,8 @@
 """Load config.yaml, the environment and flags into one frozen `Config`.
 
-    loaded = load()                      # defaults < file < environment < flags
-    loaded.config.compression.threshold  # 0.5
-    loaded.origins["compression.threshold"]  # "default"
+loaded = load()                      # defaults < file < environment < flags
+loaded.config.compression.threshold  # 0.5
+loaded.origins["compression.threshold"]  # "default"
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def from_node(node: Node) -> Scalar:
     if kind == "timestamp":
         raise ValueRefused("a date (quotes make it text)")
     if kind not in ("null", "bool", "int", "float", "str"):
-        raise ValueRefused("a YAML tag midfold does not use")
+        raise ValueRefused("an unsupported YAML tag")
     text: str = node.value
     plain = node.style is None
     if plain and kind in ("int", "float") and _SIXTIES.fullmatch(text):
@@ -284,7 +284,7 @@ def from_node(node: Node) -> Scalar:
     try:
         value = yaml.constructor.SafeConstructor().construct_object(node)
     except _MALFORMED:
-        raise ValueRefused(f"something that is no {kind}") from None
+        raise ValueRefused(f"an invalid {kind}") from None
     return Scalar(value, text if plain else None)
 
 
@@ -301,7 +301,7 @@ def _as_words(node: SequenceNode) -> Scalar:
     """Join a list of words with commas."""
     words = [from_node(item).value for item in node.value]
     if not all(isinstance(word, str) and "," not in word for word in words):
-        raise ValueRefused("a list with something in it that is no word")
+        raise ValueRefused("a list with an item that is not a word")
     return Scalar(", ".join(words) or None)
 
 
@@ -311,7 +311,7 @@ def _as_json(node: MappingNode) -> Scalar:
         value = yaml.constructor.SafeConstructor().construct_document(node)
         return Scalar(json.dumps(value, allow_nan=False))
     except (*_MALFORMED, TypeError, yaml.YAMLError, RecursionError):
-        raise ValueRefused("a mapping that JSON cannot hold") from None
+        raise ValueRefused("a mapping that is not valid JSON") from None
 
 
 def from_text(text: str) -> Scalar:
@@ -376,7 +376,7 @@ def check(field: Field, scalar: Scalar) -> Value:
     if field.kind in ("text", "choice") and value is not None and not isinstance(value, str):
         hint = " (quotes make it text)"
     elif field.kind in ("boolean", "integer", "number") and isinstance(value, str):
-        hint = " (text, not a value: are there quotes too many?)" if _looks_typed(value) else ""
+        hint = " (text; remove the quotes?)" if _looks_typed(value) else ""
     raise ValueRefused(show(value, field) + hint)
 
 
@@ -466,7 +466,7 @@ def _sections() -> Iterator[str]:
             yield f"| `{field.path[-1]}` | `{render(field.default)}` | {field.allowed_values} | {field.description} |"
         if "*" not in section:
             example = environment_name(fields[0].path)
-            yield f"\nFor example as a variable: `{example}`."
+            yield f"\nAs an environment variable, for example: `{example}`."
         yield ""
 
 
@@ -476,5 +476,5 @@ def _old_keys() -> Iterator[str]:
     for old, new in OLD.items():
         yield f"| `{dotted_path(old)}` | `{dotted_path(new)}` |"
     for old, value in GONE.items():
-        yield f"| `{dotted_path(old)}` | no setting any more: always {value} |"
+        yield f"| `{dotted_path(old)}` | removed: always {value} |"
     yield ""

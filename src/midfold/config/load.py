@@ -119,7 +119,8 @@ class Layer(Struct):
         if path in GONE:
             hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
             self.notices.append(
-                f"{place.at}: {dotted_path(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
+                f"{place.at}: {dotted_path(path)} is ignored: the setting was removed, "
+                f"its value is always {GONE[path]}{hint}"
             )
             return None
         known = field_at(OLD.get(path, path))
@@ -148,7 +149,7 @@ class Layer(Struct):
         section, name = path[0], path[1]
         if re.fullmatch(NAME_PATTERNS[section], name):
             return True
-        rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
+        rule = "a name without slashes, colons or spaces, not only dots, and neither auto nor main"
         if OPEN[section] == "pattern":
             rule = "a pattern of model names on one line, not empty"
         self.problems.add(place, path, f"found the {OPEN[section]} '{printable_name(name)}'; allowed: {rule}")
@@ -164,7 +165,7 @@ class Layer(Struct):
                 continue
             was, now = dotted_path(setting.old), dotted_path(setting.path)
             if winner := new.get(setting.path):
-                self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is set too, at {winner.place.at}")
+                self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is also set, at {winner.place.at}")
                 continue
             origin = setting.place.origin.removeprefix("file ")
             hint = "" if origin == setting.place.origin else "; `midfold config migrate` rewrites the file"
@@ -286,7 +287,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
             layer.problems.add(place, path, f"means {' and '.join(map(dotted_path, exact))}: set it in the file")
             return None
         if not same and OPEN[first] == "pattern":
-            layer.problems.add(place, path, "no such pattern in the file, and a variable's name cannot spell one")
+            layer.problems.add(place, path, "no such pattern in the file, and a variable cannot define one")
             return None
         path = exact[0] if exact else ((*same[0], rest[-1]) if same else (first, "__".join(rest[:-1]), rest[-1]))
         if not same and not layer.name_is_fine(path, place):
@@ -295,7 +296,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
         if meant := _intended_variable(variable):
             spelling = "in capitals, with two underscores between levels"
             layer.problems.add(
-                place, (), f"sets nothing; did you mean {printable_name(meant)}? (a variable is {spelling})"
+                place, (), f"matches no setting; did you mean {printable_name(meant)}? (spell variables {spelling})"
             )
         else:
             layer.refuse_unknown(path, place, variable=True)
@@ -474,5 +475,5 @@ def store_url(config: Config, environment: Mapping[str, str]) -> str:
     base = environment.get("XDG_DATA_HOME") or ""
     data = Path(base) if Path(base).is_absolute() else Path(home, ".local", "share") if home else None
     if data is None:
-        raise ConfigError("where to keep sessions? Set store.url in config.yaml")
+        raise ConfigError("no home directory to store sessions in; set store.url in config.yaml")
     return f"sqlite:///{data / 'midfold' / 'sessions.db'}"

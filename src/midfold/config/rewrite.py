@@ -39,21 +39,25 @@ def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
                 notices.append(f"{dotted_path(old)} is now {dotted_path(new)}")
                 new_text = _move(new_text, old, new)
             else:
-                notices.append(f"{dotted_path(old)} removed: {dotted_path(new)} is set too, and wins")
+                notices.append(f"{dotted_path(old)} removed: {dotted_path(new)} is also set and takes precedence")
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         for old in GONE:
             if _node(new_text, old) is not None:
-                notices.append(f"{dotted_path(old)} removed: it is no setting any more, but always {GONE[old]}")
+                notices.append(
+                    f"{dotted_path(old)} removed: the setting no longer exists, its value is always {GONE[old]}"
+                )
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         _prove(before, text, new_text)
     except (yaml_text.NotEditable, ConfigError) as error:
-        why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would lose its place"
+        why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would break"
         seen = "\n".join(before.notices)
         steps = [
             f"move {dotted_path(old)} to {dotted_path(new)}" for old, new in OLD.items() if dotted_path(old) in seen
         ]
         steps += [f"remove {dotted_path(old)}" for old in GONE if dotted_path(old) in seen]
-        raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; by hand: {', '.join(steps)}") from None
+        raise ConfigError(
+            f"{name}: not rewritten: {why}. Nothing was changed; edit it by hand: {', '.join(steps)}"
+        ) from None
     return new_text, notices
 
 
@@ -77,7 +81,7 @@ def _move(text: str, old: KeyPath, new: KeyPath) -> str:
 def _prove(before: Loaded, text: str, new_text: str) -> None:
     after = parse(new_text)
     if after.config != before.config or after.notices:
-        raise yaml_text.NotEditable("the result would mean something else (an anchor, alias or merge key is involved)")
+        raise yaml_text.NotEditable("the result would have another meaning (an anchor, alias or merge key is involved)")
     if _comment_texts(text) != _comment_texts(new_text):
         raise yaml_text.NotEditable("a comment would be lost")
 

@@ -29,7 +29,7 @@ _WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Line = Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})]
-Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
+Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name without slashes, colons or spaces, not only dots"})]
 ADDRESS = "an http:// or https:// address without a user name, password or query"
 Url = Annotated[str, Meta(pattern=URL, extra={"allowed": ADDRESS, "url": True})]
 Variable = Annotated[

@@ -76,7 +76,7 @@ def decode(data: bytes, name: str) -> str:
 
 
 def too_large(name: str) -> ConfigError:
-    return ConfigError(f"{name}: larger than {LARGEST_FILE // 1024} KiB; this is no configuration file")
+    return ConfigError(f"{name}: larger than {LARGEST_FILE // 1024} KiB, too large for a configuration file")
 
 
 def compose(text: str, name: str) -> Node | None:
@@ -95,7 +95,7 @@ def compose(text: str, name: str) -> Node | None:
         raise ConfigError(f"{name}:{_where(error)}: {_explain(error, text)}") from None
     except (ValueError, OverflowError):
         # PyYAML converts "%YAML 1.99..." and \U escapes to numbers and characters without checking their range.
-        raise ConfigError(f"{name}: not YAML: a version or an escape holds a number out of range") from None
+        raise ConfigError(f"{name}: not YAML: a version or an escape has a number out of range") from None
 
 
 def position(text: str, index: int) -> tuple[int, int]:
@@ -119,7 +119,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str) -> str:
     problem = _QUOTED.sub("...", error.problem or "cannot be read")
     mark = error.problem_mark
     if mark is not None and mark.index < len(text) and text[mark.index] == "\t":
-        return "a tab where YAML wants spaces: indent with spaces"
+        return "a tab in the indentation: indent with spaces"
     if "undefined alias" in problem:
         return "a value that starts with * is a YAML alias, and no anchor has that name: put it in quotes"
     if "another document" in problem:
@@ -148,7 +148,7 @@ def _merged_pairs(node: MappingNode, name: str, count: list[int], depth: int) ->
         for source in value.value if isinstance(value, SequenceNode) else [value]:
             count[0] += 1
             if not isinstance(source, MappingNode):
-                raise ConfigError(f"{name}:{at(value)}: << merges a mapping or a list of mappings, nothing else")
+                raise ConfigError(f"{name}:{at(value)}: << requires a mapping or a list of mappings")
             if depth >= DEEPEST or count[0] > MOST_MERGED:
                 raise ConfigError(f"{name}:{at(value)}: << merges too much, or itself")
             yield from (pair for pair in source.value if pair[0].tag != MERGE)
@@ -443,4 +443,4 @@ def _line_end(body: str, index: int) -> int:
 
 def _by_hand(path: KeyPath, node: Node | None) -> NotEditable:
     where = f" on line {node.start_mark.line + 1}" if node is not None else ""
-    return NotEditable(f"{dotted_path(path)}{where} is written in a way that only a person can change safely")
+    return NotEditable(f"{dotted_path(path)}{where} is written in a way that cannot be edited automatically")

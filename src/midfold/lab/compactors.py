@@ -325,7 +325,7 @@ def _on_past_and_needs(
 
 def _recorded_summary(cut: Cut, target: int, _: Sequence[Need]) -> Transcript:
     if cut.session.summary is None:
-        raise PluginError("the method recorded is for cuts at recorded compactions only")
+        raise PluginError("the method `recorded` works only at recorded compactions")
     return (cut.session.summary,)
 
 
@@ -342,7 +342,7 @@ def _call_plugged(name: str, function: Compactor, cut: Cut, target: int, _: Sequ
     try:
         return read(kept, dialect=cut.session.dialect).messages
     except TranscriptError as error:
-        raise PluginError(f"{where} gave back no messages: {error}") from None
+        raise PluginError(f"{where} returned no messages: {error}") from None
 
 
 METHODS: Mapping[str, Method] = {
@@ -402,5 +402,5 @@ def load_compactor(text: str) -> tuple[str, Compactor]:
     except (ImportError, AttributeError) as error:
         raise PluginError(f"the method {name} could not be loaded: {error}") from None
     if not callable(function):
-        raise PluginError(f"the method {name} could not be loaded: {place} cannot be called")
+        raise PluginError(f"the method {name} could not be loaded: {place} is not callable")
     return name, function

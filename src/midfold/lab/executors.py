@@ -29,7 +29,7 @@ from midfold.lab.processes import leave_safe_path, safe_path
 from midfold.lab.trajectory_work import FinishedBatch, Task, give_up, work
 
 MOST_ATTEMPTS = 3
-LOST = "every worker that took it died; is there enough memory?"
+LOST = "every worker that ran it died; is there enough memory?"
 
 
 class Ticket(NamedTuple):

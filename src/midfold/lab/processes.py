@@ -70,7 +70,7 @@ def work_through(
                 rows += future.result()
                 told(number, count)
         except BrokenProcessPool:
-            raise MidfoldError("a worker process ended by itself; fewer --workers need less memory") from None
+            raise MidfoldError("a worker process died; use fewer --workers to reduce memory use") from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return rows

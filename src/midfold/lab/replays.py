@@ -193,7 +193,7 @@ def replay(
     recordings = load_recordings(files, gap=gap, split=split, least_tokens=least_tokens, exams=exams)
     recordings = [recording for recording in recordings if recording.requests]
     if not recordings:
-        raise TranscriptError("nothing to replay: no conversation has an answer of a model in it")
+        raise TranscriptError("nothing to replay: no conversation has a model response")
     logged = Counter(recording.session.model for recording in recordings if recording.session.model)
     whose = model or (logged.most_common(1)[0][0] if logged else MODEL)
     plan = _ReplayPlan(recordings, chosen, tuple(windows), whose, fixed_tokens)
@@ -213,7 +213,7 @@ def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:
 
 
 def cost_chart(
-    totals: Sequence[PolicyTotal], *, title: str = "What the sessions cost, by policy", subtitle: str = ""
+    totals: Sequence[PolicyTotal], *, title: str = "Cost of the sessions by policy", subtitle: str = ""
 ) -> str:
     """Return an SVG with one group of bars per window, each labelled with the share of needed facts in the view."""
     windows = list(dict.fromkeys(total.window for total in totals))

@@ -197,12 +197,12 @@ def evaluate(
     plan = EvaluationPlan(cuts, choose_methods(methods), tuple(budgets), generic, search)
     if not plan.cuts:
         raise TranscriptError(
-            f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
-            f"before a cut at {at} and {LEAST_FUTURE} messages after it"
+            f"All {len(sessions)} sessions are too short (split {split}, cuts at {at}): need {least_past:,} tokens "
+            f"before a cut and {LEAST_FUTURE} messages after it. Try --least-past {least_past // 4}."
         )
     rows = work_through(mark_cut, plan, len(cuts), workers, progress)
     if not rows:
-        raise TranscriptError(f"nothing to measure: no fact is needed after any of the {len(plan.cuts)} cut(s)")
+        raise TranscriptError(f"nothing to measure: no facts are needed after any of the {len(plan.cuts)} cuts")
     return Evaluation(rows, seed)
 
 
@@ -256,7 +256,7 @@ def retention_chart(
     budgets = sorted({figure.budget for figure in figures})
     span = log(budgets[-1]) - log(budgets[0])
     places = {at: FRAME.x((log(at) - log(budgets[0])) / span if span else 0.5) for at in budgets}
-    over = "; hollow: some outputs took more" if any(figure.over for figure in figures) else ""
+    over = "; hollow: some outputs exceeded it" if any(figure.over for figure in figures) else ""
     floor = FRAME.y(0)
     body = [
         text(FRAME.left, 28, title, "ink title"),

@@ -72,9 +72,9 @@ def inputs(source: str, target: str) -> list[Input]:
         found = [_input(path, path.name, STANDARD if target == STANDARD else str(into))]
     else:
         if target == STANDARD or Path(target).is_file():
-            raise TranscriptError(f"{source} is a folder, so OUT must be one, too; found {target}")
+            raise TranscriptError(f"{source} is a folder, so OUT must be a folder, too; found {target}")
         if Path(target).resolve().is_relative_to(path.resolve()):
-            raise TranscriptError(f"{target} is inside {source}, and would be read by the next run; choose another OUT")
+            raise TranscriptError(f"{target} is inside {source}, so the next run would read it; choose another OUT")
         below = (item.relative_to(path) for item in path.rglob("*") if _is_trajectory_file(item))
         names = sorted(str(name) for name in below if not any(part.startswith(".") for part in name.parts))
         found = [_input(path / name, name, str(Path(target) / name)) for name in names]
@@ -102,9 +102,11 @@ def _refuse_overwriting(found: list[Input]) -> None:
     sources = {Path(item.path).resolve() for item in found}
     for item in found:
         if item.output != STANDARD and Path(item.output).exists() and not Path(item.output).is_file():
-            raise TranscriptError(f"{item.output} is there and no file; choose another OUT, or - for standard output")
+            raise TranscriptError(
+                f"{item.output} exists and is not a regular file; choose another OUT, or - for standard output"
+            )
         if item.output != STANDARD and Path(item.output).resolve() in sources:
-            raise TranscriptError(f"{item.output} is an input itself; choose another OUT, so that nothing is lost")
+            raise TranscriptError(f"{item.output} is also an input; choose another OUT")
 
 
 @contextmanager
@@ -118,7 +120,7 @@ def open_input(path: str) -> Iterator[OpenInput]:
         with Path(path).open("rb") as behind:
             yield OpenInput(_unpack(path, behind), behind)
     except damage as error:
-        raise TranscriptError(f"{path} is damaged or cut off: {error}") from None
+        raise TranscriptError(f"{path} is damaged or truncated: {error}") from None
 
 
 def _unpack(path: str, behind: BinaryIO) -> BinaryIO:

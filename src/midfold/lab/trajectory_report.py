@@ -147,12 +147,12 @@ def _outcome(totals: Totals) -> str:
             body.append(rect(x, 0, max(wide - 1, 2), height, look, f"{name}: {count:,}"))
             x += wide
     told = "; ".join(f"{name} {count:,}" for name, _, count in counts)
-    drawn = drawing(width, height, "What became of the records", told, body, "outcome", stretch=True)
+    drawn = drawing(width, height, "Outcome of the records", told, body, "outcome", stretch=True)
     key = "".join(
         f'<span class="key {look}">{name} <strong class="num">{count:,}</strong></span>' for name, look, count in counts
     )
     inside = f'{drawn}<p class="legend under">{key}</p>'
-    return f'<section><h2>What became of them</h2><div class="card">{inside}</div></section>'
+    return f'<section><h2>Outcome</h2><div class="card">{inside}</div></section>'
 
 
 def _tokens(finished: TrajectoryAccount) -> str:
@@ -177,10 +177,12 @@ def _tokens(finished: TrajectoryAccount) -> str:
 def _shares(totals: Totals) -> str:
     if totals.retentions:
         title, counts, bins = "Retention", totals.retentions, RETENTION_BINS
-        note = "Of facts that the kept turns use and only the fold held: the share that is still said, with its words."
+        note = (
+            "Share of the facts that kept turns use and only the fold contained that is still present with its context."
+        )
     else:
         title, counts, bins = "Share of tokens kept", totals.ratios, RATIO_BINS
-        note = "Of records that were folded: tokens after, as a share of tokens before."
+        note = "Compressed records: tokens after, as a share of tokens before."
     if not counts:
         return ""
     labels = [f"{100 * number // bins}%" for number in range(bins)]
@@ -222,7 +224,7 @@ def _troubles(troubled: Sequence[RecordMetrics], finished: TrajectoryAccount) ->
         for record in troubled[:MOST_ROWS]
     ]
     left = finished.totals.failed + finished.totals.over_limit - len(rows)
-    more = f"and {left:,} more: all of them are among the metrics" if left > 0 else ""
+    more = f"and {left:,} more, listed in the metrics" if left > 0 else ""
     return _table("Records to look at", columns, rows, more)
 
 

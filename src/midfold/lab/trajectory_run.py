@@ -75,7 +75,7 @@ class Workplace:
             _refuse_links(self.folder)
             self._lock = _lock(self.folder / "lock")
         except OSError as error:
-            raise MidfoldError(f"{self.folder} could not be made: {error.strerror or error}") from None
+            raise MidfoldError(f"{self.folder} could not be created: {error.strerror or error}") from None
         try:
             if restart:
                 self._clear()
@@ -98,11 +98,11 @@ class Workplace:
         try:
             known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         except msgspec.MsgspecError:
-            raise MidfoldError(f"{path} cannot be read; --restart begins anew") from None
+            raise MidfoldError(f"{path} cannot be read; use --restart to start over") from None
         if known == self._manifest:
             return True
         changed = "the settings" if known.inputs == self._manifest.inputs else "the input files"
-        raise MidfoldError(f"{changed} changed since the work in {self.folder} began; --restart begins anew")
+        raise MidfoldError(f"{changed} changed since the work in {self.folder} began; use --restart to start over")
 
     def _save(self, path: Path, value: Any) -> None:
         self._put(path, msgspec.json.encode(value))
@@ -191,7 +191,7 @@ def _lock(path: Path) -> BinaryIO | None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         stream.close()
-        raise MidfoldError(f"another run is at work in {path.parent}") from None
+        raise MidfoldError(f"another run is using {path.parent}") from None
     return stream
 
 

@@ -85,7 +85,7 @@ def _compress(
 
 def _measure(record: TrajectoryRecord, before: int, after: int, settings: TrajectorySettings) -> RecordMetrics:
     """Return the metrics of a record as if nothing of it were folded."""
-    over = f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
+    over = f"protected turns leave no space for a summary within {settings.target_tokens:,} tokens"
     fits = after <= settings.target_tokens
     return RecordMetrics(
         id=id_of(record),

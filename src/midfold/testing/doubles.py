@@ -54,7 +54,7 @@ class ScriptedSummarizer:
     def __call__(self, ask: SummaryRequest) -> str | SummaryAnswer:
         self.asks.append(ask)
         if len(self.asks) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.asks)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"called {len(self.asks)} times, the script has {len(self._script)} answers")
         line = self._script[len(self.asks) - 1]
         if isinstance(line, BaseException):
             raise line
@@ -78,7 +78,7 @@ class FakeClock:
     def advance(self, seconds: float) -> float:
         """Advance the time; it never goes back."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"time cannot go back: {seconds}")
         self.now += seconds
         return self.now
 
@@ -157,7 +157,7 @@ class ScriptedProvider:
         self._server.server_close()
         self._thread.join()
         if kind is None and self._then is None and len(self.requests) > len(self._script):
-            raise ScriptEnded(f"asked {len(self.requests)} times, the script has {len(self._script)} answers")
+            raise ScriptEnded(f"called {len(self.requests)} times, the script has {len(self._script)} answers")
 
     def _respond(self, request: Request) -> Answer:
         with self._lock:

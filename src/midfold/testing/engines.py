@@ -319,7 +319,7 @@ class EngineContract:
         if isinstance(given, ContextEngine):
             return given
         found = request.getfixturevalue("engine")
-        assert isinstance(found, ContextEngine), "the fixture `engine` gives no ContextEngine"
+        assert isinstance(found, ContextEngine), "the fixture `engine` is not a ContextEngine"
         return found
 
     @pytest.fixture(params=DIALECTS)

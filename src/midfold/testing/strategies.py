@@ -1,9 +1,9 @@
 """Hypothesis strategies for conversations, valid and as clients really send them.
 
-    from midfold.testing import strategies
+from midfold.testing import strategies
 
-    @given(strategies.conversations("anthropic"))
-    def test_mine(messages): ...
+@given(strategies.conversations("anthropic"))
+def test_mine(messages): ...
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = ["register"]
 '''
 MANIFEST = """name: {name}
 version: {version}
-description: "midfold: folds the middle of a conversation, keeps every original within reach of a tool."
+description: "midfold: compacts the middle of a conversation; every original can be retrieved with a tool."
 """
 
 

@@ -199,5 +199,5 @@ def _configuration() -> Config:
     try:
         return load_config().config
     except ConfigError as error:
-        _log.warning("midfold: the configuration is not valid, defaults are used: %s", error)
+        _log.warning("midfold: invalid configuration, using the defaults: %s", error)
         return Config()

@@ -138,7 +138,7 @@ class HermesSessions(HermesUsage):
             try:
                 self._shelf.continues(session_id, parent)
             except OSError as error:
-                _log.warning("midfold: the continuation of a session was not recorded: %s", error.strerror)
+                _log.warning("midfold: could not record the continuation of a session: %s", error.strerror)
 
     def carry_over_new_session_context(self, old_session_id: str, new_session_id: str) -> None:
         """Do nothing: `on_session_start` has already kept what is needed."""
@@ -172,7 +172,7 @@ class HermesSessions(HermesUsage):
             try:
                 conversation.restore({**state, "archive": {}, "context_length": self._setup.context_length})
             except msgspec.ValidationError:
-                _log.warning("midfold: the stored state of this session cannot be read and was left out")
+                _log.warning("midfold: the stored state of this session is unreadable; ignored it")
         conversation.archive = entries | known
         self.compression_count = max(self.compression_count, conversation.state.count)
 
@@ -184,4 +184,6 @@ class HermesSessions(HermesUsage):
         try:
             self._shelf.keep(self._session_id, new, {**self._conversation.save(), "archive": {}})
         except OSError as error:
-            _log.warning("midfold: the originals of this fold stay in memory only: %s", error.strerror)
+            _log.warning(
+                "midfold: could not store the originals of this fold, kept them in memory only: %s", error.strerror
+            )

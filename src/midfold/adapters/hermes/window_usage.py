@@ -119,7 +119,7 @@ class HermesUsage:
         self._verify_compaction_cleared_threshold = False
 
     def _judge(self, prompt: int) -> None:
-        """Count a compaction as ineffective if the reported prompt is still above the threshold, else reset the count."""
+        """Count a compaction as ineffective if the reported prompt is above the threshold, else reset the count."""
         if prompt < self.threshold_tokens:
             self._strike(0)
         elif self._verify_compaction_cleared_threshold:
@@ -154,7 +154,7 @@ class HermesUsage:
         return self.last_real_prompt_tokens + grown < self.threshold_tokens
 
     def get_active_compression_failure_cooldown(self, *, refresh: bool = False) -> dict[str, Any] | None:
-        """Return the active cooldown of automatic compactions after a failure unrelated to the conversation, or None."""
+        """Return the cooldown of automatic compactions after a failure unrelated to the conversation, or None."""
         decision = self._conversation.decide(self.context_length)
         if decision.fold or not decision.pause:
             return None

@@ -35,7 +35,7 @@ class Folder:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
-            raise ToolRefused(f"{root} is no directory")
+            raise ToolRefused(f"{root} is not a directory")
 
     def path(self, given: str) -> Path:
         """Resolve a path inside the directory; refuse one outside."""
