@@ -1,13 +1,14 @@
-"""midfold keeps an LLM agent's conversation inside its context window without losing the thread.
+"""Keep an LLM agent's conversation inside its context window without losing the thread.
 
 document = midfold.read(source)       # bytes, a list of messages, or a request body in any of three shapes
 midfold.write(document)               # exactly what came in
 midfold.Meter().count(document.messages)
-midfold.compact(messages).messages    # the middle folded, if it was time
-midfold.open("sqlite:///sessions.db") # sessions that last
+midfold.compact(messages).messages    # compacted, if the threshold was reached
+midfold.open("sqlite:///sessions.db") # durable sessions
 
-The table below is the public face: every name, and where it lives. `tools/gen_python_doc.py` makes of it what type
-checkers read (`__init__.pyi`) and docs/reference/python.md. A module is imported when one of its names is first used.
+The table below is the public API: every name and its module. `tools/gen_python_doc.py` generates `__init__.pyi`
+(for type
+checkers) and docs/reference/python.md from it. A module is imported when one of its names is first used.
 """
 
 from __future__ import annotations

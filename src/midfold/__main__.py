@@ -1,10 +1,10 @@
-"""The `midfold` command, and `python -m midfold`. Nothing is imported before an interrupt would be one line."""
+"""The `midfold` command, and `python -m midfold`; imports nothing before interrupts are handled."""
 
 import sys
 
 
 def run() -> None:
-    """The console entry point."""
+    """Run the command line."""
     try:
         from midfold.cli import signals
 
@@ -15,14 +15,14 @@ def run() -> None:
     except KeyboardInterrupt:
         end_interrupted()
     except Exception:
-        # An interrupt that comes while a class is made may leave as an exception of its library, or as a RuntimeError.
+        # An interrupt during class creation may surface as another exception of a library, or as a RuntimeError.
         if not signals.is_interrupted():
             raise
         end_interrupted()
 
 
 def end_interrupted() -> None:
-    """One line, then the end; who cannot wait for that interrupts again and has it."""
+    """Print one line and exit; a second interrupt ends the process at once."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)

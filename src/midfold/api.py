@@ -1,4 +1,4 @@
-"""`midfold.compact`: one call, from any shape to the same shape."""
+"""`midfold.compact`: any message shape in, the same shape out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Compaction:
-    """The result of `compact`: the conversation in the caller's own shape, and the account of what was done."""
+    """Result of `compact`: the conversation in the caller's own shape, and the receipt."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Compaction:
 
     @property
     def report(self) -> Receipt:
-        """The receipt, as version 0.1 called it."""
+        """Return the receipt (its name in version 0.1)."""
         return self.receipt
 
     @cached_property
     def messages(self) -> Any:
-        """The same shape as came in: a list, a request body, or bytes. The very same object if nothing changed."""
+        """Return the shape that came in: a list, a request body, or bytes; the same object if nothing changed."""
         if not self._outcome.changed:
             return self._document.source
         inside = self._document.system is not None
@@ -74,7 +74,7 @@ class Compaction:
 
     @property
     def system(self) -> Any:
-        """The system prompt beside the messages, in the caller's shape, with the note of the first compaction."""
+        """Return the separate system prompt in the caller's shape, with the note of the first compaction."""
         system = self._outcome.system
         if system is None or system.wire is not None:
             return None if system is None else system.wire
@@ -86,7 +86,7 @@ class Compaction:
 
     @property
     def before(self) -> Transcript:
-        """The transcript as it was read."""
+        """Return the transcript as it was read."""
         return self._document.messages
 
     @property
@@ -99,7 +99,7 @@ class Compaction:
 
     @cached_property
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
-        """Where the stable prefixes end, for the provider that this shape and model usually mean."""
+        """Return where stable prefixes end, for the provider that this shape and model usually mean."""
         return hints_of(
             self.transcript,
             self._tools,
@@ -133,15 +133,21 @@ def compact(
     protection: Protection | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Compaction:
-    """Folds a conversation if it has reached its threshold, or if asked to.
+    """Compact a conversation if it has reached its threshold, or if asked to.
 
-    `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
-    shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
-    without a model. `protection` sets what must stay, by the names of the specification. A `media_reducer` is given the
-    pictures of old messages, and may return a smaller one or a text instead of the usual line. A `state` belongs to the
-    conversation whose handoff is in the messages; where none is, it is used only for the `lineage` it is of, and else
-    cleared. Raises TranscriptError where a value holds NaN or an infinity: originals are written as JSON. A compaction
-    that fails, or would not help, gives back what it was given, and `receipt` says why.
+    `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or
+    Anthropic shape.
+    Without a `summarizer`, the one named by `config` writes the summary; without a `config`, it is written locally,
+    without a
+    model. `protection` sets what must stay, by the names of the specification. A `media_reducer` gets the pictures
+    of old
+    messages and may return a smaller picture or a text. A `state` belongs to the conversation whose handoff is in
+    the
+    messages; without such a handoff it is used only for its own `lineage`, and cleared otherwise. Raises
+    TranscriptError if
+    a value holds NaN or an infinity, because originals are stored as JSON. A compaction that fails, or would not
+    help,
+    returns its input, and `receipt` says why.
     """
     document = read(messages)
     if not isinstance(messages, bytes | bytearray | memoryview | str):
@@ -203,7 +209,7 @@ def request_for(
     media_reducer: MediaReducer | None = None,
     protection: Protection | None = None,
 ) -> CompactionRequest:
-    """Everything an engine needs to know about a document."""
+    """Return the compaction request for a document."""
     settings = _settings(config)
     belief = believe(model or document.model, settings)
     reservation = output_reservation if output_reservation is not None else settings.compression.output_reservation
@@ -241,9 +247,10 @@ def _marked_prefix(
     model: str | None,
     settings: Config,
 ) -> Any:
-    """The request that is cached, with an instruction at its end; with markers, and a key, where caches answer to them.
+    """Return the cached request with an instruction at its end, with cache markers and a key where the provider uses
+    them.
 
-    Markers stand before the instruction: nobody will read that again.
+    Markers are placed before the instruction, which no later request repeats.
     """
     body = prefix_request(document, messages, instruction, wire, system=system, tools=tools)
     dialect = document.dialect.name
@@ -263,7 +270,7 @@ def _settings(config: Config | None) -> Config:
 
 
 def believe(model: str | None, settings: Config) -> Belief:
-    """What is believed about a model, with the configuration's corrections."""
+    """Return what is known about a model, with the configuration's overrides."""
     if model is not None and not isinstance(model, str):
         raise ConfigError(f"model: expected the name of a model, found {model!r}")
     return look_up(model, settings.models)
@@ -280,7 +287,7 @@ def hints_of(
     provider: str = "",
     session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
-    """Cache hints as the settings ask for them."""
+    """Return cache hints according to the settings."""
     caching = settings.prompt_caching
     return default_hints(
         messages,

@@ -1,27 +1,33 @@
-"""Fold now? Because somebody asked? To what size? Who writes the summary? And if not, why not.
+"""Decide whether to compact now, why, to what size, and who writes the summary.
 
     decision = decide(Situation(prompt_tokens=60_000, threshold_tokens=50_000))
     decision.fold, decision.reason
 
-Rules of this file. Whoever holds a conversation gathers the situation and acts; nobody decides elsewhere.
-1. Somebody who asks (`force`, `target_tokens`, `keep_last_exchanges`) is obeyed at once, whatever else holds. A focus
-   says what matters in a fold, it does not ask for one. What a provider refused as too large is folded at once, too,
-   but nobody asked for that: a pause after a failure holds.
-2. Otherwise the engine's pressure decides, also far below the threshold. By size, pressure is HARD from the threshold
-   on, inclusive, and SOFT from `SOFT_RATIO` of it on. More messages than are allowed are HARD, too.
-3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
-   for ten requests, or as near to it as can be, and a notice gives the numbers. Where what is fixed leaves hardly any
-   room, there is no fold at all: each would be followed by the next.
-4. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands at or below the size at
-   which the schedule aims. The threshold stays the latest moment. An automatic schedule counts only where the provider
-   has reported cached tokens. The settings may leave the summaries of such early folds to no model.
-5. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
-   stop the early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
-   fold that helps, or another model begins anew.
-6. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
-   summary may stand in fold all the same; after the others the conversation stays as it was.
-7. A fold that was undone stays undone: until somebody asks for one, or the window is `FULL`.
-8. A fold that stands is replaced by another one of the same messages only where fewer calls pay for it than there were.
+The owner of a conversation gathers the situation and carries out the decision; nothing else decides. Rules:
+1. An explicit request (`force`, `target_tokens`, `keep_last_exchanges`) is carried out at once. A focus alone is
+   not a
+   request. A prompt that the provider refused as too large is compacted at once, too, but a cooldown still applies.
+2. Otherwise the engine's pressure decides, also far below the threshold. By size, pressure is HARD from the
+   threshold on
+   (inclusive) and SOFT from `SOFT_RATIO` of it. More messages than allowed are HARD, too.
+3. Where compactions must leave space, one that would soon be followed by another lands lower, with space for ten
+   requests if possible, and a notice gives the numbers. If the fixed part leaves hardly any space, there is no
+   compaction: each would be followed by the next.
+4. With a schedule, a cheap moment before the threshold is used, and every compaction lands at or below the
+   scheduled
+   size. The threshold stays the latest moment. An automatic schedule applies only if the provider has reported
+   cached
+   tokens. The settings may have early summaries written without a model.
+5. A compaction that fails or hardly helps is a strike. Two strikes stop automatic compactions; with a schedule, two
+   stop
+   early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
+   compaction
+   that helps, or another model resets the count.
+6. After a failed summary, no automatic compaction asks a model before the cooldown ends. Some failures allow a
+   local
+   summary meanwhile; after the others the conversation stays unchanged.
+7. An undone compaction stays undone until one is requested or the window is `FULL`.
+8. A compaction is replaced by another of the same messages only if fewer calls pay for it than have been made.
 """
 
 from __future__ import annotations
@@ -39,79 +45,79 @@ from midfold.compaction.request import CompactionRequest, Outcome
 from midfold.errors import FailureKind
 
 MOST_STRIKES = 2
-"""After so many folds in a row that did not help, automatic ones stop."""
+"""Ineffective compactions in a row after which automatic ones stop."""
 AGAIN = 0.15
-"""Of the threshold: when the prompt has grown by so much since, there is something new to fold."""
+"""Share of the threshold by which the prompt must grow before another attempt."""
 LEAST_ROOM = 0.1
-"""Of the threshold: with less beside what is fixed, folds do not help."""
+"""Smallest share of the threshold beside the fixed part with which compactions still help."""
 DEEPEST = 0.3
-"""Of what is left of the threshold beside what is fixed: no fold aims lower to make room."""
-TIGHT = "the window is small for this"
+"""Lowest landing size, as a share of the threshold beside the fixed part."""
+TIGHT = "the window is small for this conversation"
 FULL = 0.95
-"""Of the window: from here on the next answer may not fit, so a fold is made although one was undone."""
+"""Share of the window from which on a compaction is made although one was undone: the next response may not fit."""
 RELIEF = 0.9
-"""Of the threshold: below this earlier strikes say nothing any more."""
+"""Share of the threshold below which earlier strikes are forgotten."""
 
 
-UNDONE = "the last fold was undone, and stays undone until one is asked for or the window is nearly full"
+UNDONE = "the last compaction was undone; the next one is made on request or when the window is nearly full"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a decision rests on."""
+    """Facts that a decision depends on."""
 
     prompt_tokens: int
     threshold_tokens: int
     asked: bool = False
-    """Whether somebody wants a fold, whatever the size."""
+    """Whether a compaction was requested, whatever the size."""
     overflowed: bool = False
-    """Whether that is because a provider refused the request."""
+    """Whether the reason is that a provider refused the request."""
     empty: bool = False
     enabled: bool = True
     pressure: Pressure | None = None
-    """What the engine says; None: the size decides."""
+    """Pressure reported by the engine; None: the size decides."""
     fault: str = ""
-    """Why the engine could not say anything."""
+    """Why the engine could not report a pressure."""
     ahead: bool = False
-    """Whether the fold is made before it is time, to be swapped in when it is."""
+    """Whether the compaction is prepared early, to be swapped in later."""
     crowded: bool = False
-    """Whether there are more messages than are allowed."""
+    """Whether there are more messages than allowed."""
     undone: bool = False
-    """Whether the newest fold was taken back."""
+    """Whether the newest compaction was undone."""
     window_tokens: int = 0
-    """What a prompt may have at most; 0 if that is not known."""
+    """Largest prompt in tokens; 0 if unknown."""
     strikes: int = 0
     struck_tokens: int = 0
-    """The size that the last of them left; 0 if that is not known."""
+    """Size that the last ineffective compaction left; 0 if unknown."""
     failure: FailureKind = ""
     pause: float = 0.0
-    """Seconds that are left of the pause after `failure`."""
+    """Seconds left of the cooldown after `failure`."""
     lossy_fallback: bool = True
     schedule: Schedule | None = None
-    """When folds are cheap; None: only where it is urgent."""
+    """Schedule of cheap moments; None: compact only when urgent."""
     local_early: bool = False
-    """Whether early folds are summarised without a model."""
+    """Whether early compactions are summarized without a model."""
     health: Health = Health()
     now: float = 0.0
     fixed_tokens: int = 0
     leaves_room: bool = False
-    """Whether a fold must leave room for the next requests."""
+    """Whether a compaction must leave space for the next requests."""
     usual_tokens: int = 0
-    """About the size that a fold leaves by itself."""
+    """Approximate size that a compaction usually leaves."""
     growth_tokens: int = 0
-    """About what the next ten requests bring."""
+    """Approximate growth over the next ten requests."""
     unread_tokens: int = 0
-    """Results that the model has not seen yet: no room is made at their cost."""
+    """Tokens of results that the model has not seen yet; no space is made at their expense."""
     late_tokens: int = 0
-    """Tools that the fold brings along: they are fixed from then on."""
+    """Tokens of tools that the compaction introduces; fixed from then on."""
     recall: RecallCost = RecallCost()
-    """What looking back costs: tools that come with the fold are written, and the system prompt with them."""
+    """Cost of recall: tools that come with the compaction are written to the cache together with the system prompt."""
     model: str | None = None
     upcoming_idle: float | None = None
-    """How many seconds nothing will be sent from now on, where somebody knows."""
+    """Seconds until the next request, where known."""
 
     @property
     def has_no_room(self) -> bool:
-        """Whether what is fixed takes nearly all that there is."""
+        """Return whether the fixed part takes nearly all space."""
         return self.leaves_room and self.fixed_tokens > self.threshold_tokens * (1 - LEAST_ROOM)
 
     @property
@@ -122,7 +128,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
             return self.schedule.target(self.prompt_tokens, self.fixed_tokens + self.late_tokens)
         if not self.leaves_room or (self.prompt_tokens < self.threshold_tokens and not ahead):
             return None
-        # What is said before a fold that was made ahead is swapped in comes on top of it.
+        # Messages that arrive before an early compaction is swapped in come on top.
         limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
         stays = self.fixed_tokens + self.late_tokens + self.unread_tokens
         least = stays + int(max(self.threshold_tokens - stays, 0) * DEEPEST)
@@ -132,17 +138,17 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tightness(self) -> str:
-        """Why folds will follow each other closely, with numbers; nothing where they will not."""
-        fixed, begin = f"{self.fixed_tokens:,} tokens are fixed", f"and folds begin at {self.threshold_tokens:,}"
+        """Return why compactions will follow each other closely, with numbers; empty if they will not."""
+        fixed, begin = f"{self.fixed_tokens:,} tokens are fixed", f"and compaction starts at {self.threshold_tokens:,}"
         if self.has_no_room:
             return f"{TIGHT}: {fixed}, {begin}"
         landing = self.deep_landing
         if landing is None or landing + self.growth_tokens <= self.threshold_tokens:
             return ""
-        return f"{TIGHT}: {fixed}, ten requests bring about {self.growth_tokens:,}, {begin}"
+        return f"{TIGHT}: {fixed}, ten requests add about {self.growth_tokens:,}, {begin}"
 
     def timing(self) -> Timing | None:
-        """What the schedule says; None where there is none."""
+        """Return the schedule's timing; None without a schedule."""
         if self.schedule is None:
             return None
         seen = self.health.seen
@@ -158,37 +164,37 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, and why. `reason` is a sentence for the receipt; it is empty where the engine finds the words."""
+    """Decision and its reason. `reason` is a sentence for the receipt; empty where the engine words it."""
 
     fold: bool
     reason: str = ""
     pressure: Pressure = Pressure.NONE
-    """Under SOFT pressure a fold may be prepared; NONE also where none would be made."""
+    """Under SOFT pressure a compaction may be prepared; NONE also where none would be made."""
     asked: bool = False
     notice: str = ""
-    """What somebody should know about the fold, or about there being none."""
+    """Notice about the compaction, or about there being none."""
     forced: bool = False
     """Whether to compact below the threshold: on request, at a cheap moment, or because the engine says so."""
     ahead: bool = False
-    """Whether it is made before it is time."""
+    """Whether it is made early."""
     threshold_tokens: int = 0
     landing_tokens: int | None = None
-    """The size below which a compaction must land, in place of the threshold."""
+    """Size below which the compaction must land, in place of the threshold."""
     local: bool = False
-    """Whether the summary is made without a model, by the settings."""
+    """Whether the settings ask for a summary without a model."""
     failure: FailureKind = ""
     pause: float = 0.0
-    """Seconds in which no model may be asked; what comes before its end is a local summary, or nothing."""
+    """Seconds in which no model may be asked; until then there is a local summary or no compaction."""
     timing: Timing | None = None
     fault: str = ""
-    """What everybody must be told of the engine."""
+    """Problem of the engine that every receipt must report."""
     recall: RecallCost = RecallCost()
 
     def apply(self, request: CompactionRequest) -> CompactionRequest:
-        """What the engine is asked for."""
+        """Return the request to pass to the engine."""
         if self.landing_tokens is not None:
             budget = msgspec.structs.replace(request.budget, threshold_tokens=self.landing_tokens)
-            # What a provider refused as too large was measured wrongly: no size but the smaller one is believed.
+            # A prompt that the provider refused was measured too small: believe the smaller limit only.
             trigger = 0 if request.overflowed else self.threshold_tokens
             request = msgspec.structs.replace(request, budget=budget, trigger_tokens=trigger)
         if self.asked or not self.forced:
@@ -196,8 +202,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(request, force=True, ahead=self.ahead)
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """The outcome with the reason why it came now. One that was forced, by nobody, and came to nothing is a strike:
-        of others the engine knows."""
+        """Return the outcome with the reason for its timing; an automatic forced one that failed counts as a strike."""
         timing, receipt, state = self.timing, outcome.receipt, outcome.state
         if timing is not None:
             told = timing.fold and outcome.changed
@@ -220,7 +225,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(situation: Situation) -> Decision:
-    """The one decision."""
+    """Return the decision for a situation."""
     schedule = situation.schedule
     if schedule is not None and not schedule.applies(situation.health):
         situation = msgspec.structs.replace(situation, schedule=None)
@@ -288,24 +293,24 @@ def _is_full(situation: Situation) -> bool:
 def _room(situation: Situation) -> str:
     size, threshold = situation.prompt_tokens, situation.threshold_tokens
     if size >= threshold:
-        return f"the engine does not ask for a fold at {size:,} tokens; the threshold is {threshold:,}"
+        return f"the engine did not request a compaction at {size:,} tokens; the threshold is {threshold:,}"
     return f"{size:,} tokens are below the threshold of {threshold:,}"
 
 
 def _occasion(situation: Situation, landing: int | None) -> str:
-    """Why there is a fold now, where it is not that the threshold is reached, or not that alone."""
+    """Return why there is a compaction now, if the threshold alone is not the reason."""
     size, threshold = f"{situation.prompt_tokens:,} tokens", f"the threshold of {situation.threshold_tokens:,}"
     if landing is not None:
         near = situation.prompt_tokens < situation.threshold_tokens
-        reached = f"made ahead, at {size}: {threshold} was near" if near else f"{size} reached {threshold}"
-        return f"{reached}; below {landing:,} there is room for what comes next"
+        reached = f"prepared ahead at {size}, near {threshold}" if near else f"{size} reached {threshold}"
+        return f"{reached}; compacted to about {landing:,} to leave space for the next requests"
     if situation.prompt_tokens >= situation.threshold_tokens:
         return f"{size} reached {threshold}" if situation.ahead else ""
     if situation.ahead:
-        return f"made ahead, at {size}: {threshold} was near"
+        return f"prepared ahead at {size}, near {threshold}"
     if situation.crowded:
-        return "there are more messages than are allowed"
-    return f"the engine asked for a compaction at {size}; {threshold} was not reached"
+        return "the limit on the number of messages was reached"
+    return f"the engine requested a compaction at {size}, below {threshold}"
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:
@@ -314,31 +319,34 @@ def _strikes(situation: Situation, *, urgent: bool) -> str:
     has_grown = situation.struck_tokens > 0 and situation.prompt_tokens >= again
     if situation.strikes < most or has_grown:
         return ""
-    later = f"from {again:,} tokens on, " if situation.struck_tokens else ""
-    return f"the last {situation.strikes} compactions did not help; {later}a forced one, or another model, tries again"
+    later = f"at {again:,} tokens, " if situation.struck_tokens else ""
+    return (
+        f"the last {situation.strikes} compactions did not help; next attempt {later}if forced, or with another model"
+    )
 
 
 def _is_kept(situation: Situation) -> bool:
-    """Whether the pause leaves the conversation as it is: nothing may stand in for the summary."""
+    """Return whether the cooldown keeps the conversation unchanged because no local summary may be used."""
     return situation.pause > 0 and (situation.failure in KEEPS_HISTORY or not situation.lossy_fallback)
 
 
 def _pause(situation: Situation) -> str:
-    return f"{paused_words(situation.failure, situation.pause)}; a forced compaction asks at once"
+    return f"{paused_words(situation.failure, situation.pause)}; a forced compaction retries at once"
 
 
 def paused_words(failure: FailureKind, seconds: float) -> str:
-    """What a receipt says where a pause kept a model from being asked."""
-    return f"no model was asked: {math.ceil(seconds):,} s of the pause after a failure ({failure}) are left"
+    """Return the receipt's text for a cooldown that kept a model from being asked."""
+    return f"summary model not called: {math.ceil(seconds):,} s of the cooldown after a failure ({failure}) are left"
 
 
 def calls_to_replace(
     *, size_tokens: int, new_tokens: int, fixed_tokens: int, idle: float, prices: Prices
 ) -> float | None:
-    """After how many calls it has paid to put another fold in the place of the newest one; None if it never does.
+    """Return after how many calls replacing the newest compaction has paid off; None if it never does.
 
-    Its summary is paid for. While the cache is warm all behind what is fixed is written again; after a pause that is
-    written anyway.
+    Its summary is paid for already. While the cache is warm, everything behind the fixed part is written again;
+    after a
+    pause it is written anyway.
     """
     removed = size_tokens - new_tokens
     if removed <= 0:
@@ -350,13 +358,13 @@ def calls_to_replace(
 def is_relieved(
     prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None, health: Health | None = None
 ) -> bool:
-    """Whether a prompt is so small that earlier strikes say nothing any more."""
+    """Return whether a prompt is small enough to forget earlier strikes."""
     scheduled = schedule is not None and schedule.applies(health or Health())
     return prompt_tokens < threshold_tokens * (schedule.soft if schedule and scheduled else RELIEF)
 
 
 def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | None = None) -> Situation:
-    """What a request alone tells, to which whoever holds the conversation adds what it knows; `now` is its time."""
+    """Return the situation that follows from a request alone; the owner of the conversation adds what it knows."""
     state = request.state
     return Situation(
         prompt_tokens=prompt_tokens,

@@ -48,7 +48,7 @@ FailureKind = Literal[
     "ineffective",
     "other",
 ]
-"""Every way in which a summary can fail; fold/receipt.py says what each one leads to."""
+"""Ways in which a summary can fail; compaction/receipt.py says what each one leads to."""
 _FAILURE_KINDS = frozenset(get_args(FailureKind)) - {""}
 
 
@@ -147,9 +147,9 @@ class ModelRequestFailed(MidfoldError):
             kind, message = "other", message or str(kind)
         self.kind: FailureKind = kind
         self.retry_after = retry_after
-        """Seconds the provider asked to be left alone."""
+        """Seconds the provider asked to wait."""
         self.limit = limit
-        """The size of the context that an overflow error named, in tokens."""
+        """Context size in tokens that an overflow error named."""
         super().__init__(message)
 
 
@@ -210,7 +210,7 @@ class UnreadableEncoding(MidfoldError):
 
     @classmethod
     def lacking(cls, encoding: str) -> UnreadableEncoding:
-        """For want of a package."""
+        """Return the error for a package that is not installed."""
         return cls(f"a body with content-encoding {encoding} needs a package: pip install 'midfold[compressed]'")
 
 
@@ -218,4 +218,4 @@ class SummaryFailed(ModelRequestFailed):
     """No summary could be made."""
 
     calls = 0
-    """Calls that were made before it was given up."""
+    """Calls made before giving up."""

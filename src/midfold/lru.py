@@ -1,9 +1,8 @@
-"""The one memory of what was worked out before. Threads may share it.
+"""A bounded cache shared by threads.
 
-Rules of this file:
-1. It is bounded by a number of entries and, where sizes are told, by bytes. What was used longest ago goes first.
-2. What is larger than the whole memory is not kept.
-3. Nothing is worked out under its lock: two threads may make the same value, and either is as good.
+It is bounded by a number of entries and, with a `size` function, by bytes; the least recently used entry is evicted
+first. A value larger than the whole cache is not kept. No value is computed under the lock: two threads may
+compute the same one, and either is used.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MISSING: Any = object()
 
 
 class LRU(Generic[K, V]):
-    """The entries used last; `most` of them, and `most_bytes` of what `size` says of each."""
+    """Least-recently-used cache of `most` entries and, with `size`, `most_bytes`."""
 
     __slots__ = ("_bytes", "_entries", "_lock", "_size", "most", "most_bytes", "peek")
 
@@ -29,7 +28,8 @@ class LRU(Generic[K, V]):
         self._size = size
         self._entries: OrderedDict[K, V] = OrderedDict()
         self.peek: Callable[[K], V | None] = self._entries.get
-        """The value, without its being used; takes no lock. For searches that mostly find nothing, and hot loops."""
+        """Returns a value without marking it as used and without a lock, for hot loops and searches that mostly miss.
+        """
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -41,7 +41,7 @@ class LRU(Generic[K, V]):
         return self._bytes
 
     def get(self, key: K) -> V | None:
-        """The value, which is then the one used last."""
+        """Return a value and mark it as used."""
         found = self._use(key)
         return None if found is _MISSING else found
 
@@ -53,7 +53,7 @@ class LRU(Generic[K, V]):
             return found
 
     def put(self, key: K, value: V) -> None:
-        """As the one used last."""
+        """Store a value as the most recently used."""
         with self._lock:
             if self._size is not None:
                 self._drop(key)
@@ -64,7 +64,7 @@ class LRU(Generic[K, V]):
                 self._drop(next(iter(self._entries)))
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """The value, made if it is not known."""
+        """Return the value of a key, computing it if missing."""
         found = self._use(key)
         if found is _MISSING:
             found = make()
@@ -72,13 +72,13 @@ class LRU(Generic[K, V]):
         return found
 
     def forget(self, key: K, value: V | None = None) -> None:
-        """Without the entry; with `value`, only if that is still what it is."""
+        """Remove an entry; with `value`, only if it is still that value."""
         with self._lock:
             if value is None or self._entries.get(key) is value:
                 self._drop(key)
 
     def forget_where(self, is_old: Callable[[K], bool]) -> None:
-        """Without the entries whose keys are so."""
+        """Remove the entries whose keys match."""
         with self._lock:
             for key in [key for key in self._entries if is_old(key)]:
                 self._drop(key)

@@ -1,18 +1,18 @@
-"""What is believed about a model: window, output, tokens, caching, prices, and why.
-
-Rules of this file:
+"""Knowledge about models: window, output, tokenizer factor, caching, prices, and where each value comes from.
 
 1. Nothing here reads a file, a clock or the network: the table is `models_table`, overrides come from the caller.
-2. Every answer is a `Belief` that says where each field came from. A model nobody knows gets `DEFAULT`, and the
-   belief says so; it never raises.
+2. Every answer is a `Belief` that names the source of each field. An unknown model gets `DEFAULT`, and the belief
+   says
+   so; look-ups never raise.
 3. Matching is deterministic: the pattern with most literal characters wins, then the one without `*`, then the
    alphabet. A match costs one pass over the name.
 4. Hosts rename Claude: the version before the family ("claude-4-sonnet"), their own name in front
-   ("databricks-claude-sonnet-4"). A name in front is dropped only where nothing else matches, and only if it holds
-   no digit: "qwen3-14b-claude-4.5-opus-distill" is a Qwen.
-5. `learn_limit` believes only numbers that a provider's message ties to the size of the input or the context.
-   A requested count, an output cap and a rate limit are not limits of the window; bytes, characters, images and
-   dates are not tokens.
+   ("databricks-claude-sonnet-4"). A name in front is dropped only if nothing else matches and it holds no digit:
+   "qwen3-14b-claude-4.5-opus-distill" is a Qwen.
+5. `learn_limit` accepts only numbers that a provider's message ties to the size of the input or the context. A
+   requested count, an output cap or a rate limit is not a limit of the window; bytes, characters, images and dates
+   are
+   not tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: what is believed about the models whose name matches `pattern`.
+    """One row: what is known about the models whose name matches `pattern`.
 
     `factor` multiplies a count made with o200k; `message_overhead` is added once per message. Cache fields are
     multiples of the input price. `assumed` names the fields that the source does not give.
@@ -62,14 +62,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_for_output(self) -> int:
-        """Tokens of the window that no prompt may use, whatever answer is asked for."""
+        """Return the tokens of the window that no prompt may use, whatever output is requested."""
         return 0 if self.max_input is None else max(self.context_window - self.max_input, 0)
 
 
 class ModelOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What you know better than the built-in table about the models a pattern matches; null leaves the table's value.
+    """Corrections to the built-in table for the models a pattern matches; null leaves the table's value.
 
-    It is a section of config.yaml, and its descriptions and bounds are those of the reference.
+    It is a section of config.yaml; its descriptions and bounds are those of the reference.
     """
 
     context_window: Annotated[_Tokens | None, Meta(description="tokens the model can attend to")] = None
@@ -136,7 +136,7 @@ _LEARNED = " A provider's error named"
 
 
 class Belief(msgspec.Struct, frozen=True, kw_only=True):
-    """What is believed about one model, and where each field came from: table, default, config or learned."""
+    """Knowledge about one model, with the source of each field: table, default, config or learned."""
 
     name: str
     model: Model
@@ -145,7 +145,7 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, str]
 
     def corrected(self, limit: int) -> Belief:
-        """The same belief with the context window a provider named; for this session, not for the table."""
+        """Return the belief with the context window that a provider named; for this session only."""
         if limit < 1:
             raise ValueError(f"a context window is at least 1 token, not {limit}")
         before = self.why.partition(_LEARNED)[0]
@@ -160,7 +160,7 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_up(name: str | None, overrides: Mapping[str, ModelOverride] | None = None) -> Belief:
-    """What is believed about the model called `name`, with `overrides` (pattern -> values) laid over the table.
+    """Return what is known about the model `name`, with `overrides` (pattern -> values) on top of the table.
 
     All matching overrides apply, the most specific pattern last.
     """
@@ -181,7 +181,7 @@ def look_up(name: str | None, overrides: Mapping[str, ModelOverride] | None = No
     for pattern in _matching(overrides or {}, names):
         changed = _override_fields((overrides or {})[pattern])
         if changed:
-            # A limit of the table's is one of the table's window.
+            # A limit from the table applies to the table's window.
             values |= {"max_input": None} | changed if "context_window" in changed else changed
             fields |= dict.fromkeys(changed, "config")
             notes.append(f'The configuration ("{pattern}") sets {", ".join(changed)}.')
@@ -203,14 +203,14 @@ def _because(name: str, row: Model, known: bool) -> str:
 
 
 def _override_fields(override: ModelOverride) -> dict[str, object]:
-    """The fields of `Model` that `override` sets; `cache_write` is the multiplier of the 5 minute cache."""
+    """Return the fields of `Model` that `override` sets; `cache_write` is the multiplier of the 5 minute cache."""
     renamed = {"cache_write": "cache_write_5m"}
     given = ((field, getattr(override, field)) for field in ModelOverride.__struct_fields__)
     return {renamed.get(field, field): value for field, value in given if value is not None}
 
 
 def canonical(text: str) -> str:
-    """The form in which names and patterns are compared: "Claude_Sonnet-4.5" and "claude-sonnet-4-5" alike."""
+    """Return the form in which names and patterns are compared: "Claude_Sonnet-4.5" equals "claude-sonnet-4-5"."""
     text = _POINT.sub("-", text.strip().lower().replace("_", "-"))
     return _LLAMA.sub("llama-", text)
 
@@ -230,7 +230,7 @@ _REGION_OR_VENDOR = re.compile(r"^(?:[a-z-]+\.)+(?=[a-z])")
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """`name` as given, without the provider it is addressed through, and without dates, versions and variants."""
+    """Return `name` as given, without its provider prefix, and without dates, versions and variants."""
     given = canonical(name)
     bare = canonical(_REGION_OR_VENDOR.sub("", given.rpartition("/")[2]))
     forms = [given, bare, bare.partition(":")[2]]
@@ -244,14 +244,14 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 
 def _without_host(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The spellings of a Claude that a host has put its own name before; none for other names."""
+    """Return the spellings of a Claude model behind a host's own prefix; none for other names."""
     return tuple(form for name in names if (bare := _HOST.sub("", name)) != name for form in _spellings(bare))
 
 
 def _glob(pattern: str, text: str, *, keep_versions: bool) -> bool:
-    """Does `text` match `pattern`? A `*` stands for anything but the rest of a number it follows.
+    """Return whether `text` matches `pattern`. A `*` matches anything except the rest of a number it follows.
 
-    With `keep_versions` it does not stand for the rest of a version either: "gpt-5*" is not gpt-5-1.
+    With `keep_versions` it does not match the rest of a version either: "gpt-5*" is not gpt-5-1.
     """
     head, star, rest = pattern.partition("*")
     if not star:
@@ -292,7 +292,7 @@ def _best(names: tuple[str, ...]) -> Model:
 
 
 def _matching(overrides: Mapping[str, ModelOverride], names: tuple[str, ...]) -> list[str]:
-    """The override patterns that match, the least specific first."""
+    """Return the override patterns that match, the least specific first."""
     forms = {pattern: canonical(pattern) for pattern in overrides}
     matching = [
         pattern for pattern, form in forms.items() if any(_glob(form, name, keep_versions=False) for name in names)
@@ -330,14 +330,14 @@ _LIMITS = (
 
 @cache
 def _limits() -> tuple[re.Pattern[str], ...]:
-    """Compiled when the first error is read: importing this module should cost next to nothing."""
+    """Compile the patterns on first use, to keep the import cheap."""
     return tuple(re.compile(phrase.replace("GAP", _GAP).replace("NUMBER", _NUMBER)) for phrase in _LIMITS)
 
 
 def learn_limit(message: str, *, is_quoted: Callable[[str], bool] | None = None) -> int | None:
-    """The size of the context, in tokens, that a provider's overflow error names; None if it names none.
+    """Return the context size in tokens that a provider's overflow error names; None if it names none.
 
-    `is_quoted` tells of a phrase in the error whether it is somebody else's, repeated: such a phrase teaches nothing.
+    `is_quoted` says whether a phrase of the error is repeated from elsewhere; such a phrase is ignored.
     """
     text = " ".join(message[:_READ_AT_MOST].lower().split())
     for phrase in _limits():

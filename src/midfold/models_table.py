@@ -1,16 +1,14 @@
-"""What is known about models, as dated rows. `midfold.models` turns them into `Model`s and looks things up.
+"""Known models as dated rows; `midfold.models` turns them into `Model`s and looks them up.
 
-Rules of this file:
-
-1. A row states only what its `source` says on the day `as_of`. A field of the row that the source does not give
-   is named in `assumed`; a price nobody could name is None.
+1. A row states only what its `source` says on the day `as_of`. A field that the source does not give is named in
+   `assumed`; an unknown price is None.
 2. A pattern is a literal, or literals and `*`. Names and patterns are compared in the canonical form of
    `models.canonical`: lower case, "4.5" and "4-5" alike. A `*` never continues a number or a version:
    "gpt-5*" is gpt-5 and gpt-5-mini, not gpt-5.1.
 3. Prices are US dollars per million tokens at the standard tier, for the shortest prompts where the price grows
    with the prompt, at peak hours where it depends on the clock. Cache prices are multiples of the input price.
-4. A prompt may be as long as the window, less the answer that is asked for, unless `INPUT_LIMITS` says otherwise.
-5. A row whose source begins with "default" is a guess for a whole family; whatever it answers is not `known`.
+4. A prompt may be as long as the window minus the requested output, unless `INPUT_LIMITS` says otherwise.
+5. A row whose source begins with "default" is a guess for a whole family and is not `known`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ Row = tuple[str, int, int, float | None, float | None, float | None]
 
 
 class Group(NamedTuple):
-    """Rows that share everything but windows and prices."""
+    """Rows that share everything except windows and prices."""
 
     rows: tuple[Row, ...]
     tokenizer: str
@@ -47,8 +45,9 @@ INPUT_LIMITS = dict.fromkeys(
     ),
     272_000,
 )
-"""Tokens of a prompt at most, where that is less than the window: of the 400,000 of GPT-5, 128,000 are the answer's
-(OpenAI, Introducing GPT-5 for developers; its refusals name the same limit)."""
+"""Largest prompt in tokens where it is less than the window: of the 400,000 of GPT-5, 128,000 are reserved for output
+(OpenAI, Introducing GPT-5 for developers; its refusals name the same limit).
+"""
 
 _OPENAI = (
     Group((

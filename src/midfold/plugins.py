@@ -1,13 +1,13 @@
-"""Which context engine a name stands for.
+"""Resolve the name of a context engine.
 
-Rules of this file (the specification's resolution order, and what keeps it safe):
+The specification's resolution order, and what keeps it safe:
 1. `compressor` is always the built-in. Any other name: the directory `<config dir>/plugins/context_engine/<name>/`,
    then engines registered in this process, then entry points of `midfold.context_engines`, then built-in names.
-2. Nothing is activated by being there. Only the code of the name that was asked for is imported; listing imports none.
-3. An unknown name or a broken plugin gives the built-in compressor and a notice that says what was wrong.
-4. A conversation asks `engine_for`, whichever face it has. What is resolved is remembered; a failure for a moment only.
+2. Presence activates nothing. Only the code of the requested name is imported; listing imports none.
+3. An unknown name or a broken plugin gives the built-in compressor and a notice that says what is wrong.
+4. Conversations call `engine_for`. A resolved engine is cached; a failure only for a moment.
 5. A name is never a path, and a plugin directory does not lead out of its folder. Its module gets a private name;
-   `sys.path` stays as it is.
+   `sys.path` is not changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GROUP = "midfold.context_engines"
 BUILT_IN = "built-in"
 LONGEST_NAME = 64
 BRIEFLY = 10.0
-"""Seconds in which an engine that could not be used is not tried again."""
+"""Seconds before an engine that failed to load is tried again."""
 _NAME = re.compile(r"(?!\.)[^/\\:\s\x00-\x1f\x7f-\x9f]+")
 _BUILT_INS: dict[str, type[ContextEngine]] = {"noop": Noop}
 
@@ -55,23 +55,23 @@ EngineOrFactory = ContextEngine | type[ContextEngine] | Factory
 
 _lock = RLock()
 _registrations: dict[str, list[list[EngineOrFactory]]] = {}
-"""Per name, oldest first; each in a list of its own, because the same engine may be registered twice."""
+"""Registrations per name, oldest first; each in its own list, because an engine may be registered twice."""
 _resolved: LRU[tuple[str, str | None], tuple[Resolved, float]] = LRU(100)
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine, where it came from, and what the user must be told."""
+    """Engine with its source and the notices for the user."""
 
     engine: ContextEngine
     source: str
     """ "built-in", "directory PATH", "registered" or "entry point NAME"."""
     notices: tuple[str, ...] = ()
     fell_back: bool = False
-    """Whether this is the built-in because the engine that was asked for could not be used."""
+    """Whether the built-in replaces a requested engine that could not be used."""
 
 
 class EngineWithNotices(ContextEngine):
-    """An engine whose receipts also tell how it was chosen."""
+    """Engine whose receipts also report how it was chosen."""
 
     def __init__(self, engine: ContextEngine, notices: tuple[str, ...]) -> None:
         vars(self).update(name=engine.name, reads_messages=engine.reads_messages)
@@ -94,17 +94,17 @@ class EngineWithNotices(ContextEngine):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine that could be named in the configuration; its code was not imported."""
+    """Engine that the configuration could name; its code was not imported."""
 
     name: str
     source: str
     active: bool = False
     problem: str = ""
-    """Why it would not be used although it is there."""
+    """Why it could not be used."""
 
 
 class Registrar:
-    """What a plugin directory's `register` is given. What it registers is seen by the resolution of its name only."""
+    """Argument of a plugin directory's `register`; registrations are visible only while its name is resolved."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -115,10 +115,11 @@ class Registrar:
 
 
 def register_context_engine(engine_or_factory: EngineOrFactory, name: str | None = None) -> Callable[[], None]:
-    """Makes an engine (an instance, its class, or a factory without arguments) available in this process.
+    """Make an engine (an instance, a class, or a factory without arguments) available in this process.
 
-    It is used only when `context.engine` names it. The newest registration of a name wins; the function returned takes
-    this one back. Raises PluginError for the name `compressor`, and for names that look like paths.
+    It is used only when `context.engine` names it. The newest registration of a name wins; the returned function
+    undoes
+    this one. Raises PluginError for the name `compressor`, and for names that look like paths.
     """
     chosen = _name_for(engine_or_factory, name)
     entry = [engine_or_factory]
@@ -143,7 +144,7 @@ def _forget(name: str) -> None:
 
 
 def name_problem(name: str) -> str:
-    """What is wrong with a name; nothing for a good one."""
+    """Return what is wrong with a name; empty if it is valid."""
     if not name:
         return "the name is empty"
     if len(name) > LONGEST_NAME:
@@ -154,7 +155,7 @@ def name_problem(name: str) -> str:
 
 
 def default_config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The folder of the configuration file; None when there is no home directory to look in."""
+    """Return the folder of the configuration file; None without a home directory."""
     from midfold.config import locate
 
     path = locate(environ=environ)
@@ -162,14 +163,14 @@ def default_config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def engine_for(config: Config | None, given: ContextEngine | None = None) -> ContextEngine:
-    """The engine a conversation runs with: the one that was given, else the one its settings name."""
+    """Return the engine of a conversation: the given one, else the one its settings name."""
     if given is not None:
         return given
     return Compressor() if config is None else configured_engine(config).engine
 
 
 def configured_engine(config: Config) -> Resolved:
-    """What `context.engine` stands for, by the folder the settings came from; notices are in the receipts as well."""
+    """Return the engine that `context.engine` names, resolved from the folder of the settings."""
     name = config.context.engine
     if name == RESERVED:
         return resolve_engine(name)
@@ -185,7 +186,7 @@ def configured_engine(config: Config) -> Resolved:
 
 
 def resolve_engine(name: str, *, config_dir: Path | None = None) -> Resolved:
-    """The engine of this name; the built-in compressor, with a notice, where that cannot be had.
+    """Return the engine of a name; the built-in compressor, with a notice, if it is not available.
 
     `config_dir` is the folder that holds `plugins/`; without it, the folder of the usual configuration file.
     """
@@ -203,7 +204,7 @@ def _fallback(name: str, reason: str, config_dir: Path | None) -> Resolved:
     usable = dict.fromkeys(info.name for info in list_engines(config_dir) if not info.problem and info.name != name)
     notice = (
         f'CONTEXT ENGINE NOT USED: "{_printable(name, LONGEST_NAME)}": {reason}. '
-        f"The built-in compressor works in its place. Available: {', '.join(usable)}"
+        f"Using the built-in compressor instead. Available: {', '.join(usable)}"
     )
     return Resolved(engine=Compressor(), source=BUILT_IN, notices=(notice,), fell_back=True)
 
@@ -225,9 +226,9 @@ def _find(name: str, config_dir: Path | None) -> Resolved:
 
 
 def list_engines(config_dir: Path | None = None, *, configured: str = RESERVED) -> list[EngineInfo]:
-    """Every engine that could be named, in the order of resolution; no plugin's code is imported.
+    """Return every engine that could be named, in the order of resolution, without importing plugin code.
 
-    `configured` is the value of `context.engine`. Where it is not to be had, the built-in that stands in is active.
+    `configured` is the value of `context.engine`. If it is not available, the built-in that replaces it is active.
     """
     folder = config_dir or default_config_dir()
     seen: dict[str, str] = {}
@@ -245,7 +246,7 @@ def list_engines(config_dir: Path | None = None, *, configured: str = RESERVED) 
 
 
 def _everything(folder: Path | None) -> Iterator[tuple[str, str, str]]:
-    """Name, source and flaw of all that is there."""
+    """Yield name, source and problem of every engine found."""
     yield RESERVED, BUILT_IN, ""
     for path in _plugin_directories(folder) if folder is not None else ():
         try:
@@ -270,7 +271,7 @@ def _everything(folder: Path | None) -> Iterator[tuple[str, str, str]]:
 
 
 def engines_directory(config_dir: Path) -> Path:
-    """Where plugin directories are looked for."""
+    """Return the folder of plugin directories."""
     return config_dir / "plugins" / "context_engine"
 
 
@@ -283,19 +284,19 @@ def _plugin_directories(config_dir: Path) -> list[Path]:
 
 
 def _directory(config_dir: Path, name: str) -> Path | None:
-    """The plugin's directory, if there is one that may be used."""
+    """Return the plugin's directory, if there is one that may be used."""
     path = engines_directory(config_dir) / name
     try:
         if not path.is_dir():
             return None
     except (OSError, ValueError) as error:
-        _fail(f"{_printable(str(path))} cannot be looked at", error)
+        _fail(f"{_printable(str(path))} cannot be accessed", error)
     _check(path)
     return path
 
 
 def _check(path: Path) -> None:
-    """Raises unless the directory, and its code, really are inside the folder of plugins."""
+    """Raise unless the directory and its code are really inside the plugin folder."""
     try:
         base = path.parent.resolve(strict=True)
         start = path / "__init__.py"
@@ -303,13 +304,13 @@ def _check(path: Path) -> None:
             raise PluginError(f"{_printable(str(path))} has no __init__.py")
         inside = all(real.is_relative_to(base) and real != base for real in (path.resolve(), start.resolve()))
     except (OSError, RuntimeError) as error:
-        _fail(f"{_printable(str(path))} cannot be looked at", error)
+        _fail(f"{_printable(str(path))} cannot be accessed", error)
     if not inside:
-        raise PluginError(f"{_printable(str(path))} is a link that leads out of the folder of plugins")
+        raise PluginError(f"{_printable(str(path))} is a link to a target outside the plugin folder")
 
 
 def _import_package(folder: Path) -> ModuleType:
-    """The plugin's package, imported once per process under a name nobody else uses."""
+    """Import the plugin's package once per process under a private name."""
     where = folder.resolve()
     name = f"_midfold_context_engine_{blake2b(os.fsencode(where), digest_size=8).hexdigest()}"
     with _lock:
@@ -324,7 +325,9 @@ def _import_package(folder: Path) -> ModuleType:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException as error:  # a plugin may raise anything; no half of it stays, and the host goes on
+        except (
+            BaseException
+        ) as error:  # a plugin may raise anything; the partial import is removed and the host goes on
             for loaded in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
                 del sys.modules[loaded]
             if isinstance(error, Exception | SystemExit):
@@ -334,7 +337,7 @@ def _import_package(folder: Path) -> ModuleType:
 
 
 def _of_module(module: ModuleType, name: str) -> ContextEngine:
-    """What the module calls `engine`, or what its `register` registers under the name."""
+    """Return the module's `engine`, or what its `register` registers under the name."""
     try:
         value, register = getattr(module, "engine", None), getattr(module, "register", None)
         if value is not None and not isinstance(value, ModuleType):  # a submodule may be called engine, too
@@ -346,10 +349,10 @@ def _of_module(module: ModuleType, name: str) -> ContextEngine:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _fail("asking it for its engine failed", error)
+        _fail("getting its engine failed", error)
     if name not in registrar.found:
         names = ", ".join(f'"{_printable(other, LONGEST_NAME)}"' for other in registrar.found) or "nothing"
-        raise PluginError(f"it registers {names} and not the name of its directory")
+        raise PluginError(f"it registers {names} instead of the name of its directory")
     return _make_engine(registrar.found[name], name)
 
 
@@ -370,7 +373,7 @@ def _from_entry_points(offered: list[EntryPoint], name: str) -> Resolved:
     notices: tuple[str, ...] = ()
     if len({other.value for other in offered}) > 1:
         others = ", ".join(_printable(other.value) for other in offered[1:])
-        notices = (f'several packages offer the context engine "{name}": {point.value} is used, not {others}',)
+        notices = (f'several packages provide the context engine "{name}": using {point.value}, ignoring {others}',)
     try:
         value = point.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
@@ -383,7 +386,7 @@ def _from_entry_points(offered: list[EntryPoint], name: str) -> Resolved:
 
 
 def _name_for(value: object, name: str | None, default: str | None = None) -> str:
-    """The name to register an engine under, if it may be registered at all."""
+    """Return the name to register an engine under; raise if it may not be registered."""
     is_engine = isinstance(value, ContextEngine) or (isinstance(value, type) and issubclass(value, ContextEngine))
     if not is_engine and not callable(value):
         raise PluginError(f"found {_kind(value)}, expected a ContextEngine, its class, or a factory without arguments")
@@ -395,25 +398,25 @@ def _name_for(value: object, name: str | None, default: str | None = None) -> st
     if problem := name_problem(chosen):
         raise PluginError(problem)
     if chosen == RESERVED:
-        raise PluginError(f'the name "{RESERVED}" always means the built-in engine; choose another one')
+        raise PluginError(f'the name "{RESERVED}" is reserved for the built-in engine; choose another one')
     if own is not None and own != chosen:
-        raise PluginError(f'the engine calls itself "{_printable(own, LONGEST_NAME)}" and not "{chosen}"')
+        raise PluginError(f'the engine is named "{_printable(own, LONGEST_NAME)}", expected "{chosen}"')
     return chosen
 
 
 def _make_engine(value: object, name: str) -> ContextEngine:
-    """The engine itself, from an instance, a class or a factory; it must have the name it was found by."""
+    """Return the engine from an instance, a class or a factory; its name must be the one it was found by."""
     made = value
     try:
         if not isinstance(made, ContextEngine) and callable(made):
             made = made()
         own = getattr(made, "name", None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _fail("making the engine failed", error)
+        _fail("creating the engine failed", error)
     if not isinstance(made, ContextEngine):
         raise PluginError(f"found {_kind(made)}, expected a ContextEngine")
     if own != name:
-        raise PluginError(f'the engine calls itself "{_printable(str(own), LONGEST_NAME)}" and not "{name}"')
+        raise PluginError(f'the engine is named "{_printable(str(own), LONGEST_NAME)}", expected "{name}"')
     return made
 
 

@@ -94,7 +94,7 @@ def test_hard_pressure_below_the_threshold_compacts(face: Callable[[], Receipt])
     assert receipt.old_tokens < receipt.threshold_tokens * 0.7
     assert receipt.status == "compacted"
     assert receipt.new_tokens < receipt.old_tokens * 0.9
-    assert receipt.reason.startswith("the engine asked for a compaction at")
+    assert receipt.reason.startswith("the engine requested a compaction at")
 
 
 def test_engine_that_always_reports_hard_does_not_loop() -> None:

@@ -98,7 +98,7 @@ def test_while_it_cools_down_no_model_is_asked_and_the_outcome_stays_the_same(ki
         clock.advance(FAILURES[kind].cooldown / 2)
         second = compact(summarizer, clock, state=first.state)
         assert len(provider.requests) == asked
-        assert any("no model was asked" in notice for notice in second.receipt.notices)
+        assert any("summary model not called" in notice for notice in second.receipt.notices)
         assert second.receipt.status == first.receipt.status
         facts = second.receipt.summary
         assert (facts.failure, facts.cooldown, facts.calls) == (kind, FAILURES[kind].cooldown / 2, 0)
@@ -243,7 +243,7 @@ def test_a_host_keeps_its_pause_through_json_and_forgets_it_with_another_model_o
     other.restore(stored)
     assert other.compress(MESSAGES) is MESSAGES, "the restored host must not ask"
     assert other.last is not None
-    assert any("no model was asked" in notice for notice in other.last.notices)
+    assert any("summary model not called" in notice for notice in other.last.notices)
 
     for forget in (lambda host: host.update_model("gpt-4o", WINDOW), lambda host: host.reset()):
         fresh = host_of(ScriptedSummarizer([GOOD]), clock)

@@ -76,13 +76,13 @@ def test_folds_leave_room_for_ten_requests_where_they_can() -> None:
 def test_a_window_in_which_hardly_anything_fits_is_not_folded_but_told_with_numbers() -> None:
     made = drive(60_000, 8_000, lines=30, count=8)
     assert folds(made) == []
-    assert made[-1][1].startswith(TIGHT) and "tokens are fixed, and folds begin at 61,750" in made[-1][1]
+    assert made[-1][1].startswith(TIGHT) and "tokens are fixed, and compaction starts at 61,750" in made[-1][1]
 
 
 def test_folds_that_must_follow_each_other_closely_say_so_with_numbers() -> None:
     made = drive(20_000, 32_000, count=40)
     told = {reason for action, reason in made if action in FOLDS}
-    assert told and all(reason.startswith(TIGHT) and "ten requests bring about" in reason for reason in told)
+    assert told and all(reason.startswith(TIGHT) and "ten requests add about" in reason for reason in told)
 
 
 def one_ask(wire: str, count: int) -> dict[str, Any]:

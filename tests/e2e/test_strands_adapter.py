@@ -193,9 +193,7 @@ def test_pictures_are_folded_from_the_newest_ask_with_one_backwards_and_with_the
 def test_a_picture_that_is_kept_elsewhere_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
     found = seen["pictures"]
     assert found["elsewhere"]
-    assert [report.partition(":")[0] for report in found["reports"]] == [
-        "midfold does not know messages of kind with image"
-    ]
+    assert [report.partition(":")[0] for report in found["reports"]] == ["unknown message kind with image"]
 
 
 def test_a_result_that_is_shortened_keeps_the_picture_beside_it(seen: dict[str, Any]) -> None:

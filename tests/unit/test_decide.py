@@ -39,7 +39,7 @@ def test_the_engine_goes_before_the_size() -> None:
     assert decided(5, pressure=Pressure.HARD).fold
     made = decided(500, pressure=Pressure.NONE)
     assert (made.fold, made.pressure) == (False, Pressure.NONE)
-    assert made.reason == "the engine does not ask for a fold at 500 tokens; the threshold is 100"
+    assert made.reason == "the engine did not request a compaction at 500 tokens; the threshold is 100"
 
 
 @pytest.mark.parametrize("stopped", [{"enabled": False}, {"strikes": 9}, {"failure": "auth", "pause": 50.0}])
@@ -125,7 +125,9 @@ def test_a_pause_asks_no_model(failure: Any, lossy: bool, fold: bool) -> None:
     made = decided(100, failure=failure, pause=12.0, lossy_fallback=lossy)
     assert (made.fold, made.pause, made.failure) == (fold, 12.0, failure)
     if not fold:
-        assert made.reason.startswith(f"no model was asked: 12 s of the pause after a failure ({failure}) are left")
+        assert made.reason.startswith(
+            f"summary model not called: 12 s of the cooldown after a failure ({failure}) are left"
+        )
     assert not decided(100, failure=failure, pause=12.0, lossy_fallback=False).fold
     assert decided(100, failure=failure, pause=0.0).pause == 0.0
 
@@ -152,7 +154,7 @@ def test_a_prompt_that_is_small_again_forgives_strikes() -> None:
 def test_strikes_stop_folds_until_there_is_something_new_to_fold() -> None:
     struck = Situation(prompt_tokens=50_000, threshold_tokens=50_000, strikes=2, struck_tokens=49_000)
     assert not decide(struck).fold
-    assert "from 56,500 tokens on" in decide(struck).reason
+    assert "at 56,500 tokens" in decide(struck).reason
     assert not decide(msgspec.structs.replace(struck, prompt_tokens=56_499)).fold
     assert decide(msgspec.structs.replace(struck, prompt_tokens=56_500)).fold
     unknown = msgspec.structs.replace(struck, struck_tokens=0, prompt_tokens=500_000)
@@ -222,8 +224,8 @@ def test_a_fold_that_is_made_ahead_leaves_room_for_what_comes_before_it_is_used(
 
 
 def test_what_nobody_asked_for_does_not_say_so() -> None:
-    assert decided(85, ahead=True).reason == "made ahead, at 85 tokens: the threshold of 100 was near"
-    assert decided(5, crowded=True).reason == "there are more messages than are allowed"
+    assert decided(85, ahead=True).reason == "prepared ahead at 85 tokens, near the threshold of 100"
+    assert decided(5, crowded=True).reason == "the limit on the number of messages was reached"
     assert decided(105, crowded=True).reason == ""
     with midfold.open("memory:") as sessions:
         session = sessions.session("s", context_length=16_000)

@@ -183,9 +183,9 @@ def test_ordinary_names_are_fine(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "name", "why"),
     [
-        (Here(), "compressor", "always means the built-in"),
-        (Compressor(), None, "always means the built-in"),
-        (Here(), "other", "calls itself"),
+        (Here(), "compressor", "is reserved for the built-in"),
+        (Compressor(), None, "is reserved for the built-in"),
+        (Here(), "other", "is named"),
         (3, "three", "expected a ContextEngine"),
     ],
 )
@@ -270,10 +270,10 @@ BROKEN = {
         "from midfold.engines import ContextEngine\nclass engine(ContextEngine):\n    name = 'bad'\n",
         "TypeError",
     ),
-    "has another name": (ENGINE.format(name="other", origin="") + "engine = Mine\n", 'calls itself "other"'),
+    "has another name": (ENGINE.format(name="other", origin="") + "engine = Mine\n", 'is named "other"'),
     "has no name": (
         "from midfold.engines import ContextEngine, Noop\nclass engine(Noop):\n    name = None\n",
-        'calls itself "None"',
+        'is named "None"',
     ),
     "registers nothing": ("def register(registrar):\n    pass\n", "registers nothing"),
     "registers others": (
@@ -282,7 +282,7 @@ BROKEN = {
     ),
     "registers the reserved name": (
         "def register(r):\n    r.register_context_engine(lambda: 1, 'compressor')\n",
-        "always means",
+        "is reserved for",
     ),
     "raises in register": ("def register(r):\n    r.no_such_method()\n", "AttributeError"),
 }
@@ -344,8 +344,10 @@ def test_links_do_not_lead_out_of_the_plugins(tmp_path: Path, how: str) -> None:
     else:
         (base / "evil").mkdir()
         (base / "evil" / "__init__.py").symlink_to(outside / "__init__.py")
-    assert "leads out" in refused("evil", tmp_path)
-    assert ["leads out" in info.problem for info in list_engines(tmp_path) if info.name == "evil"] == [True]
+    assert "outside the plugin folder" in refused("evil", tmp_path)
+    assert ["outside the plugin folder" in info.problem for info in list_engines(tmp_path) if info.name == "evil"] == [
+        True
+    ]
 
 
 def test_a_link_inside_the_plugins_is_fine_if_the_engine_has_its_name(tmp_path: Path) -> None:

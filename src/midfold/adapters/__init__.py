@@ -1,1 +1,1 @@
-"""midfold inside other agents and frameworks: one folder each, imported only by those who use it."""
+"""Integrations with other agents and frameworks; each is imported only by its users."""

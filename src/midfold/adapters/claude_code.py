@@ -1,14 +1,13 @@
-"""Hooks of Claude Code: what they keep, and what they give back after a compaction.
+"""Claude Code hooks: store the session log, and add a note to the context after a compaction.
 
     python -P -m midfold.adapters.claude_code PROJECT < the event that Claude Code writes
 
-Rules of this file:
-1. A hook never holds Claude Code up: it ends within its time with exit 0, and says nothing where anything is wrong.
-2. Before a compaction, and with each prompt, the log as it is now is kept by a process of its own: it takes as long as
-   it takes. It reads as many bytes as the log had then, so that an answer that is just being written is not halved.
-3. After a compaction the session is told what the user asked for, in the user's words, and what was done, by the
-   calls and their results. No model is asked; secrets are redacted.
-4. Claude Code starts hooks in the project's folder, which may be anybody's: nothing is imported from there.
+1. A hook never blocks Claude Code: it exits with 0 within its time limit and prints nothing on any error.
+2. Before a compaction and with each prompt, a separate process stores the log. It reads only the bytes that the log had
+   at that time, so that a message that is being written is not cut in half.
+3. After a compaction the note quotes the user's messages and lists what was done, from calls and their results. No LLM
+   is used; secrets are redacted.
+4. Claude Code starts hooks in the project's directory, which may be untrusted: nothing is imported from there.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
 
 MODULE = "midfold.adapters.claude_code"
 SAFE = ("-P",)
-"""Options of Python that keep it from importing from the working directory."""
+"""Python options that prevent imports from the working directory."""
 SECONDS = 1.5
-"""From when this module runs; Claude Code itself waits for `TIMEOUT`."""
+"""Time limit in seconds from the start of this module; Claude Code itself waits for `TIMEOUT`."""
 TIMEOUT = 2
 EVENTS = {"PreCompact": None, "SessionStart": "compact", "UserPromptSubmit": None}
-"""The events that are wanted, and what they are matched by."""
+"""Hook events to register, with their matchers."""
 KEEPS = ("PreCompact", "UserPromptSubmit")
 ASKS_ROOM, TRAIL_ROOM, MOST_CHARACTERS = 4_000, 1_200, 9_500
-"""Characters, tokens, characters: Claude Code takes 10,000 characters of a hook."""
+"""Characters, tokens, characters. Claude Code accepts 10,000 characters from a hook."""
 
 
 def main(arguments: list[str]) -> None:
-    """A hook, or the process that keeps a log; nothing that goes wrong is of any concern to Claude Code."""
+    """Run a hook, or the process that stores a log; suppress every error."""
     try:
         if len(arguments) == 5 and arguments[1] == "keep":
             _, _, log, size, session = arguments
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> None:
 
 
 def answer(event: Mapping[str, Any], project: Path) -> bytes:
-    """What a hook says to an event; nothing to most."""
+    """Return a hook's output for an event; empty for most events."""
     name, log, session = (str(event.get(key) or "") for key in ("hook_event_name", "transcript_path", "session_id"))
     if not log or not session or not Path(log).is_file():
         return b""
@@ -81,12 +80,12 @@ def _begin_keeping(project: Path, log: Path, session: str) -> None:
 
 
 def session_name(session: str) -> str:
-    """What a session of Claude Code's is called among those of its project."""
+    """Return the name under which a Claude Code session is stored in its project."""
     return f"claude-code-{session}"
 
 
 def keep(project: Path, log: Path, size: int, session: str) -> None:
-    """Brings the first `size` bytes of a log into the store, under the project's own sessions."""
+    """Import the first `size` bytes of a log into the store, under the project's sessions."""
     with log.open("rb") as file:
         document = midfold.read(file.read(size))
     with midfold.open(config=midfold.load_config().config) as sessions:
@@ -95,7 +94,7 @@ def keep(project: Path, log: Path, size: int, session: str) -> None:
 
 
 def note(messages: Transcript, session: str) -> str:
-    """What a session is told after its compaction."""
+    """Return the note added to a session after its compaction."""
     opening = (
         "This session was compacted. What follows is from its log, not from the summary: the user's own words, and "
         "what the calls and their results show. The whole log is kept: the tools of the MCP server midfold (search, "

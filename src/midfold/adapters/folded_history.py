@@ -1,9 +1,9 @@
-"""A framework's whole history, and what its model is to see of it: the part that every framework's adapter shares.
+"""Compact a framework's history; shared by the framework adapters.
 
-A framework keeps everything that was said and hands all of it over with every call. What midfold must remember between
-two calls is plain JSON: which messages the view has (by their place in the history) and which stand for others (as
-values), what is behind each handle (the same way), and what the conversation has learnt. It is kept where the framework
-keeps state. It is believed only if the history still begins as it did; else the history is folded anew.
+A framework keeps the full history and passes all of it with every call. What midfold keeps between two calls is plain
+JSON, stored in the framework's state: the view (indexes into the history, and generated messages as values), the
+originals behind each handle (the same way), and learned values such as measured sizes. It is used only if the history
+still starts with the same messages; otherwise the history is compacted from scratch.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from midfold.types import AnswerBounds, InMemorySource, Recall, ToolAnswer
 
 Report = Callable[[str], None]
 Piece = int | dict[str, Any]
-"""A message of the history by its place, or a message that is not in it."""
+"""Index of a message in the history, or a generated message."""
 
 RECALL_TOOLS = Recall.tools
 THRESHOLD = "threshold"
 RECALL_NAMES = frozenset(spec.name for spec in RECALL_TOOLS)
 MOST_KINDS = 100
-"""Kinds of unknown messages that are reported: in a proxy, anybody may make some up."""
+"""Maximum number of unknown message kinds that are reported; in a proxy, clients can invent any number of them."""
 MOST_RUNNING = 256
 log_report: Report = logging.getLogger("midfold.adapters").warning
 
@@ -49,7 +49,7 @@ def type_name(value: Any) -> str:
 
 
 class WindowSettings(TypedDict, total=False):
-    """Keywords of every adapter; `Histories` says what they mean."""
+    """Keyword arguments of every adapter, documented in `Histories`."""
 
     context_length: int | None
     config: Config | None
@@ -58,17 +58,17 @@ class WindowSettings(TypedDict, total=False):
 
 
 class HistorySettings(WindowSettings, total=False):
-    """The same, of adapters that take a summarizer as it is."""
+    """Keyword arguments of adapters that accept a summarizer object."""
 
     summarizer: Summarizer | None
 
 
 class Histories:
-    """How an adapter folds, whatever the call.
+    """Compaction settings of an adapter, shared by all of its calls.
 
-    `context_length` is needed where midfold does not know a model's window. Without a `summarizer` the settings of
-    `config` choose one, and without these summaries are made locally. `report` is told what a log would be: it is the
-    log unless given.
+    `context_length` is required if midfold does not know the model's window. Without a `summarizer`, `config` selects
+    one; without that, summaries are made locally without an LLM. `report` receives warnings; by default they are
+    logged.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Histories:
         summarizer: Summarizer | None = None,
         recall: Literal["never", "always", "folded"] | None = None,
     ) -> FoldedHistory:
-        """One call's history; a message without a wire is reported as of its `kind`, once.
+        """Open the history of one call; report each unknown message `kind` (a message without a wire) once.
 
-        `tools` may be definitions of the dialect. `window` is what the framework says about the model. Tools for
-        looking back are counted if they are among these, unless `recall` says otherwise.
+        `tools` may be definitions in the dialect. `window` is the context window according to the framework. Recall
+        tools are counted if they are among `tools`, unless `recall` says otherwise.
         """
         self._report_unknown(kind(one) for one, wire in zip(messages, wires, strict=True) if wire is None)
         listed = [(_tool_name(tool), tool) for tool in tools]
@@ -127,12 +127,10 @@ class Histories:
         for kind in kinds:
             if kind not in self._reported and len(self._reported) < MOST_KINDS:
                 self._reported.add(kind)
-                self._report(
-                    f"midfold does not know messages of kind {kind}: they are sent as they are, and never folded"
-                )
+                self._report(f"unknown message kind {kind}: such messages are sent unchanged and never compacted")
 
     def learn_refusal(self, history: FoldedHistory, error: Any) -> bool:
-        """As `FoldedHistory.learn_refusal`, for every other history of the same model as well."""
+        """Learn from a refusal like `FoldedHistory.learn_refusal`, for later histories of the same model, too."""
         setup = history.conversation.setup
         if not history.learn_refusal(error):
             return False
@@ -148,10 +146,10 @@ def _tool_name(tool: Any) -> Any:
 
 
 class FoldedHistory:
-    """One call's history. `wires` has a plain message for each of the framework's, None for one of unknown kind.
+    """History of one call. `wires` has a plain message for each framework message, or None if its kind is unknown.
 
-    `pieces` is what to send. Messages of unknown kind are always among them, and midfold reads nothing of them.
-    `recall` says when the model has the tools for looking back: never, always, or once something was folded.
+    `pieces` is what to send. It always includes messages of unknown kind, which midfold does not read. `recall` says
+    when the model has the recall tools: never, always, or after the first compaction.
     """
 
     def __init__(
@@ -167,7 +165,7 @@ class FoldedHistory:
         self._given = [setup.model, setup.context_length]
         own = setup.budget.threshold_tokens
         self.threshold = min(own, (kept or {}).get(THRESHOLD) or own)
-        """Tokens at which the conversation is folded: what an answer of recall may take is a share of it."""
+        """Tokens at which the conversation is compacted; recall results may take a share of it."""
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
         self.pieces: list[Piece] = list(range(len(wires)))
@@ -191,41 +189,41 @@ class FoldedHistory:
 
     @property
     def system(self) -> Any:
-        """The system prompt, with the note that a fold has left."""
+        """The system prompt, including the note that a compaction added."""
         return self.conversation.view().system
 
     @property
     def note(self) -> str:
-        """What a fold has added at the end of the system prompt; nothing where that is as it was."""
+        """The text that a compaction appended to the system prompt, or an empty string."""
         given, now = self.conversation.setup.system, self.system
         return now.removeprefix(given).lstrip("\n") if isinstance(given, str) and now != given else ""
 
     @property
     def originals(self) -> dict[str, list[Any]]:
-        """What was folded away, by handle: of the fold that is believed, and of all before it."""
+        """The folded messages by handle, of the current and all earlier compactions."""
         folded: dict[str, list[Piece]] = self._plan.get("folded", {})
         return {handle: [self._wire(piece) for piece in pieces] for handle, pieces in folded.items()}
 
     def select(self, messages: Sequence[Any], write: Callable[[dict[str, Any]], Any] = lambda wire: wire) -> list[Any]:
-        """What to send: the very objects of what stays, and what stands for others as `write` makes it."""
+        """Return the messages to send: kept messages as the same objects, generated ones converted by `write`."""
         return [messages[piece] if isinstance(piece, int) else write(piece) for piece in self.pieces]
 
     def fold(self, *, force: bool = False) -> Receipt | None:
-        """Folds if it is time, or by `force` after a refusal; the receipt of a fold."""
+        """Compact if due, or always with `force` (after a refusal); return the receipt if one was made."""
         if not force and not self.conversation.should_compact():
             return None
         return self._settle(self.conversation.compact(force=force, overflowed=force).changed)
 
     async def fold_async(self, *, force: bool = False) -> Receipt | None:
-        """The same, for an event loop."""
+        """Compact like `fold`, asynchronously."""
         if not force and not self.conversation.should_compact():
             return None
         return self._settle((await self.conversation.compact_async(force=force, overflowed=force)).changed)
 
     def learn_refusal(self, error: Any) -> bool:
-        """Whether a provider's refusal told a smaller window than was believed: then fold by force and send again.
+        """Return whether a refusal names a smaller window than assumed; if so, compact with `force` and retry.
 
-        What it merely repeats of the conversation tells nothing.
+        Limits that only appear because the error quotes the conversation are ignored.
         """
         errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
         named = [text for text in map(str, errors) if learn_limit(text) is not None]
@@ -236,29 +234,30 @@ class FoldedHistory:
         return self.conversation.setup.correct_window(min(filter(None, limits), default=None))
 
     def answer(self, name: str, arguments: Any) -> ToolAnswer:
-        """The answer to a call of a recall tool."""
+        """Answer a call of a recall tool."""
         return answer_recall(name, arguments, self.originals, self.threshold, self.dialect)
 
     def observe(self, usage: Any) -> None:
-        """What the provider counted for what was sent."""
+        """Record the usage that the provider reported for the messages sent."""
         self.conversation.observe(usage)
 
     def observe_tokens(self, prompt: int | None, output: int | None, cached: int | None) -> None:
-        """The same of a framework that counts in its own words; without a prompt nothing was counted."""
+        """Record usage given as plain numbers; do nothing without a prompt count."""
         if prompt:
             counts = {"prompt_tokens": prompt, "completion_tokens": output or 0}
             self.observe({**counts, "prompt_tokens_details": {"cached_tokens": cached or 0}})
 
     def keep(self) -> dict[str, Any]:
-        """What the next call must be given: equal to what comes back from JSON."""
+        """Return the state to pass to the next call; it survives a JSON round trip unchanged."""
         memory = json.loads(json.dumps({**self.conversation.save(), "archive": {}}))
         threshold = self.conversation.setup.budget.threshold_tokens
         return {"plan": self._plan, "given": self._given, "memory": memory, THRESHOLD: threshold}
 
     def _memory(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """What was learnt about another model, or under another window, says nothing about this one.
+        """Return the parts of the stored state that apply to this call.
 
-        Of a fold that no longer fits only this is kept: until its pause is over no model is asked for a summary.
+        Measurements under another model or window are dropped. If the stored compaction no longer matches the history,
+        only the summarizer's failure and cooldown are kept.
         """
         memory: dict[str, Any] = dict(kept["memory"])
         if kept["plan"] and not self._plan:
@@ -293,7 +292,7 @@ class FoldedHistory:
         return self.conversation.last
 
     def _with_unknown(self, view: list[Piece]) -> list[Piece]:
-        """Messages of unknown kind stay where they were, but never between a call and its result."""
+        """Insert messages of unknown kind at their old places, but never between a call and its result."""
         for index in (number for number, wire in enumerate(self.wires) if wire is None):
             after = (
                 place
@@ -305,7 +304,7 @@ class FoldedHistory:
 
 
 class RunningHistories(OrderedDict[str, FoldedHistory]):
-    """Histories whose answers are awaited. Who cancels a call tells nobody: only the newest are kept."""
+    """Histories of calls in flight. Cancelled calls are not reported, so only the newest are kept."""
 
     def __setitem__(self, key: str, history: FoldedHistory) -> None:
         super().__setitem__(key, history)
@@ -314,12 +313,12 @@ class RunningHistories(OrderedDict[str, FoldedHistory]):
 
 
 def _essence(text: str) -> str:
-    """Letters and digits: escapes, line breaks and quotes are not what was said."""
+    """Reduce a text to lowercase letters and digits, to compare it regardless of escapes, line breaks and quotes."""
     return "".join(filter(str.isalnum, text.lower()))
 
 
 def _pair_ids(wire: Mapping[str, Any] | None) -> tuple[set[Any], set[Any]]:
-    """The calls that a message makes and those that it answers, by id."""
+    """Return the ids of the calls a message makes and of the calls it answers."""
     if wire is None:
         return set(), set()
     content, kind = wire.get("content"), str(wire.get("type") or wire.get("role"))
@@ -333,7 +332,7 @@ def _pair_ids(wire: Mapping[str, Any] | None) -> tuple[set[Any], set[Any]]:
 
 
 def _without_halves(wires: Sequence[dict[str, Any] | None]) -> Sequence[dict[str, Any] | None]:
-    """A call whose result is in a message of unknown kind, and a result whose call is, are not read either."""
+    """Treat a call as unknown if its result is in a message of unknown kind, and vice versa."""
     out, known = list(wires), -1
     while None in out and out.count(None) != known:
         known, pairs = out.count(None), [_pair_ids(wire) for wire in out]
@@ -357,9 +356,9 @@ def answer_recall(
     threshold: int | None = None,
     dialect: str = "openai-chat",
 ) -> ToolAnswer:
-    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text.
+    """Answer a call of a recall tool from the stored originals; `arguments` may be JSON text.
 
-    It takes what a conversation bears that is folded at `threshold` tokens.
+    The size limit of the answer follows from `threshold`, the tokens at which the conversation is compacted.
     """
     if isinstance(arguments, str):
         try:

@@ -1,11 +1,11 @@
-"""midfold as a plugin of Google ADK: `pip install 'midfold[adk]'`.
+"""midfold as a Google ADK plugin: `pip install 'midfold[adk]'`.
 
     plugin = MidfoldPlugin()
     agent = LlmAgent(name="helper", model=..., tools=[..., *plugin.tools])
     runner = Runner(app=App(name="app", root_agent=agent, plugins=[plugin]), session_service=...)
 
-The session's events are never changed: what the model is sent of them is. Contents that stay are the very objects. What
-midfold remembers is in the session's state, under `midfold:` and the agent's name.
+The session's events are never changed, only what is sent to the model; kept contents are the same objects. midfold's
+state is in the session's state under `midfold:` and the agent's name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Wire = dict[str, Any]
 
 
 class MidfoldPlugin(BasePlugin):
-    """Keeps every agent's requests inside the window of its model.
+    """ADK plugin that keeps every agent's requests inside its model's window.
 
-    The keywords are those of `Histories`. `tools` are for agents: with them they search and unfold what was folded.
+    The keyword arguments are those of `Histories`. Give `tools` to agents, to let them search and unfold folded
+    messages.
     """
 
     def __init__(self, **settings: Unpack[HistorySettings]) -> None:
@@ -76,7 +77,7 @@ class MidfoldPlugin(BasePlugin):
             _keep(callback_context, history)
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> None:
-        """The next request knows the window that a refusal names; ADK lets nobody send this one again."""
+        """Learn the window from a refusal for the next request; ADK does not allow resending this one."""
         history = self._running.pop(_run(callback_context), None)
         if history is not None:
             self._histories.learn_refusal(history, error)
@@ -88,7 +89,7 @@ class MidfoldPlugin(BasePlugin):
 
 
 class RecallTool(BaseTool):
-    """One of the tools for looking back."""
+    """A recall tool."""
 
     def __init__(self, spec: Any, running: Mapping[str, FoldedHistory]) -> None:
         super().__init__(name=spec.name, description=spec.description)
@@ -135,7 +136,10 @@ def _is_read(part: Any) -> bool:
 
 
 def _wires(contents: Sequence[Any]) -> Iterator[Wire | None]:
-    """ADK takes away the ids that it made itself; then a result is of the first call of its name that has none."""
+    """Convert contents to wires.
+
+    ADK removes ids it generated; a result without id belongs to the first call of its name without one.
+    """
     waiting: list[tuple[str, str]] = []
     for place, content in enumerate(contents):
         blocks: list[Wire] = []
@@ -160,7 +164,7 @@ def _wires(contents: Sequence[Any]) -> Iterator[Wire | None]:
 
 
 def _content(wire: Wire, contents: Sequence[Any], wires: Sequence[Wire | None]) -> Any:
-    """A content that midfold wrote; parts that it left as they were, or cannot read, are those of the history."""
+    """Convert a generated message to a content, reusing the history's parts that are unchanged or unreadable."""
     known: dict[str, tuple[Any, Any]] = {}
     for content, one in zip(contents, wires, strict=True):
         for block, part in zip(one["content"] if one else (), filter(_is_read, content.parts or ()), strict=False):

@@ -2,8 +2,8 @@
 
     agent = create_agent(model, tools, middleware=[MidfoldMiddleware()], checkpointer=...)
 
-The graph's `messages` are never changed: what the model sees of them is. Messages that stay are the very objects. What
-midfold remembers is private state of the graph, so a checkpointer keeps it, and a fork of a thread has its own.
+The graph's `messages` are never changed, only what is sent to the model; kept messages are the same objects. midfold's
+state is private state of the graph, so a checkpointer stores it, and a fork of a thread has its own.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def _merge(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, 
 
 
 class FoldingState(AgentState[Any]):
-    """What midfold keeps in the graph: its memory, rewritten at every call, and originals, written when it folds."""
+    """midfold's state in the graph: memory, rewritten at every call, and originals, written at a compaction."""
 
     midfold: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
-    # LangGraph takes the last annotation for the reducer, and no other.
+    # LangGraph uses only the last annotation as the reducer.
     midfold_originals: NotRequired[Annotated[dict[str, Any], PrivateStateAttr, _merge]]
 
 
 class AgentModelWriter:
-    """Summaries by the agent's own model; they are not streamed to the user."""
+    """Summary writer that uses the agent's own model; summaries are not streamed to the user."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -60,10 +60,10 @@ class AgentModelWriter:
 
 
 class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
-    """Keeps an agent's requests inside the window of its model.
+    """Agent middleware that keeps requests inside the model's window.
 
-    The keywords are those of `Histories`, and `summarizer="agent"` has the agent's own model write summaries. A
-    window that the model's profile says is known. Without `recall` the agent has no tools for looking back.
+    The keyword arguments are those of `Histories`; `summarizer="agent"` has the agent's own model write summaries. The
+    window comes from the model's profile if it has one. Without `recall` the agent has no recall tools.
     """
 
     state_schema = FoldingState
@@ -86,7 +86,7 @@ class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
         history.fold()
         try:
             response = handler(_shorten(request, history))
-        except Exception as error:  # each provider's package has its own class for a prompt that is too long
+        except Exception as error:  # each provider package has its own class for prompts that are too long
             if not history.learn_refusal(error) or history.fold(force=True) is None:
                 raise
             response = handler(_shorten(request, history))
@@ -99,7 +99,7 @@ class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
         await history.fold_async()
         try:
             response = await handler(_shorten(request, history))
-        except Exception as error:  # each provider's package has its own class for a prompt that is too long
+        except Exception as error:  # each provider package has its own class for prompts that are too long
             if not history.learn_refusal(error) or await history.fold_async(force=True) is None:
                 raise
             response = await handler(_shorten(request, history))
@@ -134,7 +134,7 @@ def _wire(message: BaseMessage) -> dict[str, Any] | None:
         return None
     try:
         [wire] = convert_to_openai_messages([message], pass_through_unknown_blocks=True)
-    except (ValueError, TypeError, KeyError):  # a block that LangChain itself cannot read, or results inside a message
+    except (ValueError, TypeError, KeyError):  # a block that LangChain cannot read, or results inside a message
         return None
     return dict(wire)
 
@@ -147,7 +147,7 @@ def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest
     tools = list(_others(request.tools))
     if not history.is_folded:
         return request.override(tools=tools)
-    tools += [tool for tool in request.tools if tool not in tools]  # last, so that the others keep their places
+    tools += [tool for tool in request.tools if tool not in tools]  # last, so that the other tools keep their order
     ids = {key: message for message in request.messages for key in _calls(message)}
     messages = history.select(request.messages, lambda wire: _message(wire, ids))
     system = request.system_message
@@ -157,7 +157,7 @@ def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest
 
 
 def _system_content(system: SystemMessage, history: FoldedHistory) -> Any:
-    """The note stands at the end: blocks before it, and their cache markers, stay as they are."""
+    """Append the note at the end, so that the blocks before it and their cache markers stay unchanged."""
     if isinstance(system.content, str):
         return history.system
     return [*system.content, {"type": "text", "text": history.note}]
@@ -171,7 +171,7 @@ def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:
 
 
 def _message(wire: dict[str, Any], ids: Mapping[tuple[str, str], BaseMessage]) -> BaseMessage:
-    """A message that midfold wrote; one that stands for a message of the history has everything else of it."""
+    """Convert a generated message; if it replaces one of the history, keep the other fields of that message."""
     message = convert_to_messages([wire])[0]
     original = next((ids[key] for key in _calls(message) if key in ids), None)
     if original is None:
@@ -201,7 +201,7 @@ def _recall_answer(request: Any) -> ToolMessage:
 
 
 def _tool(spec: Any) -> BaseTool:
-    """A tool that the graph knows by its name; `wrap_tool_call` answers it, for it has the state."""
+    """Return a tool that the graph knows by name; `wrap_tool_call` answers it because it has the state."""
 
     def unreachable(**_: Any) -> str:
         return "this tool is answered by midfold's middleware"

@@ -1,13 +1,13 @@
-"""midfold in LiteLLM, the library and the proxy: `pip install 'midfold[litellm]'`.
+"""midfold in LiteLLM, library and proxy: `pip install 'midfold[litellm]'`.
 
     folding = MidfoldCallback()
     litellm.callbacks = [folding]
-    await litellm.acompletion(model="gpt-4o", messages=messages)        # folded on the way
-    folding.completion(model="gpt-4o", messages=messages)               # LiteLLM asks no hook before sync calls
+    await litellm.acompletion(model="gpt-4o", messages=messages)        # compacted by the hook
+    folding.completion(model="gpt-4o", messages=messages)               # LiteLLM calls no hook before sync calls
 
 In the proxy's config: `litellm_settings: {callbacks: midfold_proxy.folding}`, with the first line above in
-midfold_proxy.py. The caller's list is never changed, and messages that stay are the very objects. What midfold
-remembers is in this object; who sends a history that begins as one before goes on with its fold.
+midfold_proxy.py. The caller's list is never changed, and kept messages are the same objects. midfold's state is in this
+object; a request whose history starts like an earlier one continues with that one's compaction.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _numbers = count(1)
 MOST_CONVERSATIONS = 1_000
 MOST_BRANCHES = 4
-"""Conversations with the same beginning whose folds are remembered."""
+"""Maximum number of conversations with the same beginning whose state is kept."""
 
 
 class MidfoldCallback(CustomLogger):
-    """Keeps requests inside the window of their model: a callback for async calls and the proxy, else `completion`.
+    """Callback that keeps requests inside the model's window.
 
-    The keywords are those of `Histories`. `tools` are for who runs the model's calls: given to the model among its
-    others, and answered by `answer`.
+    Async calls and the proxy call its hooks; sync calls use `completion`. The keyword arguments are those of
+    `Histories`. Give `tools` to the model if you run its tool calls, and answer them with `answer`.
     """
 
     def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__()
         self._histories = Histories(**settings)
-        # LiteLLM tells only the first of callbacks whose class and public numbers are the same how a call went.
+        # LiteLLM notifies only the first of several callbacks with the same class and public numbers about a call's
+        # result.
         self.number = next(_numbers)
         self._lock = Lock()
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
@@ -52,7 +53,7 @@ class MidfoldCallback(CustomLogger):
         self.tools = [spec.definition("openai-chat") for spec in RECALL_TOOLS]
 
     def completion(self, **request: Any) -> Any:
-        """As `litellm.completion`. A provider that names a smaller window is believed, and asked once more."""
+        """Call `litellm.completion`; after a refusal that names a smaller window, compact and retry once."""
         history = self._history(request)
         history.fold()
         try:
@@ -63,17 +64,17 @@ class MidfoldCallback(CustomLogger):
         return self._finish(history, litellm.completion(**self._shorten(request, history)))
 
     def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
-        """The answer to a call of one of `tools`, in the conversation that has these messages."""
+        """Answer a call of one of `tools` in the conversation with these messages."""
         return self._history({"messages": messages}).answer(name, arguments)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any
     ) -> Any:
-        """The proxy asks before it chooses a deployment."""
+        """Compact a proxy request, before the proxy selects a deployment."""
         return await self._fold_async(data, call_type)
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
-        """The library asks before every async call. What comes from the proxy was folded there."""
+        """Compact an async library call; requests from the proxy were already handled."""
         if kwargs.get("proxy_server_request"):
             return None
         return await self._fold_async(kwargs, getattr(call_type, "value", call_type))
@@ -140,7 +141,7 @@ def _wire(message: Any) -> dict[str, Any] | None:
 
 
 def _opening(wires: Sequence[dict[str, Any] | None]) -> str:
-    """Up to the first words of the user: what a conversation begins with."""
+    """Return a key of the conversation's beginning, up to the first user message."""
     first = next((place for place, wire in enumerate(wires) if wire and wire["role"] == "user"), 0)
     text = json.dumps(wires[: first + 1], sort_keys=True, default=repr)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

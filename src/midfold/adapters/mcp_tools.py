@@ -1,10 +1,9 @@
-"""The sessions of one project, or of one key, as tools; `midfold mcp` offers them by the Model Context Protocol.
+"""Tools over the sessions of one project or gateway key, served by `midfold mcp` (Model Context Protocol).
 
-Rules of this file:
-1. Nobody sees more than the sessions whose names begin as theirs do, whatever session, handle or word is asked for.
-2. Searching and unfolding is `Sessions.recall`'s, what is stored is the store's; here is only what a tool is called.
-3. A file is read only inside the project's folder. A summary is made on this machine: no tool sends anything anywhere.
-4. An error is an answer.
+1. Access is limited to sessions whose names start with the caller's prefix, whatever session, handle or query is given.
+2. `Sessions.recall` searches and unfolds, the store reads sessions; this module only defines the tools.
+3. Files are read only inside the project's directory. Summaries are made locally; no tool sends data anywhere.
+4. Errors are returned as tool results.
 """
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ SPECS = (
 
 
 class SessionTools:
-    """The tools over the sessions whose names begin with `under`; without a `folder` no file is read."""
+    """Tools over the sessions whose names start with `under`; without a `folder` no file is read."""
 
     def __init__(self, sessions: Sessions, under: str, folder: Path | None = None) -> None:
         self.sessions, self.under = sessions, under
         self._folder = None if folder is None else folder.resolve()
 
     def run(self, name: str, given: Mapping[str, Any] | None) -> ToolAnswer:
-        """Runs a call."""
+        """Run a call."""
         names = [spec.name for spec in SPECS]
         if name not in names:
             return ToolAnswer(f"there is no tool {name[:80]!r}; there are {', '.join(names)}", is_error=True)
@@ -93,14 +92,14 @@ class SessionTools:
             return ToolAnswer(str(error), is_error=True)
         return ToolAnswer(answer) if isinstance(answer, str) else answer
 
-    # Which session
+    # Session lookup
 
     def _infos(self, given: Mapping[str, Any]) -> list[SessionInfo]:
-        """The one that is named, else all that may be seen, the newest first."""
+        """Return the named session, or all visible sessions, newest first."""
         return [self._info(given)] if given.get("session") else self.sessions.all(MOST_SESSIONS, under=self.under)
 
     def _info(self, given: Mapping[str, Any]) -> SessionInfo:
-        """The session that is meant; the newest one if none is named."""
+        """Return the named session, or the newest one."""
         asked, infos = str(given.get("session") or "").removeprefix(self.under), self._infos({})
         if not infos:
             raise NotStored("no session is kept here yet")
@@ -115,12 +114,12 @@ class SessionTools:
         return self.sessions.session(info.name)
 
     def _recall_at(self, given: Mapping[str, Any]) -> Recall:
-        """Of the session that has the handle."""
+        """Return the recall of the session that has the handle."""
         handle = str(given.get("handle") or "").strip("[]()`'\" \n")
         named = self._info(given).name if given.get("session") else None
         return self.sessions.recall(named or self.sessions.find_handle(handle, under=self.under), under=self.under)
 
-    # The tools
+    # Tools
 
     def _search(self, given: Mapping[str, Any]) -> ToolAnswer:
         is_one = given.get("session") or given.get("pattern")
@@ -167,7 +166,7 @@ class SessionTools:
             if path.stat().st_size > MOST_FILE_BYTES:
                 raise TranscriptError(f"{called} has more than {MOST_FILE_BYTES:,} bytes")
             data = path.read_bytes()
-        except (OSError, ValueError) as error:  # a name that no file can have, or a file that nobody may read
+        except (OSError, ValueError) as error:  # an invalid file name, or an unreadable file
             raise TranscriptError(f"cannot read {called!a}: {getattr(error, 'strerror', error)}") from None
         return midfold.read(data, name=called)
 

@@ -6,7 +6,7 @@
     config = RunConfig(call_model_input_filter=folding)
     await Runner.run(agent, "...", session=session, hooks=folding, run_config=config)
 
-The session keeps every item. What the model is sent of them is shorter: items that stay are the very objects.
+The session keeps every item; only what is sent to the model is shorter. Kept items are the same objects.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from midfold.adapters.folded_history import (
 
 DIALECT = "openai-responses"
 MOST_HISTORIES = 16
-"""An agent that is a tool of another shares its run config: each of their histories has a fold of its own."""
+"""Maximum number of histories with their own compaction; an agent used as a tool shares its caller's run config."""
 T = TypeVar("T")
 
 
 class MidfoldSession:
-    """A session of the Agents SDK in a store of midfold: any number of processes may use it.
+    """Agents SDK session in a midfold store, safe for use by several processes.
 
-    Items that are taken back stay in the store, unseen: there, history only grows.
+    Items removed with `pop_item` are hidden, not deleted: stored history is append-only.
     """
 
     def __init__(self, session_id: str, sessions: Sessions, *, session_settings: SessionSettings | None = None) -> None:
@@ -65,12 +65,12 @@ class MidfoldSession:
         await self._work(lambda: self._session.delete() if self._session.info else None)
 
     async def load_folds(self) -> dict[str, Any]:
-        """What `save_fold` was given, by its names."""
+        """Return the states saved by `save_fold`, by name."""
         folds: dict[str, Any] = (await self._work(self._state)).get("folds", {})
         return folds
 
     async def save_fold(self, name: str, kept: dict[str, Any]) -> None:
-        """Others that were saved since `load_folds` stay."""
+        """Save one state without overwriting others saved since `load_folds`."""
         await self._work(lambda: self._keep(folds=_with_fold(self._state().get("folds", {}), name, kept)))
 
     async def _work(self, work: Callable[[], T]) -> T:
@@ -103,23 +103,23 @@ class MidfoldSession:
 
 
 class Folding(RunHooks[Any]):
-    """Keeps an agent's requests inside the window of its model: the `call_model_input_filter` of one conversation.
+    """The `call_model_input_filter` of one conversation, which keeps requests inside the model's window.
 
-    As `hooks` of the run it also learns what the provider counted. `tools` are for the agent: with them it searches and
-    unfolds what was folded. What is remembered is kept in `session`, or in this object without one. The other keywords
-    are those of `Histories`.
+    As `hooks` of the run it also records reported usage. Give `tools` to the agent, to let it search and unfold folded
+    messages. The state is kept in `session`, or in this object without one. The other keyword arguments are those of
+    `Histories`.
     """
 
     def __init__(self, session: MidfoldSession | None = None, **settings: Unpack[HistorySettings]) -> None:
         self._session, self._histories = session, Histories(**settings)
         self._folds: dict[str, Any] = {}
-        # Agents that are tools of another run at the same time: what was sent last is known to each run's own task.
+        # Agents used as tools run concurrently, so the last request is tracked per task.
         self._last: ContextVar[tuple[str, FoldedHistory] | None] = ContextVar("midfold_last", default=None)
         self._originals: dict[str, list[Any]] = {}
         self.tools = [self._tool(spec) for spec in RECALL_TOOLS]
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
-        """What to send instead of everything."""
+        """Return the input to send instead of the full history."""
         items, instructions = data.model_data.input, data.model_data.instructions
         if _goes_on(items):
             self._last.set(None)
@@ -187,13 +187,13 @@ def _kind(item: Any) -> str:
 
 
 def _goes_on(items: Sequence[Any]) -> bool:
-    """Whether the provider has what came before (`conversation_id`): the first result comes without its call."""
+    """Return whether the provider holds the earlier history (`conversation_id`): the first result has no call."""
     first = items[0] if items and _is_known(items[0]) else {}
     return str(first.get("type")).endswith("_output")
 
 
 def _is_known(item: Any) -> bool:
-    """A message, a thought, or a call or result that says which call it is of."""
+    """Return whether the item is a message, a reasoning item, or a call or result with a call id."""
     if not isinstance(item, dict):
         return False
     kind = str(item.get("type") or "message")

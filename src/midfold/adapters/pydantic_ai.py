@@ -2,8 +2,8 @@
 
     agent = Agent("openai:gpt-4o", capabilities=[MidfoldCapability()])
 
-The run's messages are never changed: what the model sees of them is. Messages that stay are the very objects. What
-midfold remembers is in the `metadata` of responses, so it goes wherever the messages go, and is not sent.
+The run's messages are never changed, only what is sent to the model; kept messages are the same objects. midfold's
+state is in the `metadata` of responses, so it travels with the messages and is not sent to the model.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from midfold.adapters.folded_history import (
 )
 
 NAME = "midfold"
-"""Where responses have what midfold remembers."""
+"""Metadata key of midfold's state in responses."""
 
 
 class HistoryUnit(NamedTuple):
-    """What midfold takes for a message: one part of a request, or a whole response (`part` is None)."""
+    """Unit that midfold treats as a message: one part of a request, or a whole response (`part` is None)."""
 
     message: Any
     part: Any
@@ -50,9 +50,9 @@ class HistoryUnit(NamedTuple):
 
 
 class MidfoldCapability(AbstractCapability[Any]):
-    """Keeps an agent's requests inside the window of its model.
+    """Agent capability that keeps requests inside the model's window.
 
-    The keywords are those of `Histories`. Without `recall` the agent has no tools for looking back.
+    The keyword arguments are those of `Histories`. Without `recall` the agent has no recall tools.
     """
 
     _history: FoldedHistory | None = None
@@ -122,13 +122,13 @@ class MidfoldCapability(AbstractCapability[Any]):
 
 
 def _smallest(model: Any) -> str:
-    """The model; of those that take over from each other, the one with the smallest window."""
+    """Return the model; of a fallback chain, the one with the smallest window."""
     names: list[str] = [one.model_name for one in getattr(model, "models", [model])]
     return min(names, key=lambda name: look_up_model(name).model.context_window)
 
 
 def _lasting(kept: Mapping[str, Any]) -> Any:
-    """What must not be lost; of the rest, the numbers learnt, a run begins again."""
+    """Return the state that must survive; learned numbers are measured again in a new run."""
     return kept["plan"], kept["memory"]["state"]
 
 
@@ -173,7 +173,7 @@ def _item(block: Mapping[str, Any]) -> Any:
 
 
 def _response_wire(message: Any) -> dict[str, Any] | None:
-    """A response with calls is always read, for the results that follow are."""
+    """Convert a response; one with calls is always converted, because the results that follow are."""
     parts, calls = message.parts, []
     for part in (part for part in parts if isinstance(part, ToolCallPart)):
         function = {"name": part.tool_name, "arguments": part.args_as_json_str()}
@@ -185,7 +185,7 @@ def _response_wire(message: Any) -> dict[str, Any] | None:
 
 
 def _messages(units: Sequence[HistoryUnit], history: FoldedHistory) -> Iterator[Any]:
-    """What to send. A request of which all is sent is the very object."""
+    """Yield the messages to send; a request that is sent whole is the same object."""
     known = {("tool", unit.part.tool_call_id): unit for unit in units if isinstance(unit.part, ToolReturnPart)}
     known |= {("assistant", call["id"]): unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
     chosen = history.select(units, lambda wire: _unit_for(wire, known))
@@ -197,7 +197,7 @@ def _messages(units: Sequence[HistoryUnit], history: FoldedHistory) -> Iterator[
 
 
 def _unit_for(wire: Mapping[str, Any], known: Mapping[tuple[str, str], HistoryUnit]) -> HistoryUnit:
-    """A message that midfold wrote; one that stands for another has everything else of it."""
+    """Convert a generated message; if it replaces one of the history, keep the other fields of that message."""
     content, role = wire.get("content") or "", wire["role"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = "".join(block.get("text", "") for block in blocks)

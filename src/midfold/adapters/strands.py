@@ -3,8 +3,8 @@
     manager = MidfoldConversationManager()
     agent = Agent(conversation_manager=manager, tools=[..., *manager.tools])
 
-Strands sends `agent.messages` as they are, so this manager changes that list, as those that Strands ships do: messages
-that stay are the very objects. Originals are kept in the manager's state, which a session manager stores.
+Strands sends `agent.messages` unchanged, so this manager modifies that list, like the managers that Strands ships. Kept
+messages are the same objects. Originals are in the manager's state, which a session manager stores.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NAME = "midfold"
 
 
 class MidfoldConversationManager(ConversationManager):
-    """Keeps an agent's messages inside the window of its model; one for each agent.
+    """Conversation manager that keeps an agent's messages inside the model's window; use one per agent.
 
-    The keywords are those of `Histories`; a model's `context_window_limit` is known without them. `tools` are for
-    the agent: with them it searches and unfolds what was folded.
+    The keyword arguments are those of `Histories`; a model's `context_window_limit` is used automatically. Give `tools`
+    to the agent, to let it search and unfold folded messages.
     """
 
     def __init__(self, **settings: Unpack[HistorySettings]) -> None:
@@ -44,10 +44,10 @@ class MidfoldConversationManager(ConversationManager):
         registry.add_callback(BeforeModelCallEvent, lambda event: self._fold(event.agent))
 
     def apply_management(self, agent: Any, **kwargs: Any) -> None:
-        """Nothing: what is sent is looked at before every call of the model."""
+        """Do nothing: compaction is decided before every model call instead."""
 
     def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
-        """After an overflow: the window that the provider names is believed."""
+        """Compact after an overflow, using the window that the provider's error names."""
         if not self._fold(agent, error=e, force=True) and e is not None:
             raise e
 
@@ -88,7 +88,10 @@ class MidfoldConversationManager(ConversationManager):
         return folded
 
     def _replace(self, messages: list[Any], sent: list[Any]) -> None:
-        """A session manager stores messages one by one: what was put before them, and how many are gone, is ours."""
+        """Replace the messages; record what was prepended and how many were removed.
+
+        A session manager stores only the messages one by one.
+        """
         same, front = 0, len(self._front) if messages[: len(self._front)] == self._front else 0
         while same < min(len(sent), len(messages) - front) and sent[-1 - same] is messages[-1 - same]:
             same += 1
@@ -138,7 +141,7 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A part of a message or of a result: a text, a value, or a picture that is not kept elsewhere."""
+    """Convert a part of a message or result: a text, a JSON value, or an inline image."""
     if "image" in part:
         data = part["image"]["source"].get("bytes")
         media = {"type": "base64", "media_type": f"image/{part['image']['format']}"}
@@ -149,7 +152,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _message(wire: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """A message that midfold wrote; blocks that it left as they were are the blocks of the history, which are known."""
+    """Convert a generated message, reusing the history's blocks that are unchanged."""
     content = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
     return {"role": wire["role"], "content": [known.get(str(block)) or _write_block(block) for block in content]}
 

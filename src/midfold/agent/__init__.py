@@ -1,10 +1,11 @@
-"""A small tool-using agent with the compressor inside its loop.
+"""A small tool-using agent that compacts its own session.
 
     with midfold.open("sqlite:///sessions.db") as sessions:
         session = sessions.session("fix", model="claude-sonnet-4-5", system=..., dialect="anthropic")
         Agent(session, ModelClient(endpoint), Toolbox(tools)).run("Fix the failing test.")
 
-`loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
+`loop` runs the turns, `window` decides when to compact, `tools` holds the tools; `midfold.model.client` calls the
+model.
 """
 
 from midfold.agent.assembly import AgentAssembly

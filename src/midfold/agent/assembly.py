@@ -1,4 +1,4 @@
-"""Everything an agent needs, put together: a folder, a store, a model, the tools."""
+"""Assemble an agent from a working directory, a store, a model and tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from midfold.transcript.tools import ToolSpec
 
 
 def new_name(clock: float) -> str:
-    """A name for a session: when it began, and something that nothing else is called."""
+    """Return a unique session name that starts with the local time."""
     return f"{time.strftime('%Y%m%d-%H%M', time.localtime(clock))}-{uuid4().hex[:6]}"
 
 
@@ -45,7 +45,7 @@ def _no_session() -> Session:
 
 
 class AgentAssembly:
-    """Opens sessions and makes agents for them. A context manager: leaving it closes the store and the connections."""
+    """Factory for sessions and agents; a context manager that closes the store and the connections on exit."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AgentAssembly:
         self.config = config
         self.environment = environment
         self.window = window
-        """Of new and resumed sessions; None: the model's own."""
+        """Context window in tokens of new and resumed sessions; None for the model's own."""
         self._clients: list[ModelClient] = []
         address = store or store_url(config, environment)
         self.sessions: Sessions = open_sessions(address, config=config, summarizer=summarizer)
@@ -79,19 +79,19 @@ class AgentAssembly:
         self.sessions.close()
 
     def partner_of(self, name: str) -> ChatPartner | None:
-        """Whom an agent last talked to in a stored session; None if no agent did."""
+        """Return the model that an agent last used in a stored session, or None if no agent did."""
         return memory_of(self.sessions.store.must(name)).partner
 
     def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
-        """A new session, or an old one by its name. It keeps the shape it was begun in, whatever its model speaks."""
+        """Open a new session or resume one by name; a resumed session keeps its dialect whatever the model's is."""
         dialect = endpoint.dialect
         if resume is not None:
             known = self.sessions.store.info(resume)
             if known is None:
-                raise NotStored(f"there is no session {resume}; `midfold sessions list` shows those there are")
+                raise NotStored(f"there is no session {resume}; list them with `midfold sessions list`")
             if known.dialect not in shapes.WIRES:
                 raise ConfigError(
-                    f"session {resume} is held in the shape of {known.dialect}; the agent can go on with sessions "
+                    f"session {resume} is stored in the dialect {known.dialect}; the agent can only resume sessions "
                     f"of {' and '.join(shapes.WIRES)}"
                 )
             dialect = known.dialect
@@ -112,7 +112,7 @@ class AgentAssembly:
         return session
 
     def tools(self, session: Callable[[], Session]) -> list[AgentTool]:
-        """All tools, for the session that a function gives; those for looking back, which come later, at the end."""
+        """Return all tools, bound to the session that `session` returns; the recall tools come last."""
         more = [self._engine_tool(spec, session) for spec in self.engine_tools.specs.values()]
         return [*self._own_tools(), *more, *recall_tools(session, self.config.agent.output_characters)]
 
@@ -161,7 +161,7 @@ class AgentAssembly:
 
 
 def recall_tools(session: Callable[[], Session], limit: int) -> list[AgentTool]:
-    """Search and unfold, for whichever session the agent is in when they are called."""
+    """Return the search and unfold tools for the session that is current when they are called."""
 
     def run(name: str, **given: Any) -> str:
         answer = session().recall(min(PAGE, max(limit - 200, 200))).run(name, given)

@@ -1,4 +1,4 @@
-"""What an agent tells whoever watches: small values, one JSON object each. None of them reaches the model."""
+"""Events an agent reports to its observer, each serializable as one JSON object. None of them reaches the model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from midfold.transcript.message import ToolCall
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """Something happened."""
+    """Base class of the events."""
 
 
 class Started(Event, frozen=True, kw_only=True, tag="started"):
-    """A turn begins."""
+    """Start of a turn."""
 
     session: str
     model: str
@@ -27,13 +27,13 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
 
 
 class Said(Event, frozen=True, kw_only=True, tag="text"):
-    """A piece of the answer, as it arrives."""
+    """A piece of the response, as it streams in."""
 
     text: str
 
 
 class Answered(Event, frozen=True, kw_only=True, tag="answer"):
-    """An answer is complete: `calls`, `stop`, `length` or `filter`. The numbers are the provider's, 0 without any."""
+    """End of a response: `calls`, `stop`, `length` or `filter`; token counts as reported by the provider, else 0."""
 
     finish: str
     calls: int
@@ -43,7 +43,7 @@ class Answered(Event, frozen=True, kw_only=True, tag="answer"):
 
 
 class Calling(Event, frozen=True, kw_only=True, tag="call"):
-    """A tool is about to run."""
+    """Start of a tool call."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class Calling(Event, frozen=True, kw_only=True, tag="call"):
 
 
 class Called(Event, frozen=True, kw_only=True, tag="result"):
-    """A tool has run, or was declined."""
+    """End of a tool call that ran or was declined."""
 
     id: str
     name: str
@@ -63,14 +63,14 @@ class Called(Event, frozen=True, kw_only=True, tag="result"):
 
 
 class Preparing(Event, frozen=True, kw_only=True, tag="preparing"):
-    """A fold is being made ahead of time, in the background."""
+    """Start of a compaction in the background, ahead of time."""
 
     tokens: int
     threshold: int
 
 
 class Folded(Event, frozen=True, kw_only=True, tag="compaction"):
-    """A compaction was made, or was not, and why."""
+    """Outcome of a compaction attempt, with the reason."""
 
     trigger: str
     status: str
@@ -100,13 +100,13 @@ class Folded(Event, frozen=True, kw_only=True, tag="compaction"):
 
 
 class EngineFault(Event, frozen=True, kw_only=True, tag="engine_fault"):
-    """The context engine could not say when to fold; the size of the prompt decides."""
+    """Failure of the context engine's decision; the prompt size decides instead."""
 
     why: str
 
 
 class Retrying(Event, frozen=True, kw_only=True, tag="retry"):
-    """The model could not answer for a reason that may pass; what was heard of the answer does not count."""
+    """Retry after a transient model failure; the partial response is discarded."""
 
     kind: str
     why: str
@@ -114,14 +114,14 @@ class Retrying(Event, frozen=True, kw_only=True, tag="retry"):
 
 
 class Overflowed(Event, frozen=True, kw_only=True, tag="overflow"):
-    """The provider said that the request is too large; a smaller one follows."""
+    """Rejection of a request as too large; a smaller one follows."""
 
     size: int
     limit: int
 
 
 class Finished(Event, frozen=True, kw_only=True, tag="finished"):
-    """The turn is over: `done`, `interrupted`, `failed`, or `steps` when there were too many."""
+    """End of the turn: `done`, `interrupted`, `failed`, or `steps` if the step limit was reached."""
 
     how: str
     text: str
@@ -133,10 +133,10 @@ Watch = Callable[[Event], Any]
 
 
 def ignore(event: Event) -> None:
-    """Nobody looks."""
+    """Ignore the event."""
 
 
-# Acting: a call of the model's, with the user's consent where it changes something, told before and after.
+# Run tool calls, asking for consent before calls that change something and reporting events before and after.
 
 
 Consent = Callable[[ToolCall, str], bool]
@@ -145,17 +145,17 @@ NOBODY = "Not run: it needs the user's consent, and nobody can be asked. Go on w
 
 
 def refuse(call: ToolCall, about: str) -> bool:
-    """Nobody is there to be asked."""
+    """Refuse every call; used when there is no user to ask."""
     return False
 
 
 def agree(call: ToolCall, about: str) -> bool:
-    """Whatever it is: for scripts that said so beforehand."""
+    """Approve every call; used by scripts that opted in beforehand."""
     return True
 
 
 class Runner:
-    """Runs calls, one after the other."""
+    """Runner of tool calls, one at a time."""
 
     def __init__(self, toolbox: Toolbox, consent: Consent, watch: Watch) -> None:
         self.toolbox, self.consent, self.watch = toolbox, consent, watch

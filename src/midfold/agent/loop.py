@@ -1,12 +1,11 @@
-"""The loop: make room, ask, act, until the model has nothing more to do.
+"""The agent loop: compact if needed, request, run tool calls, until the model makes no more calls.
 
     agent = Agent(session, ModelClient(endpoint), toolbox)
     agent.run("Fix the failing test.")
 
-Rules of this file:
-1. Everything is in the session before the next thing happens: a program that is killed goes on where it was.
-2. The history is legal at every moment. What an interrupt or a crash left open is closed with words that say so.
-3. `AgentWindow` decides when to fold; the loop only asks it before each request and tells it what the provider counted.
+1. Every message is stored in the session before the next step, so a killed program can resume.
+2. The history is always valid for the provider: calls that an interrupt or crash left open get results that say so.
+3. `AgentWindow` decides when to compact; the loop calls it before each request and passes it the reported usage.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NO_ANSWER = "[no answer was given to this]"
 
 
 class Agent:
-    """A session, a model and tools. `consent` is asked before a tool changes anything; `watch` is told what happens."""
+    """Session, model and tools; `consent` is called before a tool changes anything, `watch` receives the events."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Agent:
         self.last: Usage | None = None
 
     def run(self, task: str, *, is_last: bool = False) -> str:
-        """One turn, up to the model's last word on it. After one that `is_last` no fold is prepared for the next."""
+        """Run one turn and return the final text; with `is_last`, prepare no compaction for the next turn."""
         self.close_open_ends()
         self.session.append(shapes.user(task))
         remember_partner(self.session, self.model.endpoint)
@@ -76,20 +75,20 @@ class Agent:
                 self._finish("failed", "", step, str(failed))
                 raise
         self.close_open_ends(f"[stopped after {self.max_steps} steps]")
-        return self._finish("steps", "", self.max_steps, f"{self.max_steps} steps were not enough")
+        return self._finish("steps", "", self.max_steps, f"the limit of {self.max_steps} steps was reached")
 
     def _finish(self, how: str, text: str, steps: int, why: str = "") -> str:
         self.watch(Finished(how=how, text=text, steps=steps, why=why))
         return text
 
     def _answer(self, *, first: bool) -> ModelAnswer:
-        """The next answer. A request that overflowed is followed by a smaller one, or by nothing."""
+        """Return the next response; after an overflow, retry with a smaller request or raise."""
         self.room.before(first=first)
         rejected, attempt = 0, 0
         while True:
             body = self.request()
             if rejected and len(body) >= rejected:
-                raise ModelFailed("overflow", "the conversation does not fit into the window and cannot be folded more")
+                raise ModelFailed("overflow", "the conversation exceeds the window and cannot be compacted further")
             try:
                 answer = self.model.ask(body, lambda text: self.watch(Said(text=text)), self._again)
                 break
@@ -103,7 +102,7 @@ class Agent:
         return answer
 
     def request(self) -> bytes:
-        """The body of the next request."""
+        """Return the body of the next request."""
         endpoint, setup = self.model.endpoint, self.session.setup
         longest = shapes.longest_answer(endpoint, setup.window, self.longest_answer)
         later = {tool_of(tool).name for tool in setup.late_tools}
@@ -121,7 +120,7 @@ class Agent:
         self.watch(Answered(finish=finish, calls=len(answer.calls), output_tokens=usage.completion_tokens, **sizes))
 
     def _act(self, answer: ModelAnswer) -> None:
-        """Runs the calls of an answer; whatever becomes of them, every one is answered."""
+        """Run the calls of a response; every call gets a result, even after an interrupt."""
         done: list[Result] = []
         try:
             for call in answer.calls:
@@ -134,7 +133,7 @@ class Agent:
             self.session.append(shapes.results(shapes.wire_of(self.session.view()), [*done, *stopped]))
 
     def close_open_ends(self, words: str = NO_ANSWER, heard: str = "") -> None:
-        """Makes the history legal to go on with: calls get results, and what was asked gets a last word."""
+        """Make the history valid to continue: add missing tool results and a final assistant text."""
         shown = self.session.view()
         view = shown.transcript
         if not view:

@@ -1,8 +1,7 @@
-"""How each wire writes what the agent says: users, tool results, tools, request bodies.
+"""Render user messages, tool results, tools and request bodies for each wire format.
 
-Rules of this file:
-1. A request's messages are the exact bytes of the session's view; nothing before the newest ones changes.
-2. Nothing in a request depends on the clock, on the place of a message, or on what follows it.
+Messages are sent as the exact bytes of the session's view, and nothing in a request depends on the clock or on later
+messages, so that the provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from midfold.transcript.message import Media, Message, Opaque, Part, Role, Text,
 from midfold.transcript.splice import message_bytes, message_value
 from midfold.transcript.tools import ToolSpec
 
-# One conversation, two wires: a session keeps the shape it was begun in, and is rendered for the model it talks to.
+# A session is stored in the dialect it was started in and rendered for the model it talks to.
 #
-# Rules:
-# 1. Nothing is stored in another shape than the session's: handles, search and unfolding stay what they were.
-# 2. The same message gives the same bytes, whatever stands beside it: what was sent before is sent again.
-# 3. Thinking stays behind. A signature holds for the provider that wrote it, and for nobody else.
+# 1. Storage keeps the session's dialect, so handles, search and unfolding are unaffected.
+# 2. A message always renders to the same bytes, whatever its neighbours are (prompt cache).
+# 3. Thinking is dropped: its signature is valid only for the provider that wrote it.
 
 
 ANTHROPIC = "anthropic"
@@ -37,13 +35,13 @@ NOTHING = "(nothing)"
 
 
 def render_message(message: Message, dialect: str) -> list[dict[str, Any]]:
-    """A message as another dialect writes it: several where it knows no message with several results."""
+    """Render a message in another dialect; a message with several tool results may become several messages."""
     make = _for_anthropic if dialect == ANTHROPIC else _for_chat
     return [message_value(one, DIALECTS[dialect]) for one in make(message)]
 
 
 def translate_message(value: dict[str, Any], source: str, dialect: str) -> list[dict[str, Any]]:
-    """A message of one dialect in the shape of another; as it is, if that is the same."""
+    """Translate a message between dialects; return it unchanged if they are the same."""
     return [value] if source == dialect else render_message(Message.over(value, DIALECTS[source].read), dialect)
 
 
@@ -54,7 +52,7 @@ def _for_anthropic(message: Message) -> Iterator[Message]:
 
 
 def _for_chat(message: Message) -> Iterator[Message]:
-    """Results are messages of their own, and come first: they answer the calls before them."""
+    """Split a message for the chat dialect: tool results become messages of their own and precede the rest."""
     parts = list(_bare(message.parts))
     for part in parts:
         if isinstance(part, ToolResult):
@@ -66,7 +64,7 @@ def _for_chat(message: Message) -> Iterator[Message]:
 
 
 def _bare(parts: tuple[Part, ...]) -> Iterator[Part]:
-    """What was said, without the blocks it came in; what only its own wire can carry is left out or named."""
+    """Yield the parts without their original blocks; drop or name parts that only the source dialect supports."""
     for part in parts:
         if isinstance(part, Thinking | Opaque):
             continue
@@ -83,7 +81,7 @@ LONGEST_ANSWER = 32_000
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of a call."""
+    """Result of a tool call."""
 
     call: ToolCall
     text: str
@@ -99,7 +97,7 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def results(wire: Wire, done: Sequence[Result]) -> list[dict[str, Any]]:
-    """The answers to one batch of calls, all of them."""
+    """Render the results of one batch of calls."""
     if wire == "openai":
         return [{"role": "tool", "tool_call_id": item.call.id, "content": item.text} for item in done]
     blocks = [
@@ -111,23 +109,23 @@ def results(wire: Wire, done: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def wire_of(view: View) -> Wire:
-    """The wire that a session is kept in; its model may speak another."""
+    """Return the wire that the session is stored in; its model may use another."""
     return WIRES[view.dialect.name]
 
 
 def for_session(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
-    """A message of the model's in the shape of the session."""
+    """Translate a message of the model into the session's dialect."""
     return translate_message(message, WIRE_DIALECTS[wire], view.dialect.name)
 
 
 def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
-    """Tokens the answer may have: what was asked for, else an eighth of the window, within what the model can write."""
+    """Return the maximum response tokens: as requested or an eighth of the window, within the model's limit."""
     most = endpoint.max_output or LONGEST_ANSWER
     return max(1, min(asked or min(window // 8, LONGEST_ANSWER), most))
 
 
 def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_tokens: int) -> bytes:
-    """The request for the next answer."""
+    """Return the body of the next request."""
     wire = endpoint.wire
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
@@ -150,7 +148,7 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
 
 
 def _pieces(view: View, dialect: str) -> list[tuple[str, bytes]]:
-    """Role and bytes of every message: those of the view, or what they are in another dialect."""
+    """Return the role and bytes of every message of the view, translated if the dialects differ."""
     if view.dialect.name == dialect:
         return [(item.message.role, message_bytes(item.message, view.dialect)) for item in view.items]
     values = [value for message in view.transcript for value in render_message(message, dialect)]
@@ -164,7 +162,7 @@ def _system(view: View, dialect: str) -> Any:
 
 
 def _alternating(messages: list[tuple[str, bytes]]) -> list[bytes]:
-    """The messages, with neighbours of the same role as one: a notice goes along with what it came after."""
+    """Merge neighbouring messages of the same role."""
     pieces: list[bytes] = []
     before = ""
     for role, data in messages:
@@ -182,7 +180,7 @@ def _blocks(content: Any) -> list[Any]:
 
 
 def with_breakpoints(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
-    """The request with cache breakpoints where its provider takes them; no other byte is changed."""
+    """Add cache breakpoints if the provider supports them; change no other byte."""
     document = read(request, dialect=endpoint.dialect)
     hints = plan_document(
         document,
@@ -196,5 +194,5 @@ def with_breakpoints(request: bytes, endpoint: Endpoint, settings: PromptCaching
 
 
 def caching_provider(endpoint: Endpoint) -> str:
-    """The provider as the planner of cache breakpoints knows it: by its address, else by its name."""
+    """Return the provider for the cache breakpoint planner, by the endpoint's address or else its name."""
     return provider_of(endpoint.base_url) or endpoint.name

@@ -1,13 +1,12 @@
-"""Room in the window: when the agent folds its own conversation, and how.
+"""Decide when the agent compacts its own session, and do it.
 
-Rules:
-1. Before each request the size is estimated from what the provider last reported; at `compression.threshold` the
-   session is folded. A little below it the fold is made in the background, and swapped in when it is time.
-2. A request that was too large is never sent again: only a smaller one is, at most `MOST_RECOVERIES` times.
-3. The plan survives every fold. The newest words of the user do by themselves: the engine never folds them.
-4. The model is told nothing of all this but the summary itself. Warnings make models give up early.
-5. Behind a midfold gateway, the first request of a turn is left to the gateway: what grew between turns is its
-   business. What it folds away is not counted here, so that one conversation is never folded twice.
+1. Before each request the size is estimated from the last reported usage; at `compression.threshold` the session is
+   compacted. Slightly below it, the compaction is prepared in the background and swapped in when due.
+2. A request that was too large is never sent again, only a smaller one, at most `MOST_RECOVERIES` times.
+3. The plan survives every compaction. So do the newest user messages: the engine never folds them.
+4. The model sees only the summary. Warnings about the window make models give up early.
+5. Behind a midfold gateway, the first request of a turn is left to the gateway. Tokens that it folds are not counted
+   here, so that one conversation is never compacted twice.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from midfold.transcript.tokens import Count
 MOST_RECOVERIES = 3
 GATEWAY_HEADER = "x-midfold-action"
 FOLDED = frozenset(("compacted", "pruned", "checkpoint", "recovered"))
-"""What a gateway says when the provider was sent less than the agent sent."""
+"""Values of the gateway's header for requests that it sent in a compacted form."""
 
 
 class AgentWindow:
-    """The window of one session."""
+    """Window management of one session."""
 
     def __init__(
         self, session: Session, watch: Watch, *, background: bool = True, behind_gateway: bool = False
@@ -45,23 +44,23 @@ class AgentWindow:
         self.background = background
         self.behind_gateway = behind_gateway
         self.relief = 0
-        """Tokens of this session that a gateway keeps from the provider."""
+        """Tokens of this session that a gateway does not send to the provider."""
         self._ahead = BackgroundFold()
         self._fault = ""
         self._plan = plan.newest(reversed(session.history().transcript)) if session.info is not None else None
 
     @property
     def size(self) -> Count:
-        """The next request as the provider will see it."""
+        """Return the size of the next request as the provider will see it."""
         size = self.session.size
         return Count(max(size.tokens - self.relief, 0), size.basis) if self.relief else size
 
     def decide(self) -> Decision:
-        """Whether to fold before the next request; what a gateway keeps from the provider is not counted."""
+        """Decide whether to compact before the next request, not counting tokens that a gateway drops."""
         return self.session.decide(self.size.tokens if self.relief else None)
 
     def before(self, *, first: bool) -> None:
-        """Before a request: fold if it is time, prepare if it soon will be."""
+        """Compact if it is due before a request, or prepare a compaction if it soon will be."""
         self.keep_pause()
         decision = self.decide()
         if decision.fault and decision.fault != self._fault:
@@ -76,7 +75,7 @@ class AgentWindow:
             self.prepare()
 
     def prepare(self) -> None:
-        """A fold in the background, if it will soon be needed."""
+        """Prepare a compaction in the background if it will soon be needed."""
         self.keep_pause()
         if not self.background or self._ahead.has_begun or self.decide().pressure is Pressure.NONE:
             return
@@ -85,13 +84,13 @@ class AgentWindow:
             self.watch(Preparing(tokens=size, threshold=threshold))
 
     def keep_pause(self) -> None:
-        """Writes down that the summary of a fold in the background failed: who opens the session next must know."""
+        """Store the cooldown after a failed background summary, for the next process that opens the session."""
         failed = self._ahead.take_failed()
         if failed is not None:
             self.session.swap(failed)
 
     def after(self, answer: ModelAnswer) -> None:
-        """After an answer: what the provider counted is what the session had, unless a gateway stood between."""
+        """Record the usage of a response as the session's size, unless a gateway compacted the request."""
         usage = read_usage(answer.usage)
         action = answer.headers.get(GATEWAY_HEADER)
         self.behind_gateway = self.behind_gateway or action is not None
@@ -119,7 +118,7 @@ class AgentWindow:
     def fold(
         self, trigger: str, ready: PreparedFold | None = None, **asked: Unpack[CompactArguments]
     ) -> Compacted[Session]:
-        """One compaction, told to whoever watches; the plan is put back if it went into the fold."""
+        """Compact the session, report it to the observer, and restore the plan if it was folded."""
         done = self.session.compact(ahead=ready, **asked)
         swapped = ready is not None and done.receipt is ready.outcome.receipt
         self.watch(Folded.of(done.receipt, trigger, prepared=swapped))
@@ -130,7 +129,7 @@ class AgentWindow:
         return done
 
     def shrink(self, failed: ModelFailed, attempt: int) -> bool:
-        """After an overflow: whether there is now something smaller to send."""
+        """Compact after an overflow and return whether there is a smaller request to send."""
         setup = self.session.setup
         if attempt > MOST_RECOVERIES or not setup.config.compression.enabled:
             return False

@@ -1,4 +1,4 @@
-"""config.yaml, the environment and flags as one frozen `Config`.
+"""Load config.yaml, the environment and flags into one frozen `Config`.
 
 loaded = load()                      # defaults < file < environment < flags
 loaded.config.compression.threshold  # 0.5

@@ -1,10 +1,9 @@
-"""The settings of schema.py as a flat table: one `Field` for each key that holds a value.
+"""The settings of schema.py as a flat table, with one `Field` for each key that holds a value.
 
-Here are also the reading and checking of a single value, the words for what is wrong with it, and the tables of
-docs/reference/config.md.
+Also reads and checks single values, words their errors, and writes the tables of docs/reference/config.md.
 
-A path is a tuple of key names. In `providers`, `models` and `upstreams` the second name is the user's own; here it is
-`*`.
+A path is a tuple of key names. In `providers`, `models`, `upstreams` and `keys` the second name is the user's; here it
+is `*`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ OLD: Mapping[KeyPath, KeyPath] = types.MappingProxyType(
         ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
     }
 )
-"""Keys of earlier versions, and where their values belong now."""
+"""Keys of earlier versions, with the keys that replaced them."""
 
 GONE: Mapping[KeyPath, str] = types.MappingProxyType(
     {
@@ -50,11 +49,11 @@ GONE: Mapping[KeyPath, str] = types.MappingProxyType(
         ("prompt_caching", "schedule_patience"): "4",
     }
 )
-"""Keys of earlier versions that are no settings any more, and the value that always holds now."""
+"""Removed keys of earlier versions, with the fixed value that applies now."""
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """One key that holds a value."""
+    """A key that holds a value."""
 
     path: KeyPath
     kind: Kind
@@ -73,7 +72,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_values(self) -> str:
-        """What this key accepts, in words."""
+        """A description of the accepted values."""
         return f"{self._accepts()}, or null" if self.nullable else self._accepts()
 
     def _accepts(self) -> str:
@@ -164,7 +163,7 @@ NAME_PATTERNS: Mapping[str, str] = types.MappingProxyType(dict(_name_patterns())
 
 
 def generic(path: KeyPath) -> KeyPath:
-    """The path with the user's own name replaced by `*`."""
+    """Return the path with the user's own name replaced by `*`."""
     return (path[0], "*", *path[2:]) if len(path) > 1 and path[0] in OPEN else path
 
 
@@ -173,14 +172,14 @@ def field_at(path: KeyPath) -> Field | None:
 
 
 def children(path: KeyPath) -> tuple[str, ...]:
-    """The keys a section may hold; nothing when the path is no section."""
+    """Return the keys of a section, or an empty tuple if the path is not a section."""
     prefix = generic(path)
     depth = len(prefix)
     return tuple(dict.fromkeys(known[depth] for known in FIELDS if known[:depth] == prefix and len(known) > depth))
 
 
 def split(dotted: str) -> KeyPath:
-    """A dotted key path as a tuple; a model pattern may hold dots itself."""
+    """Split a dotted key path; the pattern in a model section may contain dots itself."""
     first, *rest = dotted.split(".")
     if first in OPEN and len(rest) > 1:
         return (first, ".".join(rest[:-1]), rest[-1])
@@ -188,12 +187,12 @@ def split(dotted: str) -> KeyPath:
 
 
 def dotted_path(path: KeyPath) -> str:
-    """A key path to print: never longer than reads well, no control characters, nothing that may be a secret."""
+    """Format a key path for messages: bounded length, no control characters, no possible secrets."""
     return ".".join(printable_name(name) for name in path)
 
 
 def printable_name(name: str) -> str:
-    """A name somebody wrote, to print: a key pasted into the wrong place is not repeated."""
+    """Format a user's name for messages, hiding it if it looks like a secret pasted in the wrong place."""
     return "<a key that looks like a secret>" if looks_secret(name) else printable(name)
 
 
@@ -206,7 +205,7 @@ _RUN = re.compile(r"[A-Za-z0-9+=]{20,}")
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text has the form of a credential: a known beginning, or a long run of letters and digits.
+    """Return whether a text looks like a credential: a known prefix, or a long run of letters and digits.
 
     Names of models and settings have a dash, a dot or an underscore every few letters.
     """
@@ -221,7 +220,7 @@ def printable(text: str, limit: int = 60) -> str:
 
 
 def nearest(path: KeyPath) -> KeyPath | None:
-    """The known key that an unknown one was probably meant to be."""
+    """Return the known key that an unknown one was probably meant to be, or None."""
     parent, name = path[:-1], path[-1]
     if close := difflib.get_close_matches(name, [child for child in children(parent) if child != "*"], n=1):
         return (*parent, close[0])
@@ -236,7 +235,7 @@ def nearest(path: KeyPath) -> KeyPath | None:
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Whether a value under this key may be a secret that no message may repeat."""
+    """Return whether a value under this key may be a secret that messages must not repeat."""
     return any(word in name.lower() for name in path for word in SECRET_WORDS)
 
 
@@ -251,18 +250,18 @@ _MALFORMED = (ValueError, KeyError, IndexError, OverflowError, yaml.constructor.
 
 
 class ValueRefused(Exception):
-    """A value cannot be used; the message says what was found and why."""
+    """A value that cannot be used; the message says what was found and why."""
 
 
 class Scalar(Struct, frozen=True):
-    """A value, and the text it was written as when that was plain YAML."""
+    """A value, and its source text if it was written as plain YAML."""
 
     value: Any
     text: str | None = None
 
 
 def from_node(node: Node) -> Scalar:
-    """The value of a scalar node; refused are collections, foreign tags, numbers YAML reads in a surprising way."""
+    """Return the value of a scalar node; refuse collections, unknown tags, and numbers that YAML reads unexpectedly."""
     if isinstance(node, MappingNode):
         raise ValueRefused("a mapping")
     if not isinstance(node, ScalarNode):
@@ -271,7 +270,7 @@ def from_node(node: Node) -> Scalar:
     if kind == "timestamp":
         raise ValueRefused("a date (quotes make it text)")
     if kind not in ("null", "bool", "int", "float", "str"):
-        raise ValueRefused("a YAML tag midfold does not use")
+        raise ValueRefused("an unsupported YAML tag")
     text: str = node.value
     plain = node.style is None
     if plain and kind in ("int", "float") and _SIXTIES.fullmatch(text):
@@ -285,12 +284,12 @@ def from_node(node: Node) -> Scalar:
     try:
         value = yaml.constructor.SafeConstructor().construct_object(node)
     except _MALFORMED:
-        raise ValueRefused(f"something that is no {kind}") from None
+        raise ValueRefused(f"an invalid {kind}") from None
     return Scalar(value, text if plain else None)
 
 
 def read(node: Node, field: Field | None) -> Scalar:
-    """The value of a node, as its field takes it: some also take a mapping, or a list."""
+    """Return the value of a node; some fields also accept a mapping or a list."""
     if field is not None and field.json and isinstance(node, MappingNode):
         return _as_json(node)
     if field is not None and field.words and isinstance(node, SequenceNode):
@@ -299,24 +298,24 @@ def read(node: Node, field: Field | None) -> Scalar:
 
 
 def _as_words(node: SequenceNode) -> Scalar:
-    """A list of words as one text, with commas between them."""
+    """Join a list of words with commas."""
     words = [from_node(item).value for item in node.value]
     if not all(isinstance(word, str) and "," not in word for word in words):
-        raise ValueRefused("a list with something in it that is no word")
+        raise ValueRefused("a list with an item that is not a word")
     return Scalar(", ".join(words) or None)
 
 
 def _as_json(node: MappingNode) -> Scalar:
-    """A mapping as the text of a JSON object."""
+    """Convert a mapping to the text of a JSON object."""
     try:
         value = yaml.constructor.SafeConstructor().construct_document(node)
         return Scalar(json.dumps(value, allow_nan=False))
     except (*_MALFORMED, TypeError, yaml.YAMLError, RecursionError):
-        raise ValueRefused("a mapping that JSON cannot hold") from None
+        raise ValueRefused("a mapping that is not valid JSON") from None
 
 
 def from_text(text: str) -> Scalar:
-    """The value of an environment variable: a quoted YAML scalar, or a plain one whatever it starts with."""
+    """Parse an environment variable as a quoted YAML scalar, or as a plain one whatever its first character."""
     stripped = text.strip()
     loader = yaml.SafeLoader("")
     if stripped[:1] in ("'", '"'):
@@ -332,7 +331,7 @@ def from_text(text: str) -> Scalar:
 
 
 def show(value: object, field: Field) -> str:
-    """What was found, in words; only its type where it may be a secret."""
+    """Describe a value for an error, by its type only if it may be a secret."""
     kind = _type_of(value)
     if value is None:
         return "null"
@@ -362,12 +361,12 @@ def _type_of(value: object) -> str:
 
 
 def check(field: Field, scalar: Scalar) -> Value:
-    """The value as the key wants it; ValueRefused when it is of another type or out of range."""
+    """Return the value converted for the key; raise ValueRefused if its type or range is wrong."""
     value = scalar.value
     if value is None and field.nullable:
         return None
     if field.kind == "choice" and isinstance(value, bool) and scalar.text is not None:
-        # YAML 1.1 reads a bare `off` as false; where `off` is one of the choices, the word that was written counts.
+        # YAML 1.1 reads a bare `off` as false; if `off` is one of the choices, use the source text.
         value = scalar.text.lower()
         if value not in field.choices:
             raise ValueRefused(show(scalar.value, field))
@@ -377,7 +376,7 @@ def check(field: Field, scalar: Scalar) -> Value:
     if field.kind in ("text", "choice") and value is not None and not isinstance(value, str):
         hint = " (quotes make it text)"
     elif field.kind in ("boolean", "integer", "number") and isinstance(value, str):
-        hint = " (text, not a value: are there quotes too many?)" if _looks_typed(value) else ""
+        hint = " (text; remove the quotes?)" if _looks_typed(value) else ""
     raise ValueRefused(show(value, field) + hint)
 
 
@@ -422,12 +421,12 @@ def _fits_text(field: Field, value: str) -> bool:
 
 
 def environment_name(path: KeyPath) -> str:
-    """The variable that sets a key: MIDFOLD_COMPRESSION__THRESHOLD."""
+    """Return the variable that sets a key, such as MIDFOLD_COMPRESSION__THRESHOLD."""
     return PREFIX + "__".join(re.sub(r"[^A-Z0-9]", "_", name.upper()) for name in path)
 
 
 def render(value: Value, quote: str | None = None) -> str:
-    """A scalar as YAML that is safe anywhere, in quotes where it must be or where `quote` asks for them."""
+    """Format a scalar as YAML that is safe in any context, quoted if necessary or if `quote` is given."""
     style = quote if isinstance(value, str) and quote in ("'", '"') else None
     dumped: str = yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True)
     if style is not None:
@@ -436,7 +435,7 @@ def render(value: Value, quote: str | None = None) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema (draft 2020-12) of config.yaml."""
+    """Return a JSON Schema (draft 2020-12) of config.yaml."""
     _, definitions = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     root = definitions.pop("Config")
     del root["properties"]["folder"]
@@ -451,7 +450,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def reference() -> str:
-    """The tables of all settings, in Markdown."""
+    """Return the tables of all settings in Markdown."""
     return "\n".join([*_sections(), *_old_keys()])
 
 
@@ -467,7 +466,7 @@ def _sections() -> Iterator[str]:
             yield f"| `{field.path[-1]}` | `{render(field.default)}` | {field.allowed_values} | {field.description} |"
         if "*" not in section:
             example = environment_name(fields[0].path)
-            yield f"\nFor example as a variable: `{example}`."
+            yield f"\nAs an environment variable, for example: `{example}`."
         yield ""
 
 
@@ -477,5 +476,5 @@ def _old_keys() -> Iterator[str]:
     for old, new in OLD.items():
         yield f"| `{dotted_path(old)}` | `{dotted_path(new)}` |"
     for old, value in GONE.items():
-        yield f"| `{dotted_path(old)}` | no setting any more: always {value} |"
+        yield f"| `{dotted_path(old)}` | removed: always {value} |"
     yield ""

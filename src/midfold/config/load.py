@@ -1,8 +1,8 @@
-"""Defaults < file < environment < flags, with the origin of every value and everything that is wrong with it.
+"""Load the configuration (defaults < file < environment < flags) and record the origin of every value.
 
 The file is the one named by the caller, else by $MIDFOLD_CONFIG, else $XDG_CONFIG_HOME/midfold/config.yaml, else
-~/.config/midfold/config.yaml. A config.yaml in the working directory is never read by itself: the folder may be a
-stranger's, and the file decides where conversations are sent.
+~/.config/midfold/config.yaml. A config.yaml in the working directory is never read automatically: the directory may be
+untrusted, and the file decides where conversations are sent.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ MOST_PROBLEMS = 50
 
 
 class SettingPlace(Struct, frozen=True):
-    """Where a value was given: as an error starts, and as `config show` says it."""
+    """Location of a value: prefix of its errors, and origin shown by `config show`."""
 
     at: str
     origin: str
 
 
 class FlagText(Struct, frozen=True):
-    """A value as typed on a command line, read as a YAML scalar; `flag` is the option, for errors."""
+    """A value as typed on a command line, parsed as a YAML scalar; `flag` is the option, for errors."""
 
     text: str
     flag: str
 
 
 class Setting(Struct, frozen=True):
-    """One checked value."""
+    """A checked value."""
 
     path: KeyPath
     value: fields.Value
@@ -68,7 +68,7 @@ class Setting(Struct, frozen=True):
 
 
 class Problems(Struct):
-    """What is wrong, one line each, up to a number people can read."""
+    """Collected errors, one line each, up to `MOST_PROBLEMS`."""
 
     lines: list[str] = field(default_factory=list)
     more: int = 0
@@ -91,7 +91,7 @@ class Problems(Struct):
 
 
 class Layer(Struct):
-    """What one source sets. `named` are the sections under providers and models it mentions, even empty ones."""
+    """Settings from one source; `named` lists the user-named sections it mentions, even empty ones."""
 
     problems: Problems
     settings: list[Setting] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Layer(Struct):
     notices: list[str] = field(default_factory=list)
 
     def put(self, path: KeyPath, scalar: fields.Scalar, place: SettingPlace) -> None:
-        """Checks one value and keeps it, or keeps the problem."""
+        """Check one value and store it, or record the problem."""
         known = self._field(path, place)
         if known is None:
             return
@@ -115,11 +115,12 @@ class Layer(Struct):
             self.problems.add(place, path, f"found {found}; allowed: {known.allowed_values} ({known.description})")
 
     def _field(self, path: KeyPath, place: SettingPlace) -> fields.Field | None:
-        """The field that a key sets; None, and a notice or a problem, where there is none."""
+        """Return the field of a key, or None after recording a notice or a problem."""
         if path in GONE:
             hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
             self.notices.append(
-                f"{place.at}: {dotted_path(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
+                f"{place.at}: {dotted_path(path)} is ignored: the setting was removed, "
+                f"its value is always {GONE[path]}{hint}"
             )
             return None
         known = field_at(OLD.get(path, path))
@@ -144,18 +145,18 @@ class Layer(Struct):
         self.problems.add(place, path, f"unknown key{hint} (allowed {where}: {_keys(parent)})")
 
     def name_is_fine(self, path: KeyPath, place: SettingPlace) -> bool:
-        """Whether the user's own name of a section can be one."""
+        """Return whether the user's name of a section is valid; record a problem if not."""
         section, name = path[0], path[1]
         if re.fullmatch(NAME_PATTERNS[section], name):
             return True
-        rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
+        rule = "a name without slashes, colons or spaces, not only dots, and neither auto nor main"
         if OPEN[section] == "pattern":
             rule = "a pattern of model names on one line, not empty"
         self.problems.add(place, path, f"found the {OPEN[section]} '{printable_name(name)}'; allowed: {rule}")
         return False
 
     def settle(self) -> None:
-        """Lets a new key win over the older one it replaced, and says what became of each older key."""
+        """Drop old keys whose replacement is also set, and add a notice for each old key."""
         new = {setting.path: setting for setting in self.settings if setting.old is None}
         kept = []
         for setting in self.settings:
@@ -164,7 +165,7 @@ class Layer(Struct):
                 continue
             was, now = dotted_path(setting.old), dotted_path(setting.path)
             if winner := new.get(setting.path):
-                self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is set too, at {winner.place.at}")
+                self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is also set, at {winner.place.at}")
                 continue
             origin = setting.place.origin.removeprefix("file ")
             hint = "" if origin == setting.place.origin else "; `midfold config migrate` rewrites the file"
@@ -174,7 +175,7 @@ class Layer(Struct):
 
 
 def from_file(text: str, name: str, problems: Problems) -> Layer:
-    """The settings of a YAML text. Syntax errors are raised; every other problem is collected."""
+    """Parse the settings of a YAML text; raise on syntax errors, collect all other problems."""
     layer = Layer(problems)
     root = yaml_text.compose(text, name)
     if root is not None and not yaml_text.is_null(root):
@@ -241,12 +242,12 @@ def _keys(path: KeyPath) -> str:
 
 
 def is_setting(variable: str) -> bool:
-    """Whether a variable sets a key, or would with two underscores where it has one."""
+    """Return whether a variable sets a key, or would with the right number of underscores."""
     return variable.startswith(PREFIX) and ("__" in variable or _intended_variable(variable) is not None)
 
 
 def _intended_variable(variable: str) -> str | None:
-    """The variable that sets a key, for one that differs from it only in how many underscores stand together."""
+    """Return the variable that was probably meant if only the number of underscores differs, or None."""
     words = re.sub("__+", "_", variable.upper())
     for path in (*FIELDS, *OLD, *GONE):
         pattern = "_".join("(.+)" if name == "*" else name.upper() for name in path)
@@ -256,7 +257,7 @@ def _intended_variable(variable: str) -> str | None:
 
 
 def from_environment(variables: Mapping[str, str], named: Iterable[KeyPath], problems: Problems) -> Layer:
-    """The settings of MIDFOLD_SECTION__KEY variables. `named` are the sections of users' own names in the file."""
+    """Read MIDFOLD_SECTION__KEY variables; `named` lists the user-named sections of the file."""
     layer = Layer(problems)
     known = list(named)
     for variable in sorted(variables):
@@ -286,7 +287,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
             layer.problems.add(place, path, f"means {' and '.join(map(dotted_path, exact))}: set it in the file")
             return None
         if not same and OPEN[first] == "pattern":
-            layer.problems.add(place, path, "no such pattern in the file, and a variable's name cannot spell one")
+            layer.problems.add(place, path, "no such pattern in the file, and a variable cannot define one")
             return None
         path = exact[0] if exact else ((*same[0], rest[-1]) if same else (first, "__".join(rest[:-1]), rest[-1]))
         if not same and not layer.name_is_fine(path, place):
@@ -295,7 +296,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
         if meant := _intended_variable(variable):
             spelling = "in capitals, with two underscores between levels"
             layer.problems.add(
-                place, (), f"sets nothing; did you mean {printable_name(meant)}? (a variable is {spelling})"
+                place, (), f"matches no setting; did you mean {printable_name(meant)}? (spell variables {spelling})"
             )
         else:
             layer.refuse_unknown(path, place, variable=True)
@@ -304,7 +305,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
 
 
 def from_flags(overrides: Mapping[str, Any], problems: Problems) -> Layer:
-    """The settings given by the caller, as Python values or as typed."""
+    """Read the caller's overrides, given as Python values or as typed text."""
     layer = Layer(problems)
     for key, value in overrides.items():
         path = split(key)
@@ -327,19 +328,19 @@ PROVIDER = ("auxiliary", "compression", "provider")
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """The effective configuration and how it came to be."""
+    """The effective configuration and the origin of its values."""
 
     config: Config
     origins: Mapping[str, str]
     """Key path to "default", "file PATH:LINE", "environment NAME", "flag" or "migrated from KEY in PATH:LINE"."""
     notices: tuple[str, ...] = ()
-    """What a user should be told: older keys that were understood."""
+    """Notices for the user about old keys that were recognized."""
     path: Path | None = None
-    """The file that was read, if there was one."""
+    """The file that was read, if any."""
 
 
 class Environment(Struct, frozen=True):
-    """What the environment says."""
+    """Configuration found in the environment."""
 
     path: Path | None
     default_path: Path | None
@@ -347,12 +348,12 @@ class Environment(Struct, frozen=True):
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
-    """The one place that looks at environment variables; `environ` stands in for the real ones."""
+    """Read the configuration from the environment; `environ` replaces `os.environ`. All access goes through here."""
     variables = os.environ if environ is None else environ
     named = variables.get("MIDFOLD_CONFIG")
     home = variables.get("HOME") or variables.get("USERPROFILE")
     base = Path(variables.get("XDG_CONFIG_HOME") or ".")
-    if not base.is_absolute():  # the XDG rule: relative paths in this variable are ignored
+    if not base.is_absolute():  # XDG base directory rule: relative paths in this variable are ignored
         base = Path(home, ".config") if home else base
     default = base / "midfold" / "config.yaml" if base.is_absolute() else None
     settings = {name: value for name, value in variables.items() if is_setting(name)}
@@ -360,7 +361,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
 
 
 def locate(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
-    """The file that `load` would read. It need not exist; None when there is no home directory to look in."""
+    """Return the path that `load` would read; it may not exist. None if there is no home directory."""
     environment = read_environment(environ)
     return Path(path) if path is not None else environment.path or environment.default_path
 
@@ -370,11 +371,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Loaded:
-    """The effective configuration. A file that was named must exist; the default one may be missing.
+    """Load the effective configuration. An explicitly named file must exist; the default one may be missing.
 
-    `environ` stands in for the process's environment; `overrides` maps key paths to Python values (or `FlagText`, for
-    what was typed on a command line) and wins over all.
-    Raises ConfigError with every problem found, one per line.
+    `environ` replaces the process's environment; `overrides` maps key paths to Python values (or `FlagText`, for
+    command line text) and has the highest priority. Raises ConfigError with every problem found, one per line.
     """
     environment = read_environment(environ)
     named = Path(path) if path is not None else environment.path
@@ -396,14 +396,14 @@ def load(
 
 
 def parse(text: str | bytes, name: str = "config.yaml") -> Loaded:
-    """The configuration a text holds; no file, no environment."""
+    """Parse the configuration in a text, without file or environment."""
     problems = Problems()
     plain = yaml_text.decode(text, name) if isinstance(text, bytes) else text
     return _combine([from_file(plain, name, problems)], problems, None)
 
 
 def is_missing(path: Path) -> bool:
-    """Whether there is no such file. One that cannot be looked at is not missing: reading it will say what is wrong."""
+    """Return whether the file does not exist; False if that is unknown, so that reading it reports the error."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -414,7 +414,7 @@ def is_missing(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The exact text of a configuration file, line ends included."""
+    """Return the exact text of a configuration file, including line endings."""
     try:
         with path.open("rb") as file:
             data = file.read(yaml_text.LARGEST_FILE * 4 + 1)
@@ -468,12 +468,12 @@ def _check_provider(settings: Mapping[KeyPath, Setting], named: Iterable[KeyPath
 
 
 def store_url(config: Config, environment: Mapping[str, str]) -> str:
-    """Where sessions are kept: `store.url`, else a database of the user's own."""
+    """Return the store's URL: `store.url`, or by default a database in the user's data directory."""
     if config.store.url is not None:
         return config.store.url
     home = environment.get("HOME") or environment.get("USERPROFILE")
     base = environment.get("XDG_DATA_HOME") or ""
     data = Path(base) if Path(base).is_absolute() else Path(home, ".local", "share") if home else None
     if data is None:
-        raise ConfigError("where to keep sessions? Set store.url in config.yaml")
+        raise ConfigError("no home directory to store sessions in; set store.url in config.yaml")
     return f"sqlite:///{data / 'midfold' / 'sessions.db'}"

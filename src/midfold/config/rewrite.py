@@ -1,6 +1,6 @@
-"""Rewriting a configuration: older keys to their new places, one value, and the file in one step.
+"""Rewrite a configuration file: migrate old keys, set one value, replace the file atomically.
 
-The result is read again and compared; unless it means the same, nothing changes.
+The result is parsed again and compared; unless it has the same meaning, nothing is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from midfold.errors import ConfigError
 
 
 def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
-    """The text with older keys in their new places, and a line for each. Every other byte stays.
+    """Move old keys to their new places and return the text and a line for each; keep every other byte.
 
     Raises ConfigError, changing nothing, when the text has problems or rewriting would change its meaning.
     """
@@ -39,21 +39,25 @@ def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
                 notices.append(f"{dotted_path(old)} is now {dotted_path(new)}")
                 new_text = _move(new_text, old, new)
             else:
-                notices.append(f"{dotted_path(old)} removed: {dotted_path(new)} is set too, and wins")
+                notices.append(f"{dotted_path(old)} removed: {dotted_path(new)} is also set and takes precedence")
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         for old in GONE:
             if _node(new_text, old) is not None:
-                notices.append(f"{dotted_path(old)} removed: it is no setting any more, but always {GONE[old]}")
+                notices.append(
+                    f"{dotted_path(old)} removed: the setting no longer exists, its value is always {GONE[old]}"
+                )
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         _prove(before, text, new_text)
     except (yaml_text.NotEditable, ConfigError) as error:
-        why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would lose its place"
+        why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would break"
         seen = "\n".join(before.notices)
         steps = [
             f"move {dotted_path(old)} to {dotted_path(new)}" for old, new in OLD.items() if dotted_path(old) in seen
         ]
         steps += [f"remove {dotted_path(old)}" for old in GONE if dotted_path(old) in seen]
-        raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; by hand: {', '.join(steps)}") from None
+        raise ConfigError(
+            f"{name}: not rewritten: {why}. Nothing was changed; edit it by hand: {', '.join(steps)}"
+        ) from None
     return new_text, notices
 
 
@@ -66,7 +70,7 @@ def _move(text: str, old: KeyPath, new: KeyPath) -> str:
         taken = replace(taken, value=render(_value(node)))
     if not own_line:
         taken = replace(taken, beside="", above=())
-    # Between putting and cutting, the value stands twice in the text; an anchor must not. So a word stands in for it.
+    # Between `put` and `cut` the value is in the text twice, which an anchor must not be, so use a placeholder.
     word = "moving"
     while word in text:
         word += "-moving"
@@ -77,7 +81,7 @@ def _move(text: str, old: KeyPath, new: KeyPath) -> str:
 def _prove(before: Loaded, text: str, new_text: str) -> None:
     after = parse(new_text)
     if after.config != before.config or after.notices:
-        raise yaml_text.NotEditable("the result would mean something else (an anchor, alias or merge key is involved)")
+        raise yaml_text.NotEditable("the result would have another meaning (an anchor, alias or merge key is involved)")
     if _comment_texts(text) != _comment_texts(new_text):
         raise yaml_text.NotEditable("a comment would be lost")
 
@@ -102,7 +106,7 @@ def _value(node: Node | None) -> Value:
 
 
 def set_value(text: str, key: str, value: Value, name: str = "config.yaml") -> str:
-    """The text with one key set (`set_value(text, "context.engine", "lcm")`); comments and everything else stay.
+    """Set one key (`set_value(text, "context.engine", "lcm")`), keeping comments and everything else.
 
     Raises ConfigError when the key is unknown, the value is not allowed, or the text cannot be changed safely.
     """
@@ -149,9 +153,9 @@ def _prove_set(text: str, new_text: str, path: KeyPath, wanted: Value, name: str
 
 
 def write_text(path: Path, text: str, *, backup: bool = True) -> Path | None:
-    """Replaces the file in one step, its mode kept; a link keeps pointing to it. Returns where the old text went.
+    """Replace the file atomically, keeping its mode and links to it, and return the path of the backup.
 
-    The old text is kept beside it as config.yaml.bak, or config.yaml.bak.2 and so on: no earlier copy is overwritten.
+    The backup is config.yaml.bak, config.yaml.bak.2 and so on: no earlier backup is overwritten.
     """
     try:
         target = path.resolve(strict=True)

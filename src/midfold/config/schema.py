@@ -1,7 +1,7 @@
-"""What can be set, and what it is when it is not set.
+"""All settings, with their types, defaults and descriptions.
 
-Everything else about a setting is derived from its line here: the check of its value, the text of its errors, the
-JSON Schema, `midfold config show` and docs/reference/config.md.
+Everything else about a setting is derived from its declaration here: validation, error texts, the JSON Schema, `midfold
+config show` and docs/reference/config.md.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from midfold.models import LARGEST, LINE, ModelOverride
 
 
 def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
-    """What a setting means, in the words of its errors and of the reference."""
+    """Attach a description, which is used in errors and in the reference."""
     return Meta(description=description, extra=extra)
 
 
-# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
+# Both Python and ECMAScript use these patterns; checks use fullmatch, so `$` never admits a final line break.
 NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
 URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
 _STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
@@ -29,20 +29,18 @@ _WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Line = Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})]
-Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
+Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name without slashes, colons or spaces, not only dots"})]
 ADDRESS = "an http:// or https:// address without a user name, password or query"
 Url = Annotated[str, Meta(pattern=URL, extra={"allowed": ADDRESS, "url": True})]
 Variable = Annotated[
     str,
-    Meta(
-        pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
-    ),
+    Meta(pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable in capitals, not the key itself"}),
 ]
 Variables = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:, ?[A-Za-z_][A-Za-z0-9_]*)*$",
-        extra={"allowed": "NAMES of environment variables with commas between them", "words": True},
+        extra={"allowed": "comma-separated NAMES of environment variables", "words": True},
     ),
 ]
 JsonObject = Annotated[
@@ -50,7 +48,7 @@ JsonObject = Annotated[
     Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
 ]
 Words = Annotated[
-    str, Meta(pattern=_WORDS, extra={"allowed": "a list of words, or words with commas between them", "words": True})
+    str, Meta(pattern=_WORDS, extra={"allowed": "a list of words, or comma-separated words", "words": True})
 ]
 StoreUrl = Annotated[
     str,
@@ -58,15 +56,15 @@ StoreUrl = Annotated[
         pattern=_STORE,
         extra={
             "allowed": "sqlite:///PATH, postgresql://HOST/DATABASE or memory:, without a password "
-            "(PGPASSWORD or a password file has it)"
+            "(use PGPASSWORD or a password file)"
         },
     ),
 ]
 KeyHeader = Annotated[
     Literal["auto", "bearer", "x-api-key"],
     doc(
-        "header that carries the key of api_key_env: Authorization: Bearer, or x-api-key; auto goes by "
-        "wire, else by the path, and sends Bearer where both vendors have the path, except to api.anthropic.com"
+        "header for the key of api_key_env: Authorization: Bearer, or x-api-key; auto decides by wire, then by path, "
+        "and uses Bearer if both vendors have the path, except for api.anthropic.com"
     ),
 ]
 
@@ -75,108 +73,104 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 
 
 class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When and how a conversation is compacted."""
+    """When and how conversations are compacted."""
 
-    enabled: Annotated[bool, doc("whether conversations are compacted at all")] = True
+    enabled: Annotated[bool, doc("enable compaction")] = True
     threshold: Annotated[
         float, Meta(ge=0.0, le=1.0, description="fraction of the input window at which compaction starts")
     ] = 0.50
     target_ratio: Annotated[
-        float, Meta(ge=0.10, le=0.80, description="fraction of the threshold kept word for word as the tail")
+        float, Meta(ge=0.10, le=0.80, description="fraction of the threshold kept verbatim as the tail")
     ] = 0.20
-    protect_last_n: Annotated[Positive, doc("messages at the end that always stay word for word")] = 20
+    protect_last_n: Annotated[Positive, doc("messages at the end that are always kept verbatim")] = 20
     prune: Annotated[
         Literal["digest", "placeholder", "off"],
-        doc("what stands for an old tool result: an informative digest, a fixed text, or itself"),
+        doc("replacement of an old tool result: an informative digest, a fixed placeholder, or none (off)"),
     ] = "digest"
     orphan_calls: Annotated[
         Literal["bridge", "strip"],
         doc("a tool call without a result gets a stub result (bridge) or is removed (strip)"),
     ] = "bridge"
-    lossy_fallback: Annotated[
-        bool, doc("whether a summary made without a model may stand in when the summary model fails")
-    ] = True
+    lossy_fallback: Annotated[bool, doc("use the built-in summary when the summary model fails")] = True
     verify: Annotated[
-        bool, doc("whether a model's summary is checked against the fold: grounding, gaps, verbatim asks")
+        bool, doc("check a model's summary against the fold: grounding, gaps, verbatim user messages")
     ] = True
     output_reservation: Annotated[
-        Count | None, doc("tokens of the window kept free for the answer; null leaves it to the request")
+        Count | None, doc("tokens of the window reserved for the response; null uses the request's own output limit")
     ] = None
     minimum_context_floor: Annotated[
-        Count, doc("tokens below which compaction never starts, whatever the threshold says")
+        Count, doc("tokens below which compaction never starts, regardless of the threshold")
     ] = 0
 
 
 class Context(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which engine manages the context."""
+    """The engine that manages the context."""
 
-    engine: Annotated[Name, doc("name of the context engine; plugins are used only when named here")] = "compressor"
+    engine: Annotated[Name, doc("name of the context engine; a plugin is loaded only if named here")] = "compressor"
 
 
 class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The model that does one side task."""
+    """The model for one auxiliary task."""
 
-    model: Annotated[Line | None, doc("model that writes summaries; null picks one")] = None
+    model: Annotated[Line | None, doc("model that writes summaries; null selects a default")] = None
     provider: Annotated[
         Line,
         doc(
-            "who serves that model; auto: in chat and agent whom they talk to, elsewhere nobody is asked",
+            "provider of that model; auto uses the session's provider in chat and agent, and no LLM elsewhere",
             extra={"allowed": f"{', '.join(KNOWN_PROVIDERS)}, or the name of a section under providers"},
         ),
     ] = "auto"
-    base_url: Annotated[Url | None, doc("address of an OpenAI-compatible endpoint for summaries")] = None
+    base_url: Annotated[Url | None, doc("URL of an OpenAI-compatible endpoint for summaries")] = None
     api_key_env: Annotated[
-        Variable | None, doc("environment variable that holds the API key; null uses the provider's own")
+        Variable | None, doc("environment variable with the API key; null uses the provider's default variable")
     ] = None
-    timeout: Annotated[float, Meta(gt=0.0, le=3600.0, description="seconds one summary call may take")] = 120.0
+    timeout: Annotated[float, Meta(gt=0.0, le=3600.0, description="timeout of a summary request in seconds")] = 120.0
     context_length: Annotated[
-        Positive | None, doc("window of the summary model; null takes it from the models table")
+        Positive | None, doc("context window of the summary model; null uses the models table")
     ] = None
-    extra_body: Annotated[JsonObject | None, doc("fields added to every summary request, such as a temperature")] = None
-    reasoning_effort: Annotated[
-        Line | None, doc("how hard a reasoning model should think about a summary; null leaves it out")
-    ] = None
+    extra_body: Annotated[JsonObject | None, doc("fields added to every summary request, such as temperature")] = None
+    reasoning_effort: Annotated[Line | None, doc("reasoning effort for summaries; null omits the field")] = None
     reuse_prefix: Annotated[
         bool | None,
         doc(
-            "ask the conversation's own model with the prefix it has cached instead of sending turns anew; null: where "
-            "that costs less and whoever is asked has had these very messages from here (chat, agent and gateway)"
+            "send summary requests to the conversation's own model with its cached prefix instead of the turns as new "
+            "text; null: if that costs less and this process sent it the same messages (chat, agent and gateway)"
         ),
     ] = None
     subscriptions: Annotated[
         bool,
         doc(
-            "whether the gateway, with provider main, may ask for summaries with the token of a client's subscription "
-            "(Claude and ChatGPT accounts); API keys are used either way"
+            "let the gateway, with provider main, use a client's subscription token (Claude and ChatGPT accounts) for "
+            "summary requests; API keys are used either way"
         ),
     ] = False
 
 
 class Auxiliary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Models for side tasks; `compression` writes the summaries."""
+    """Models for auxiliary tasks; `compression` writes the summaries."""
 
     compression: AuxiliaryTask = AuxiliaryTask()
 
 
 class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An endpoint with a name of your own."""
+    """A user-defined endpoint."""
 
-    base_url: Annotated[Url | None, doc("address of the endpoint; null uses the wire format's own")] = None
-    api_key_env: Annotated[Variable | None, doc("environment variable that holds the API key")] = None
-    model: Annotated[Line | None, doc("model asked for when nothing else names one")] = None
-    wire: Annotated[Literal["openai", "anthropic"], doc("the wire format the endpoint speaks")] = "openai"
+    base_url: Annotated[Url | None, doc("URL of the endpoint; null uses the default of the wire format")] = None
+    api_key_env: Annotated[Variable | None, doc("environment variable with the API key")] = None
+    model: Annotated[Line | None, doc("model used when none is named elsewhere")] = None
+    wire: Annotated[Literal["openai", "anthropic"], doc("wire format of the endpoint")] = "openai"
 
 
 class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whether and where requests ask their provider to keep a prefix, and for how long."""
+    """Prompt cache breakpoints: whether, where and for how long."""
 
     enabled: Annotated[
         Literal["auto", "on", "off"],
-        doc("mark requests where it is known to help (auto), wherever a marker can be written, or never"),
+        doc("add cache breakpoints where known to help (auto), wherever supported (on), or never (off)"),
     ] = "auto"
     strategy: Annotated[
         Literal["planned", "system_and_3"],
-        doc("breakpoints where they save most, or on the system prompt and the last three messages"),
+        doc("place breakpoints where they save most, or on the system prompt and the last three messages"),
     ] = "planned"
     cache_ttl: Annotated[
         Literal["5m", "1h"], doc("lifetime of a cached prefix; 1h suits sessions with long breaks")
@@ -191,78 +185,77 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = "auto"
     schedule_summary: Annotated[
         Literal["configured", "local"],
-        doc("who summarises a fold made before the threshold: the configured model, or rules, for free"),
+        doc("summarizer for compactions before the threshold: the configured model, or the built-in one at no cost"),
     ] = "configured"
 
 
 class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where sessions are kept."""
+    """Storage of sessions."""
 
-    url: Annotated[StoreUrl | None, doc("database of sessions; null: a file of your own")] = None
+    url: Annotated[StoreUrl | None, doc("database of sessions; null uses a file in the user's data directory")] = None
     lease_seconds: Annotated[
-        Positive, doc("how long a compaction that crashed can keep others from compacting its session")
+        Positive, doc("seconds for which a crashed compaction can block others of its session")
     ] = 60
-    connections: Annotated[Positive, doc("connections to the database that one process opens at most")] = 16
+    connections: Annotated[Positive, doc("maximum database connections of one process")] = 16
     redact: Annotated[
-        bool, doc("redact messages before they are stored; unfolding then no longer gives the exact original")
+        bool, doc("redact messages before storing them; unfolding then no longer returns the exact original")
     ] = False
 
 
 class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """midfold chat and midfold agent."""
+    """Settings of `midfold chat` and `midfold agent`."""
 
-    model: Annotated[Line | None, doc("the model to talk to; null picks one by the keys that are set")] = None
+    model: Annotated[Line | None, doc("model of the agent; null selects one by the API keys that are set")] = None
     provider: Annotated[
         Line,
         doc(
-            "who serves it",
+            "provider of that model",
             extra={"allowed": "auto, anthropic, openai, openrouter, nous, or the name of a section under providers"},
         ),
     ] = "auto"
     longest_answer: Annotated[
-        Positive | None, doc("most tokens of one answer; null asks for a share of the window")
+        Positive | None, doc("maximum tokens of one response; null uses a share of the window")
     ] = None
     timeout: Annotated[
-        float, Meta(gt=0.0, le=3600.0, description="seconds without a byte before an answer is given up")
+        float, Meta(gt=0.0, le=3600.0, description="seconds without data before a response is abandoned")
     ] = 300.0
-    max_steps: Annotated[Positive, doc("most requests to the model for one thing a user says")] = 200
-    command_timeout: Annotated[float, Meta(gt=0.0, le=86400.0, description="seconds before a command is killed")] = (
+    max_steps: Annotated[Positive, doc("maximum model requests per user message")] = 200
+    command_timeout: Annotated[float, Meta(gt=0.0, le=86400.0, description="timeout of a shell command in seconds")] = (
         120.0
     )
     output_characters: Annotated[
         int,
         Meta(
-            ge=200, le=LARGEST, description="most characters of one tool result; the middle of longer ones is left out"
+            ge=200, le=LARGEST, description="maximum characters of a tool result; the middle of longer ones is omitted"
         ),
     ] = 20_000
     shell_environment: Annotated[
         Variables | None,
-        doc("variables with keys, tokens or passwords that commands get all the same; others are kept back"),
+        doc("secret variables (keys, tokens, passwords) that commands receive anyway; all others are withheld"),
     ] = None
     background: Annotated[
-        bool, doc("whether folds are prepared in the background; off suits servers that answer one at a time")
+        bool, doc("prepare compactions in the background; turn off for servers that handle one request at a time")
     ] = True
     behind_gateway: Annotated[
-        bool, doc("whether a midfold gateway is in front of the model: it looks after what grew between turns")
+        bool, doc("a midfold gateway is in front of the model and handles growth between turns")
     ] = False
 
 
 class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`midfold serve`: what stands between agents and providers."""
+    """Settings of `midfold serve`, the gateway between agents and providers."""
 
-    upstream: Annotated[
-        Url | None, doc("address of the provider for every model that no pattern under upstreams matches")
-    ] = None
+    upstream: Annotated[Url | None, doc("URL of the provider for models that match no pattern under upstreams")] = None
     api_key_env: Annotated[
-        Variable | None, doc("environment variable with the key for gateway.upstream; null sends the client's own key")
+        Variable | None,
+        doc("environment variable with the API key for gateway.upstream; null forwards the client's key"),
     ] = None
     key_header: KeyHeader = "auto"
     routes: Annotated[
         Literal["known", "all"],
         doc(
-            "what clients reach with the keys of api_key_env: generation, counting, models, embeddings and "
-            "the files, batches and stored responses they made themselves (known), or everything that the provider's "
-            "account lets the key do, others' files and the organisation included (all)"
+            "routes open to clients when api_key_env is used: generation, counting, models, embeddings and the files, "
+            "batches and stored responses they created themselves (known), or everything the key permits, including "
+            "other users' files and organisation settings (all)"
         ),
     ] = "known"
     mode: Annotated[
@@ -272,8 +265,8 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     recall: Annotated[
         Literal["auto", "on", "off"],
         doc(
-            "whether models are offered tools that look into what was folded, run by the gateway: from the first fold "
-            "of a conversation on where its client has tools (auto), from its first turn on (on), or never"
+            "offer models recall tools, run by the gateway, to search folded messages: after a conversation's first "
+            "compaction if its client uses tools (auto), from the first turn (on), or never (off)"
         ),
     ] = "auto"
     summary_wait: Annotated[
@@ -281,22 +274,21 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Meta(
             ge=0.0,
             le=3600.0,
-            description="seconds a request waits at most for a summary that a model has not finished; then its fold is "
-            "made without a model",
+            description="maximum seconds a request waits for a summary model; then the built-in summary is used",
         ),
     ] = 2.0
     defer_to_client: Annotated[
         bool,
         doc(
-            "leave Claude Code, Codex and opencode to their own compaction where it comes before the model's limit: "
-            "their conversations are folded only when the window is nearly full"
+            "let Claude Code, Codex and opencode compact themselves if they do so before the model's limit: the "
+            "gateway then compacts only when the window is nearly full"
         ),
     ] = False
     record: Annotated[
         Literal["all", "folded"],
         doc(
-            "conversations whose sizes and usage are written down for the pages: all, or only folded ones; "
-            "what is said is stored when a conversation is folded, either way"
+            "conversations whose sizes and usage are recorded for the web pages: all, or only compacted ones; messages "
+            "are stored when a conversation is compacted, either way"
         ),
     ] = "all"
     keep_turns: Annotated[
@@ -304,26 +296,26 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Meta(
             ge=0,
             le=3_650,
-            description="days for which turns of conversations that the provider keeps (previous_response_id, "
-            "conversation) are stored before they are folded, so that these can be folded after a restart; 0: never",
+            description="days to store turns of provider-side conversations (previous_response_id, conversation) that "
+            "are not compacted yet, so that they can be compacted after a restart; 0: never",
         ),
     ] = 0
     hygiene_hard_message_limit: Annotated[
-        Positive, doc("messages from which a conversation is compacted whatever its size")
+        Positive, doc("number of messages at which a conversation is compacted regardless of its size")
     ] = 5_000
     host: Annotated[Line, doc("address to listen on")] = "127.0.0.1"
     hosts: Annotated[
         Words | None,
         doc(
-            "names this gateway may be called by besides this machine's own, for a proxy in front of it; "
-            "without keys a request for any other name is refused"
+            "host names accepted besides this machine's own, for a proxy in front of the gateway; without keys, "
+            "requests for any other name are refused"
         ),
     ] = None
     origins: Annotated[
         Words | None,
         doc(
-            "pages, editors and extensions that may use the gateway from inside a browser: "
-            "https://chat.example.com, http://localhost:3000, vscode-webview://*"
+            "browser origins (pages, editors, extensions) that may use the gateway: https://chat.example.com, "
+            "http://localhost:3000, vscode-webview://*"
         ),
     ] = None
     port: Annotated[int, Meta(ge=1, le=65_535, description="port to listen on")] = 8787
@@ -332,52 +324,52 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Meta(
             ge=0,
             le=10,
-            description="how often a connection that fails before the first byte of an answer is tried again",
+            description="retries of a connection that fails before the first byte of a response",
         ),
     ] = 2
     connect_timeout: Annotated[
-        float, Meta(gt=0.0, le=600.0, description="seconds a connection to an upstream may take")
+        float, Meta(gt=0.0, le=600.0, description="timeout in seconds for connecting to an upstream")
     ] = 10.0
-    timeout: Annotated[float, Meta(gt=0.0, le=86_400.0, description="seconds an upstream may be silent")] = 600.0
-    largest_body: Annotated[Positive, doc("bytes of the largest request that is taken")] = 67_108_864
-    largest_total: Annotated[Positive, doc("bytes of all requests together that are held before they are sent")] = (
-        536_870_912
-    )
+    timeout: Annotated[
+        float, Meta(gt=0.0, le=86_400.0, description="seconds without data before an upstream times out")
+    ] = 600.0
+    largest_body: Annotated[Positive, doc("maximum bytes of a request")] = 67_108_864
+    largest_total: Annotated[Positive, doc("maximum bytes of all requests held in memory together")] = 536_870_912
     body_seconds: Annotated[
-        float, Meta(gt=0.0, le=86_400.0, description="seconds a client may take to send its request")
+        float, Meta(gt=0.0, le=86_400.0, description="timeout in seconds for receiving a client's request")
     ] = 60.0
     log: Annotated[
         Literal["off", "requests"],
-        doc("a line of JSON on standard error for each request, without anything that was said"),
+        doc("write a JSON line to standard error for each request, without message content"),
     ] = "off"
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key that clients show to the gateway. Only its hash is kept."""
+    """A client's gateway key; only its hash is stored."""
 
     hash: Annotated[
         Annotated[
             str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?$", extra={"allowed": "sha256: and 64 hexadecimal digits"})
         ],
-        doc("what `midfold keys new NAME` printed; an empty one lets nobody in"),
+        doc("the hash printed by `midfold keys new NAME`; empty rejects every client"),
     ] = ""
 
 
 class UpstreamSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where requests for the models of a pattern go."""
+    """Destination of requests for models that match a pattern."""
 
-    base_url: Annotated[Url | None, doc("address of the provider")] = None
+    base_url: Annotated[Url | None, doc("URL of the provider")] = None
     api_key_env: Annotated[
-        Variable | None, doc("environment variable that holds the API key; null sends the client's own key")
+        Variable | None, doc("environment variable with the API key; null forwards the client's key")
     ] = None
     key_header: KeyHeader = "auto"
     wire: Annotated[
         Literal["any", "openai", "anthropic"],
-        doc("the wire format the provider speaks; requests of another one are refused"),
+        doc("wire format of the provider; requests in another one are refused"),
     ] = "any"
     timeout: Annotated[
         Annotated[float, Meta(gt=0.0, le=86_400.0)] | None,
-        doc("seconds this upstream may be silent; null takes gateway.timeout"),
+        doc("seconds without data before this upstream times out; null uses gateway.timeout"),
     ] = None
 
 
@@ -386,35 +378,35 @@ ModelPattern = Annotated[str, Meta(pattern=LINE)]
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that can be set. `Config()` is the defaults."""
+    """All settings; `Config()` has the defaults."""
 
     compression: Compression = Compression()
     context: Context = Context()
     auxiliary: Auxiliary = Auxiliary()
     providers: Annotated[
-        Mapping[ProviderName, Provider], doc("Endpoints with a name of your own, for auxiliary.compression.provider.")
+        Mapping[ProviderName, Provider], doc("User-defined endpoints for auxiliary.compression.provider.")
     ] = {}
     prompt_caching: PromptCaching = PromptCaching()
     store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()
     models: Annotated[
         Mapping[ModelPattern, ModelOverride],
-        doc("What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
+        doc("Overrides of the built-in models table, by a pattern of model names (gpt-4.1*)."),
     ] = {}
     gateway: GatewaySettings = GatewaySettings()
     keys: Annotated[
         Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")], Key],
-        doc("Who may use the gateway: each has sessions of their own. `midfold keys new NAME` makes one."),
+        doc("Gateway clients; each has its own sessions. `midfold keys new NAME` creates one."),
     ] = {}
     upstreams: Annotated[
         Mapping[ModelPattern, UpstreamSettings],
-        doc("Where the gateway sends requests, by a pattern of model names (claude-*)."),
+        doc("Destinations of gateway requests, by a pattern of model names (claude-*)."),
     ] = {}
     folder: str | None = None
-    """No setting: where the file that this came from lies, or would lie; plugins are looked for there."""
+    """Not a setting: directory of the configuration file, existing or not; plugins are searched there."""
 
     def values(self) -> dict[str, Any]:
-        """The settings as plain JSON."""
+        """Return the settings as plain JSON values."""
         plain: dict[str, Any] = to_builtins(self)
         del plain["folder"]
         return plain

@@ -1,11 +1,10 @@
-"""A YAML text: nodes that know where they stand, and changing one key of the text and nothing else.
+"""Parse YAML text into nodes with positions, and edit one key while leaving the rest of the text unchanged.
 
-Rule 1: no tag is ever constructed here; nodes are data.
-Rule 2: whatever is wrong with the text is a ConfigError with a line and a column, without repeating the text:
-        the piece YAML stumbles over may be a secret.
-Rule 3: size, depth and the work that merge keys can cause are bounded.
-Rule 4: a change touches only the spans that composing marks; each function composes the text it is given, so that
-        positions are never stale. None proves that the result means what was wanted: rewrite.py reads it again.
+1. No tag is ever constructed; nodes are data.
+2. Errors are ConfigErrors with line and column that do not quote the text, which may contain a secret.
+3. Size, depth and the work that merge keys can cause are bounded.
+4. An edit touches only the spans that composing marks; each function composes its input again, so positions are never
+   stale. Whether the result has the intended meaning is checked by rewrite.py, which parses it again.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Composes only; refuses deep nesting; an alias gets the position of the alias, not of what it repeats."""
+    """YAML composer with a depth limit that gives an alias its own position instead of its anchor's."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -61,12 +60,12 @@ def _alias(node: Node, event: yaml.AliasEvent) -> Node:
 
 
 def is_alias(node: Node) -> bool:
-    """Whether a collection stands in the text as `*name`."""
+    """Return whether a collection is written as `*name`."""
     return isinstance(node, MappingNode | SequenceNode) and node.flow_style is None
 
 
 def decode(data: bytes, name: str) -> str:
-    """The text of a configuration file, exactly; a byte order mark stays."""
+    """Decode a configuration file exactly; keep a byte order mark."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -77,11 +76,11 @@ def decode(data: bytes, name: str) -> str:
 
 
 def too_large(name: str) -> ConfigError:
-    return ConfigError(f"{name}: larger than {LARGEST_FILE // 1024} KiB; this is no configuration file")
+    return ConfigError(f"{name}: larger than {LARGEST_FILE // 1024} KiB, too large for a configuration file")
 
 
 def compose(text: str, name: str) -> Node | None:
-    """The one document of a text; None when it is empty."""
+    """Compose the single document of a text, or return None if it is empty."""
     if len(text) > LARGEST_FILE:
         raise too_large(name)
     try:
@@ -95,12 +94,12 @@ def compose(text: str, name: str) -> Node | None:
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{name}:{_where(error)}: {_explain(error, text)}") from None
     except (ValueError, OverflowError):
-        # PyYAML turns "%YAML 1.99..." and \U escapes into numbers and characters without checking their range.
-        raise ConfigError(f"{name}: not YAML: a version or an escape holds a number out of range") from None
+        # PyYAML converts "%YAML 1.99..." and \U escapes to numbers and characters without checking their range.
+        raise ConfigError(f"{name}: not YAML: a version or an escape has a number out of range") from None
 
 
 def position(text: str, index: int) -> tuple[int, int]:
-    """Line and column of an index, both from 1."""
+    """Return the line and column of an index, both starting at 1."""
     line, start = 1, 0
     for match in _BREAKS.finditer(text, 0, index):
         line, start = line + 1, match.end()
@@ -120,7 +119,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str) -> str:
     problem = _QUOTED.sub("...", error.problem or "cannot be read")
     mark = error.problem_mark
     if mark is not None and mark.index < len(text) and text[mark.index] == "\t":
-        return "a tab where YAML wants spaces: indent with spaces"
+        return "a tab in the indentation: indent with spaces"
     if "undefined alias" in problem:
         return "a value that starts with * is a YAML alias, and no anchor has that name: put it in quotes"
     if "another document" in problem:
@@ -129,7 +128,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 def pairs(node: MappingNode, name: str) -> list[tuple[Node, Node]]:
-    """The keys and values of a mapping, merged ones (`<<: *base`) included; the mapping's own keys win."""
+    """Return the items of a mapping including merged ones (`<<: *base`); the mapping's own keys take precedence."""
     own = [pair for pair in node.value if pair[0].tag != MERGE]
     if len(own) == len(node.value):
         return own
@@ -149,7 +148,7 @@ def _merged_pairs(node: MappingNode, name: str, count: list[int], depth: int) ->
         for source in value.value if isinstance(value, SequenceNode) else [value]:
             count[0] += 1
             if not isinstance(source, MappingNode):
-                raise ConfigError(f"{name}:{at(value)}: << merges a mapping or a list of mappings, nothing else")
+                raise ConfigError(f"{name}:{at(value)}: << requires a mapping or a list of mappings")
             if depth >= DEEPEST or count[0] > MOST_MERGED:
                 raise ConfigError(f"{name}:{at(value)}: << merges too much, or itself")
             yield from (pair for pair in source.value if pair[0].tag != MERGE)
@@ -157,7 +156,7 @@ def _merged_pairs(node: MappingNode, name: str, count: list[int], depth: int) ->
 
 
 def comments(text: str) -> list[tuple[int, int]]:
-    """Where each comment of a readable text starts and ends: the text between tokens holds nothing else."""
+    """Return the start and end of each comment; between tokens a valid text has nothing else."""
     found = []
     end = 0
     for token in yaml.scan(text, Loader=BoundedLoader):
@@ -168,7 +167,7 @@ def comments(text: str) -> list[tuple[int, int]]:
 
 
 def content_end(node: Node, text: str) -> int:
-    """The index after the last character that belongs to a node, comments and line breaks behind it left out."""
+    """Return the index after a node's last character, excluding comments and line breaks after it."""
     if isinstance(node, MappingNode) and node.flow_style is False and node.value:
         key, value = node.value[-1]
         return max(content_end(key, text), content_end(value, text))
@@ -186,11 +185,11 @@ Pair = tuple[ScalarNode, Node]
 
 
 class NotEditable(Exception):
-    """The text is written in a way that this file does not change."""
+    """A text whose form this module cannot edit."""
 
 
 class Insert(Struct, frozen=True, kw_only=True):
-    """A value to write, and the comments that go with it: `beside` with the spaces before it, `above` without."""
+    """A value to write with its comments: `beside` includes the leading spaces, `above` does not."""
 
     value: str
     beside: str = ""
@@ -199,9 +198,9 @@ class Insert(Struct, frozen=True, kw_only=True):
 
 
 def put(text: str, path: KeyPath, new: Insert, *, after: str | None = None) -> str:
-    """The text with the value at `path`: in place of the old one, or as a new key at the end of its section.
+    """Set the value at `path`: replace the old one, or add a key at the end of its section.
 
-    A new top-level section goes behind the section `after`, or to the end.
+    A new top-level section goes after the section `after`, or to the end.
     """
     body, added = _with_final_break(text)
     root = compose(body, "config.yaml")
@@ -237,7 +236,7 @@ def _replace(body: str, node: Node, value: str) -> str:
 
 
 def _fill(body: str, key: Node, node: Node, rest: KeyPath, new: Insert) -> str:
-    """Gives a section that holds nothing (`context:` or `context: null`) its first key."""
+    """Add the first key to an empty section (`context:` or `context: null`)."""
     start, end = node.start_mark.index, content_end(node, body)
     line = _line_start(body, key.start_mark.index)
     if body[line : key.start_mark.index].strip(" \ufeff"):
@@ -264,7 +263,7 @@ def _add(body: str, node: MappingNode, rest: KeyPath, new: Insert, after: str | 
 
 
 def _past_comments(body: str, index: int, column: int) -> int:
-    """Behind the comment lines that are indented deeper than `column`: they belong to what stands before them."""
+    """Skip comment lines indented deeper than `column`: they belong to the preceding key."""
     while comment := re.compile(f" {{{column + 1},}}#").match(body, index):
         index = _line_end(body, comment.end())
     return index
@@ -289,7 +288,7 @@ def _key(name: str, new: Insert) -> str:
 
 
 def takes_comments(text: str, path: KeyPath) -> bool:
-    """Whether a new key at `path` would stand on a line of its own."""
+    """Return whether a new key at `path` would be on a line of its own."""
     node = compose(text, "config.yaml")
     for name in path:
         if not isinstance(node, MappingNode):
@@ -304,7 +303,7 @@ def takes_comments(text: str, path: KeyPath) -> bool:
 
 
 def take(text: str, path: KeyPath) -> Insert:
-    """The value at `path` as it is written, with the comments on its line and right above it."""
+    """Return the value at `path` as written, with the comments on its line and directly above it."""
     body, _ = _with_final_break(text)
     mapping, (key, value) = _resolve(body, path)[-1]
     beside = ""
@@ -318,7 +317,7 @@ def take(text: str, path: KeyPath) -> Insert:
 
 
 def cut(text: str, path: KeyPath, *, comments_too: bool) -> str:
-    """The text without the key at `path`; a section that holds nothing else goes with it. Other comments stay."""
+    """Remove the key at `path`, and its section if that becomes empty; keep other comments."""
     body, added = _with_final_break(text)
     chain = _resolve(body, path)
     spans: list[tuple[int, int]] = []
@@ -341,7 +340,7 @@ def cut(text: str, path: KeyPath, *, comments_too: bool) -> str:
 
 
 def _line_spans(body: str, pair: Pair, value: Node | None, *, comments_too: bool) -> list[tuple[int, int]]:
-    """The lines of a key and its value; without a value only the line that opens the section."""
+    """Return the spans of a key and its value; without a value, only of the line that opens the section."""
     key = pair[0]
     start, index = _line_start(body, key.start_mark.index), key.start_mark.index
     if body[start:index].strip(" \ufeff"):
@@ -378,7 +377,7 @@ def _beside(body: str, index: int) -> tuple[int, int] | None:
 
 
 def _above(body: str, key: Node) -> list[tuple[int, int]]:
-    """The comment lines right above a key, indented like it; they are taken to speak of it."""
+    """Return the comment lines directly above a key with the same indentation, assumed to describe it."""
     starts = {start for start, _ in comments(body)}
     column = key.start_mark.column
     lines: list[tuple[int, int]] = []
@@ -409,12 +408,12 @@ def _resolve(body: str, path: KeyPath) -> list[tuple[MappingNode, Pair]]:
 
 
 def find(node: MappingNode, name: str) -> Pair | None:
-    """The pair of a key that the mapping itself holds; merged keys are someone else's."""
+    """Return the pair of a key that the mapping itself holds, ignoring merged keys."""
     return next(((key, value) for key, value in node.value if isinstance(key, ScalarNode) and key.value == name), None)
 
 
 def is_null(node: Node) -> bool:
-    """Whether a node is YAML's null."""
+    """Return whether a node is null."""
     return isinstance(node, ScalarNode) and node.tag == NULL
 
 
@@ -444,4 +443,4 @@ def _line_end(body: str, index: int) -> int:
 
 def _by_hand(path: KeyPath, node: Node | None) -> NotEditable:
     where = f" on line {node.start_mark.line + 1}" if node is not None else ""
-    return NotEditable(f"{dotted_path(path)}{where} is written in a way that only a person can change safely")
+    return NotEditable(f"{dotted_path(path)}{where} is written in a way that cannot be edited automatically")

@@ -1,11 +1,11 @@
-"""Measuring and offline work: retention, replay under other policies, recorded trajectories. Imported by `cli` only.
+"""Evaluation and offline work: retention, replay under other policies, trajectory compression. Imported only by `cli`.
 
-from midfold.lab import compress_trajectories, evaluate, replay
-evaluate(["session.jsonl"], methods={"mine": my_compactor, "midfold": "midfold"})   # what a compaction keeps
-replay(["sessions.jsonl"], windows=[64_000])                                        # what a policy costs
-compress_trajectories(TrajectoryJob(source="runs/", target="out/"))                 # runs of agents in a token target
+    from midfold.lab import compress_trajectories, evaluate, replay
+    evaluate(["session.jsonl"], methods={"mine": my_compactor, "midfold": "midfold"})   # what a compaction keeps
+    replay(["sessions.jsonl"], windows=[64_000])                                        # what a policy costs
+    compress_trajectories(TrajectoryJob(source="runs/", target="out/"))                 # agent runs within a target
 
-What midfold selects by and what is judged by here share no code: nothing that folds imports this room.
+The selection code of compactions and the scoring code here are separate: nothing that compacts imports this package.
 """
 
 from __future__ import annotations

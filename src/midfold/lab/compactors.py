@@ -1,9 +1,9 @@
-"""Compactors by name: what people do without midfold, midfold itself, oracles, and anybody's callable.
+"""Named compactors to compare: common baselines, midfold, oracles, and user callables.
 
-`Compactor` is the whole contract: messages as plain dicts and a number of tokens in, messages (or a request body that
-holds them) out. The system prompt is not among them, and does not count. Baselines are no products: what they give need
-not be a legal transcript. Oracles know what the future needs. `snippets`, the first sketch of keeping verbatim lines
-around identifiers, finds names by a pattern of its own: it chooses by nothing that it is judged by.
+`Compactor` is the whole contract: messages as plain dicts and a token target in, messages (or a request body that
+contains them) out. The system prompt is excluded and not counted. The output of a baseline need not be a valid
+transcript. Oracles know what the future needs. `snippets`, an early version of keeping verbatim lines around
+identifiers, finds names with its own pattern, so it does not select by the measure it is scored with.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from midfold.transcript.message import Message, ToolResult, Transcript
 HEAD_SHARE = 0.25
 LEDGER_SHARE = 0.4
 NEWEST_RESULTS_SHARE = 0.25
-"""The newest tool results stay as they are while they take no more of the budget than this."""
+"""Maximum share of the budget for the newest tool results, which are not masked."""
 CLIP = 400
 MASK = "[old tool result masked]"
 
 
 def sliding_window(past: Transcript, target: int) -> Transcript:
-    """The newest messages; of the one that no longer fits, its end."""
+    """Keep the newest messages, and the end of the first one that no longer fits."""
     start, left = _tail(past, target)
     cut = piece(past[start - 1], left, end=True) if start else None
     return (*([cut] if cut else []), *past[start:])
@@ -51,7 +51,7 @@ def _tail(past: Transcript, target: int) -> tuple[int, int]:
 
 
 def head_tail(past: Transcript, target: int) -> Transcript:
-    """The oldest messages with a quarter of the budget, the newest with the rest; the middle is dropped."""
+    """Keep the oldest messages in a quarter of the budget and the newest in the rest; drop the middle."""
     head, end = _head(past, int(target * HEAD_SHARE))
     rest = target - sum(map(size, head))
     return (*head, *sliding_window(past[end:], rest))
@@ -70,12 +70,12 @@ def _head(past: Transcript, target: int) -> tuple[list[Message], int]:
 
 
 def mask_results(past: Transcript, target: int) -> Transcript:
-    """Old tool results give way first, the oldest before the newer; then the oldest messages."""
+    """Mask old tool results, oldest first; then drop the oldest messages."""
     return _mask(past, target)
 
 
 def clip_results(past: Transcript, target: int) -> Transcript:
-    """Long tool results keep their first and last 400 characters, then the old ones are masked."""
+    """Clip long tool results to their first and last 400 characters, then mask old ones."""
     return _mask(tuple(change_results(message, _clip) for message in past), target)
 
 
@@ -113,7 +113,7 @@ def _clip(text: str) -> str:
 
 
 def random_messages(past: Transcript, target: int) -> Transcript:
-    """Whole messages drawn by lot until nothing more fits; the same draw for the same past."""
+    """Keep randomly drawn whole messages until nothing more fits; deterministic for the same past."""
     order = list(range(len(past)))
     random.Random(len(past)).shuffle(order)
     chosen = []
@@ -126,13 +126,13 @@ def random_messages(past: Transcript, target: int) -> Transcript:
 
 
 def ledger(past: Transcript, target: int) -> Transcript:
-    """A bare list of identifiers, the newest first, with 40 % of the budget; head and tail with the rest."""
+    """Keep a bare list of identifiers, newest first, in 40 % of the budget; head and tail in the rest."""
     listed = bare_list(past, int(target * LEDGER_SHARE))
     return (*listed, *head_tail(past, target - sum(map(size, listed))))
 
 
 def bare_list(past: Transcript, target: int) -> Transcript:
-    """Identifiers without a word, one per line."""
+    """Keep only identifiers, one per line."""
     names = dict.fromkeys(fact for message in reversed(past) for fact, _ in facts_in(text_of(message)))
     for share in (1.0, 0.8, 0.64, 0.5, 0.4, 0.3):
         made = note("\n".join(_up_to(names, int(target * share) * CHARACTERS_PER_TOKEN)))
@@ -152,7 +152,7 @@ PLACES_TRIED = 40
 
 
 def oracle_snippets(past: Transcript, target: int, needs: Sequence[Need]) -> Transcript:
-    """For each needed fact the shortest snippet that binds it, the cheapest first."""
+    """Keep the shortest binding snippet of each needed fact, cheapest first."""
     empty = size(note(""))
     room = target - empty
     kept: list[str] = []
@@ -189,7 +189,7 @@ def _shortest(text: str, need: Need) -> str:
 
 
 def oracle_messages(past: Transcript, target: int, needs: Sequence[Need]) -> Transcript:
-    """Whole messages, by needed facts per token, each fact counted once."""
+    """Keep whole messages by needed facts per token, counting each fact once."""
     gains = _gains(past, tuple(needs))
     chosen: list[int] = []
     covered: set[int] = set()
@@ -235,7 +235,7 @@ class RankedName(NamedTuple):
 
 
 def snippets(past: Transcript, target: int) -> Transcript:
-    """Verbatim snippets around names with 40 % of the budget; head and tail with the rest."""
+    """Keep verbatim snippets around names in 40 % of the budget; head and tail in the rest."""
     ends = head_tail(past, target - int(target * SNIPPET_SHARE))
     room = target - sum(map(size, ends))
     kept = "\n".join(map(text_of, ends))
@@ -256,7 +256,7 @@ def snippets(past: Transcript, target: int) -> Transcript:
 
 
 def _insert(ends: Transcript, lines: str, target: int) -> Transcript:
-    """The note between head and tail, shortened until the budget holds."""
+    """Insert the note between head and tail, shortened to fit the budget."""
     room = target - sum(map(size, ends))
     while lines and size(note(lines)) > room:
         lines = lines[: len(lines) * 19 // 20].rpartition("\n")[0]
@@ -265,7 +265,7 @@ def _insert(ends: Transcript, lines: str, target: int) -> Transcript:
 
 @lru_cache(maxsize=2)
 def rank_names(past: Transcript) -> tuple[RankedName, ...]:
-    """Names by how often, how lately and by whom they were written."""
+    """Rank names by frequency, recency and author."""
     count: dict[str, int] = {}
     worth: dict[str, float] = {}
     best: dict[str, tuple[float, int, str]] = {}
@@ -307,7 +307,7 @@ Method = Callable[[Cut, int, Sequence[Need]], Transcript]
 
 
 def compact_by_midfold(messages: list[Any], target_tokens: int) -> Any:
-    """midfold as it is installed, without a model."""
+    """Compact with the installed midfold, without an LLM."""
     from midfold.api import compact
 
     return compact(messages, target_tokens=target_tokens, force=True).messages
@@ -325,7 +325,7 @@ def _on_past_and_needs(
 
 def _recorded_summary(cut: Cut, target: int, _: Sequence[Need]) -> Transcript:
     if cut.session.summary is None:
-        raise PluginError("the method recorded is for cuts at recorded compactions only")
+        raise PluginError("the method `recorded` works only at recorded compactions")
     return (cut.session.summary,)
 
 
@@ -333,7 +333,7 @@ def _call_plugged(name: str, function: Compactor, cut: Cut, target: int, _: Sequ
     where = f"the method {name} on {cut.session.conversation} before message {cut.at}"
     try:
         kept = function(cut.session.values(cut.at), target)
-    except Exception as error:  # a compactor of somebody else's may raise anything; the figure needs its name
+    except Exception as error:  # a third-party compactor may raise anything; the error needs its name
         raise PluginError(f"{where} failed: {type(error).__name__}: {error}") from error
     if isinstance(kept, Iterable) and not isinstance(kept, Mapping | str | bytes):
         kept = list(kept)
@@ -342,7 +342,7 @@ def _call_plugged(name: str, function: Compactor, cut: Cut, target: int, _: Sequ
     try:
         return read(kept, dialect=cut.session.dialect).messages
     except TranscriptError as error:
-        raise PluginError(f"{where} gave back no messages: {error}") from None
+        raise PluginError(f"{where} returned no messages: {error}") from None
 
 
 METHODS: Mapping[str, Method] = {
@@ -358,17 +358,17 @@ METHODS: Mapping[str, Method] = {
     "oracle-snippets": partial(_on_past_and_needs, oracle_snippets),
 }
 RECORDED = "recorded"
-"""The agent's own summary, whatever it costs; only at recorded compactions."""
+"""The agent's own summary, at any size; only at recorded compactions."""
 DEFAULT_METHODS = ("window", "head-tail", "masked", "random", "midfold", "oracle-snippets")
 
 
 def plug(name: str, function: Compactor) -> Method:
-    """Anybody's callable as a method."""
+    """Wrap a callable as a method."""
     return partial(_call_plugged, name, function)
 
 
 def choose_methods(methods: Iterable[str] | Mapping[str, str | Compactor]) -> dict[str, Method]:
-    """Methods by name: built-in ones, or a mapping from names to built-in ones and callables."""
+    """Return methods by name: built-in ones, or a mapping from names to built-in ones and callables."""
     if isinstance(methods, Mapping):
         return {
             name: find_method(method) if isinstance(method, str) else plug(name, method)
@@ -387,7 +387,7 @@ def find_method(name: str) -> Method:
 
 
 def load_compactor(text: str) -> tuple[str, Compactor]:
-    """A name and a callable from `name=package.module:function`; modules of the working directory are found too."""
+    """Load a callable from `name=package.module:function`; modules in the working directory are found, too."""
     name, equals, place = text.partition("=")
     module, colon, attribute = place.partition(":")
     if not (equals and colon and name and module and attribute):
@@ -402,5 +402,5 @@ def load_compactor(text: str) -> tuple[str, Compactor]:
     except (ImportError, AttributeError) as error:
         raise PluginError(f"the method {name} could not be loaded: {error}") from None
     if not callable(function):
-        raise PluginError(f"the method {name} could not be loaded: {place} cannot be called")
+        raise PluginError(f"the method {name} could not be loaded: {place} is not callable")
     return name, function

@@ -1,9 +1,9 @@
-"""Where batches are worked on: in this process, in a pool of processes, or on a Ray cluster.
+"""Executors for batches: this process, a process pool, or a Ray cluster.
 
-An executor only moves tasks; what comes back does not depend on which one it was, nor on how many workers it has. A
-worker that dies takes no batch with it: another one gets it, `MOST_ATTEMPTS` times at most; then its records are
-reported as failed and stay as they are. Workers end with their parent, however it ends. On Ray only this machine reads
-and writes files, and nothing is sent to anybody: no usage statistics, no dashboard.
+An executor only moves tasks; results do not depend on the executor or its number of workers. A batch whose worker dies
+is given to another one, at most `MOST_ATTEMPTS` times; then its records are reported as failed and left unchanged.
+Workers end with their parent, however it ends. On Ray only this machine reads and writes files, and nothing is reported
+to third parties: no usage statistics, no dashboard.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from midfold.lab.processes import leave_safe_path, safe_path
 from midfold.lab.trajectory_work import FinishedBatch, Task, give_up, work
 
 MOST_ATTEMPTS = 3
-LOST = "every worker that took it died; is there enough memory?"
+LOST = "every worker that ran it died; is there enough memory?"
 
 
 class Ticket(NamedTuple):
-    """Which batch of which file a task is."""
+    """File and batch number of a task."""
 
     file: int
     number: int
 
 
 class WorkerLost(Exception):
-    """The worker that had a task is gone, and its work with it."""
+    """Loss of the worker that had a task."""
 
 
 class Executor(ABC):
-    """Takes tasks and gives back results in any order."""
+    """Base of executors, which take tasks and return results in any order."""
 
     capacity = 1
-    """Tasks that are worth having on the way."""
+    """Number of tasks worth having in flight."""
 
     def __init__(self) -> None:
         self._running: dict[Any, tuple[Ticket, Task, int]] = {}
 
     @property
     def pending(self) -> int:
-        """Tasks that were given and have not come back."""
+        """The number of submitted tasks without a result."""
         return len(self._running)
 
     def submit(self, ticket: Ticket, task: Task, attempt: int = 1) -> None:
         self._running[self._begin(task)] = (ticket, task, attempt)
 
     def next(self) -> tuple[Ticket, FinishedBatch]:
-        """Waits for one result; there must be a task pending."""
+        """Wait for one result; at least one task must be pending."""
         while True:
             handle = self._first_done()
             ticket, task, attempt = self._running.pop(handle)
@@ -74,7 +74,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _begin(self, task: Task) -> Any:
-        """What stands for the work on a task."""
+        """Start a task and return an object that represents it."""
 
     @abstractmethod
     def _first_done(self) -> Any: ...
@@ -84,11 +84,11 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing is waited for: whatever is not finished is done again by the next run."""
+        """Stop without waiting; the next run repeats unfinished work."""
 
 
 class Inline(Executor):
-    """In this process."""
+    """Executor in this process."""
 
     def _begin(self, task: Task) -> Any:
         return partial(work, task)
@@ -105,7 +105,7 @@ class Inline(Executor):
 
 
 class Pool(Executor):
-    """In processes of this machine."""
+    """Executor with processes on this machine."""
 
     def __init__(self, workers: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Pool(Executor):
             pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
         queue: Any = getattr(pool, "_call_queue", None)
         if queue is not None and sys.version_info < (3, 11, 5):
-            # There a pool whose workers are gone waits forever for a full pipe to be read (python/cpython#94777).
+            # On those versions, a pool whose workers are gone waits forever on a full pipe (python/cpython#94777).
             queue.cancel_join_thread()
         return pool
 
@@ -149,7 +149,7 @@ class Pool(Executor):
 
 
 def _start_worker() -> None:
-    """The parent handles an interrupt. A worker whose parent is gone has nobody to work for."""
+    """Ignore interrupts, which the parent handles, and end when the parent is gone."""
     leave_safe_path()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -168,7 +168,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY
 
 
 class OnRay(Executor):
-    """A Ray cluster by its address, or one of this machine's own."""
+    """Executor on a Ray cluster, by its address or a local one."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         super().__init__()
@@ -187,11 +187,11 @@ class OnRay(Executor):
 
     def _connect(self, address: str | None, workers: int | None) -> None:
         job = self._ray.job_config.JobConfig()
-        # Otherwise Ray puts the working directory first on the module search path of the workers.
+        # Otherwise Ray puts the working directory first on the workers' module search path.
         job._client_job = True
         begin = partial(
             self._ray.init,
-            # Without an address Ray joins any cluster of this machine, and its workers import from where that started.
+            # Without an address Ray joins any cluster on this machine, whose workers import from where it was started.
             address=address or "local",
             job_config=job,
             log_to_driver=False,
@@ -235,7 +235,7 @@ class OnRay(Executor):
 
 
 def _knock(address: str) -> None:
-    """Whether anybody listens there: Ray itself would try for minutes."""
+    """Raise if nothing listens at the address: Ray itself would retry for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not port.isdigit():
         return

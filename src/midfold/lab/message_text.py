@@ -1,9 +1,8 @@
-"""What a reader of a message sees, as one text, and what it costs.
+"""Text and token cost of a message as a reader sees it.
 
-Tool arguments are read as `key: value` lines, so that an escaped line break never glues itself to a name. Names of
-tools and of their arguments are known from the tools' definitions: they are read, but nobody *writes* them. Thinking is
-not text: providers drop it, and no compaction is asked to keep it. Costs are tokens of the model that midfold assumes
-when none is named.
+Tool arguments are rendered as `key: value` lines, so that an escaped line break is never joined to a name. Names of
+tools and arguments come from the tools' definitions: they are read, but not counted as *written*. Thinking is not text:
+providers drop it, and no compaction has to keep it. Costs are tokens of the model that midfold assumes by default.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from midfold.transcript.message import Message, Opaque, Part, Text, ToolCall, To
 from midfold.transcript.tokens import Meter
 
 NEAR = 140
-"""Characters: how far from a fact the words stand that say what it is."""
+"""Maximum characters between a fact and the words that explain it."""
 APART = "\n" * (NEAR + 1)
 DEEPEST = 20
 MESSAGES_REMEMBERED = 4_096
@@ -27,13 +26,13 @@ MESSAGES_REMEMBERED = 4_096
 
 @lru_cache(maxsize=MESSAGES_REMEMBERED)
 def text_of(message: Message) -> str:
-    """Everything a reader sees in a message: what is said, called and answered."""
+    """Return all readable text of a message: text, calls and results."""
     pieces = (spoken_text(message), call_text(message))
     return "\n".join(piece for piece in pieces if piece)
 
 
 def spoken_text(message: Message) -> str:
-    """Text and tool results."""
+    """Return text and tool results."""
     return "\n".join(_readable(message))
 
 
@@ -46,13 +45,13 @@ def _readable(message: Message) -> Iterator[str]:
 
 
 def call_text(message: Message) -> str:
-    """The tool calls: a name, and the arguments as lines."""
+    """Render the tool calls: a name, and the arguments as lines."""
     calls = (part for part in message.parts if isinstance(part, ToolCall))
     return "\n".join(f"{call.name}\n{_arguments(call.arguments)}" for call in calls)
 
 
 def argument_text(message: Message) -> str:
-    """The values of the arguments of the tool calls."""
+    """Return the argument values of the tool calls."""
     calls = (part for part in message.parts if isinstance(part, ToolCall))
     return "\n".join(value for call in calls for _, value in _leaves(_decode(call.arguments), "", 0))
 
@@ -81,7 +80,7 @@ def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def join_texts(messages: Iterable[Message]) -> str:
-    """The texts of messages, far enough apart."""
+    """Join the texts of messages with enough distance between them."""
     return APART.join(map(text_of, messages))
 
 
@@ -95,12 +94,12 @@ def size(message: Message) -> int:
 
 
 def total(messages: Iterable[Message]) -> int:
-    """Tokens of a transcript, system prompts excluded."""
+    """Return the tokens of a transcript, excluding system prompts."""
     return sum(size(message) for message in messages if message.role != "system")
 
 
 def change_results(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with the texts of its tool results changed; the same one if nothing of it is."""
+    """Apply `change` to the texts of a message's tool results; return the same message if nothing changes."""
     parts = tuple(_change_part(part, change) for part in message.parts)
     return message if all(map(is_, parts, message.parts)) else message.with_parts(parts)
 
@@ -112,12 +111,12 @@ def _change_part(part: Part, change: Callable[[str], str]) -> Part:
 
 
 def note(text: str) -> Message:
-    """A message that a compaction writes."""
+    """Return a message as written by a compaction."""
     return Message("user", (Text(text),))
 
 
 def piece(message: Message, tokens: int, *, end: bool) -> Message | None:
-    """The beginning or the end of a message, as a note of at most so many tokens; None if nothing useful fits."""
+    """Return the start or end of a message as a note of at most `tokens`, or None if nothing useful fits."""
     text = text_of(message)
     length = min(len(text), tokens * CHARACTERS_PER_TOKEN)
     while length > CHARACTERS_PER_TOKEN:

@@ -1,4 +1,4 @@
-"""Numbered pieces of one plan, in this process or in several; the result does not depend on how many there are."""
+"""Run the numbered pieces of a plan in one or several processes; the result does not depend on their number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midfold.errors import MidfoldError
 Plan = TypeVar("Plan")
 Row = TypeVar("Row")
 Report = Callable[[int, int], None]
-"""Called with the number of pieces that are done and the number of all."""
+"""Callback with the number of finished pieces and the total."""
 Work = Callable[[Any, int], list[Any]]
 _shared: tuple[Work, Any] | None = None
 SAFE_PATH, BY_MIDFOLD = "PYTHONSAFEPATH", "midfold"
@@ -49,7 +49,7 @@ def leave_safe_path() -> None:
 def work_through(
     work: Callable[[Plan, int], list[Row]], plan: Plan, count: int, workers: int, report: Report | None
 ) -> list[Row]:
-    """What `work(plan, number)` gives for every number below `count`, in order."""
+    """Return the rows of `work(plan, number)` for every number below `count`, in order."""
     rows: list[Row] = []
     told = report or (lambda done, of: None)
     context = _context(plan) if workers > 1 else None
@@ -65,12 +65,12 @@ def work_through(
         try:
             with safe_path():
                 futures = [pool.submit(_work_on, number) for number in range(count)]
-            told(0, count)  # not before: a bar starts a thread, and no process is forked beside one
+            told(0, count)  # not earlier: a progress bar starts a thread, and forking with threads is unsafe
             for number, future in enumerate(futures, 1):
                 rows += future.result()
                 told(number, count)
         except BrokenProcessPool:
-            raise MidfoldError("a worker process ended by itself; fewer --workers need less memory") from None
+            raise MidfoldError("a worker process died; use fewer --workers to reduce memory use") from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return rows
@@ -89,7 +89,7 @@ def _work_on(number: int) -> list[Any]:
 
 
 def _context(plan: Any) -> multiprocessing.context.BaseContext | None:
-    """Forking shares the plan as it is; spawning must pickle it. None if neither can be done."""
+    """Return a context that can pass the plan: fork shares it, spawn must pickle it. None if neither works."""
     if "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1:
         return multiprocessing.get_context("fork")
     try:

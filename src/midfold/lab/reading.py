@@ -1,14 +1,13 @@
-"""Reading probes: what a reader who sees only a compacted context knows of the work.
+"""Reading probes: measure what a reader who sees only a compacted context knows about the work.
 
-A probe is a recorded past with questions about it. Methods make contexts of the past; readers, who see one context of
+A probe is a recorded past with questions about it. Methods turn the past into contexts; readers, who see one context of
 each session and nothing else, answer; a grader, who does not know which method an answer comes from, compares the
-answers with the gold. Readers, graders and summary models are asked through an `Asker`: what it is not told yet waits
-as a file, for a model, an agent or a person to answer. So a run can be stopped and gone on with at any place.
+answers with the gold answers. Readers, graders and summary models are called through an `Asker`: an unanswered prompt
+waits as a file until a model, an agent or a person answers it. A run can be stopped and resumed at any point.
 
-Rules of this file:
-1. Every method is held to the same number of tokens, counted alike; larger contexts are told as such.
-2. A question asked again is not asked again: answers are kept by what was asked.
-3. A wrong answer counts as nothing, like an unknown one, and is reported apart.
+1. Every method has the same token budget, counted the same way; larger contexts are reported as such.
+2. No prompt is sent twice: answers are stored by prompt.
+3. A wrong answer scores 0, like an unknown one, and is reported separately.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Kind = Literal["recall", "artifact", "decision", "continuation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FRAME_TOKENS, CHARACTERS_PER_TOKEN = 4, 4
 WINDOW_SHARE = 0.4
-"""Of the past: the window of a conversation that is folded many times."""
+"""Window as a share of the past, for a conversation that is compacted many times."""
 SEED = 5
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 GRADES = (1, 0.5, 0, -1)
@@ -71,9 +70,11 @@ _OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
 SMALLEST_WINDOW, LARGE_WINDOW = 4_000, 100_000_000
 STAND_IN_SHARES = tuple(share / 20 for share in range(2, 18))
-"""Of a stand-in: what is not plain words; the one counts that makes it as dense as a summary is."""
+"""Candidate shares of non-alphabetic words in a stand-in summary; the one closest to the requested tokens is used."""
 MOST_FITTINGS, ENOUGH, FOR_STAND_IN = 8, 0.97, 0.95
-"""Of the budget: what a view must fill, and what one with a stand-in may: real summaries may take more room."""
+"""Maximum attempts, minimum fill as a share of the budget, and share of the budget with a stand-in summary, because
+real summaries may be larger.
+"""
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True):
@@ -83,7 +84,7 @@ class ProbeQuestion(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A session up to where an agent would have to go on, and what is asked about it."""
+    """A session up to the point where an agent would continue, with questions about it."""
 
     name: str
     past: list[Any]
@@ -91,17 +92,17 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Waiting(MidfoldError):
-    """An answer is not there yet."""
+    """A prompt without an answer yet."""
 
 
 class Asker(Protocol):
-    """Who answers prompts: a folder that others fill, or a model that fills it."""
+    """Function that answers prompts: a folder that others fill, or a model."""
 
     def __call__(self, prompt: str, name: str) -> str: ...
 
 
 class AnswerFolder:
-    """Answers by what was asked: `NAME.DIGEST.prompt.txt` waits until `NAME.DIGEST.answer.txt` is there."""
+    """Folder of answers by prompt: `NAME.DIGEST.prompt.txt` waits for `NAME.DIGEST.answer.txt`."""
 
     def __init__(self, folder: Path, model: Callable[[str], str] | None = None) -> None:
         self.folder, self.model = folder, model
@@ -127,9 +128,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def load_probes(folder: Path, data: Path | None = None, ask: Asker | None = None) -> list[Probe]:
-    """The probes of a folder of JSON files, by name: `messages` or a place in recorded data, and `questions`.
+    """Load the probes of a folder of JSON files, by name: `messages` or a place in recorded data, and `questions`.
 
-    A transcript of anybody's own, without questions, gets them from whoever is asked.
+    For a plain transcript without questions, `ask` writes them.
     """
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -168,7 +169,7 @@ def text_of(message: Message) -> str:
 
 
 def tokens(messages: Iterable[Message]) -> int:
-    """The count that everybody is held to."""
+    """Return the token count that all methods are held to."""
     return sum(len(text_of(message)) // CHARACTERS_PER_TOKEN + FRAME_TOKENS for message in messages)
 
 
@@ -177,7 +178,7 @@ def render(messages: Iterable[Message]) -> str:
 
 
 def _json(text: str, place: str) -> Any:
-    """The value between the first bracket of a text and the last one."""
+    """Parse the JSON between the first and the last bracket of a text."""
     opening = _OPENING.search(text)
     end = 1 + max(text.rfind("]"), text.rfind("}"))
     try:
@@ -186,11 +187,11 @@ def _json(text: str, place: str) -> Any:
         raise TranscriptError(f"{place}: expected JSON, found {text[:80]!r}") from None
 
 
-# The methods: a probe and a budget in, the context that a reader sees out.
+# Methods: turn a probe and a budget into the context that a reader sees.
 
 
 def _stand_in(ask: SummaryRequest) -> SummaryAnswer:
-    """A text as long as a summary is asked for and as dense: words of the conversation, plain ones among names."""
+    """Return a text of the requested length and density, made of the conversation's plain words and names."""
     room = int(ask.asked_tokens * OF_SUMMARIES) // len(SECTIONS)
     words = " ".join(text_of(message) for message in ask.messages).split()
     kinds = (" ".join(filter(str.isalpha, words)), " ".join(word for word in words if not word.isalpha()))
@@ -208,7 +209,7 @@ def _stand_in(ask: SummaryRequest) -> SummaryAnswer:
 
 
 class Fitting(NamedTuple):
-    """A view, the size that was asked for, and the size it has."""
+    """A view, its target tokens and its size in tokens."""
 
     target: int
     size: int
@@ -216,14 +217,14 @@ class Fitting(NamedTuple):
 
 
 class FoldPlace(NamedTuple):
-    """Where a conversation that is fed message by message was folded, and what was left."""
+    """Place of a compaction in a conversation fed message by message, and the size it left."""
 
     place: int
     size: int
 
 
 class ViewMaker:
-    """Makes the contexts of one probe; whoever summarises is asked by the probe's name."""
+    """Builder of the contexts of one probe; summary prompts are named after the probe."""
 
     def __init__(self, probe: Probe, budget: int, ask: Asker) -> None:
         self.probe, self.budget, self._asker = probe, budget, ask
@@ -252,9 +253,9 @@ class ViewMaker:
         return self._with_model(self._fill, "model")
 
     def _fill(self, summarizer: Summarizer | None) -> Transcript:
-        """Compacted to the budget; midfold counts more exactly, so what it is asked for is fitted to this count.
+        """Compact to the budget, adjusting midfold's target because it counts tokens more exactly.
 
-        Whoever summarises is asked once, for what fits with a text of the length that is asked for in its place.
+        The summarizer is called once, after the target was found with a stand-in summary of the requested length.
         """
         if summarizer is None:
             return self._fit(self.budget, None).view
@@ -270,7 +271,7 @@ class ViewMaker:
         return self._fit(target, once).view
 
     def _fit(self, target: int, summarizer: Summarizer | None, budget: int = 0) -> Fitting:
-        """The fullest view within the budget that a few sizes asked for bring; the smallest where none is within."""
+        """Return the fullest view within the budget after a few targets, or the smallest if none fits."""
         budget = budget or self.budget
         tried: list[Fitting] = []
         low, high = 0, 0
@@ -289,7 +290,7 @@ class ViewMaker:
         return max(within, key=lambda fitting: fitting.size) if within else min(tried, key=lambda fitting: fitting.size)
 
     def once(self) -> Transcript:
-        """At default settings, in a window in which the fold comes by itself."""
+        """Compact once at default settings, in a window whose threshold is just reached."""
         return read(compact(self.probe.past, context_length=self._once_window).messages).messages
 
     def once_with_model(self) -> Transcript:
@@ -300,12 +301,12 @@ class ViewMaker:
         return self._with_model(fold, "once")
 
     def once_plain(self) -> Transcript:
-        """A plain summary of the same size as the fold that comes by itself."""
+        """Return a plain summary of the same size as the result of `once`."""
         return self._plain(self.past, tokens(self.once()), "once-plain")
 
     @property
     def _once_window(self) -> int:
-        """Twice the past, as midfold counts it: there the threshold is just reached."""
+        """Twice the past as midfold counts it, where the threshold is just reached."""
         return max(2 * compact(self.probe.past, context_length=LARGE_WINDOW).receipt.old_tokens, SMALLEST_WINDOW)
 
     def folds(self) -> Transcript:
@@ -315,7 +316,7 @@ class ViewMaker:
         return self._with_model(lambda summarizer: self._feed(summarizer)[0], "folds")
 
     def folds_plain(self) -> Transcript:
-        """Plain summaries at the same places and of the same size as the folds without a model."""
+        """Return plain summaries at the same places and of the same size as the compactions without an LLM."""
         view: Transcript = ()
         start = 0
         for number, fold in enumerate(self._feed(None)[1], 1):
@@ -324,11 +325,11 @@ class ViewMaker:
         return (*view, *self.past[start:])
 
     def folds_window(self) -> Transcript:
-        """A sliding window of the size that the folds leave."""
+        """Return a sliding window of the size that repeated compactions leave."""
         return sliding_window(self.past, tokens(self.folds()))
 
     def _feed(self, summarizer: Summarizer | None) -> tuple[Transcript, list[FoldPlace]]:
-        """The conversation message by message, at default settings, in a window that it fills many times."""
+        """Feed the conversation message by message, at default settings, in a window that it fills many times."""
         window = max(int(tokens(self.past) * WINDOW_SHARE), SMALLEST_WINDOW)
         view: list[Any] = []
         state, folds = None, []
@@ -350,7 +351,7 @@ class ViewMaker:
         return (Message("system", (Text(summary),)), *stays)
 
     def _with_model(self, fold: Callable[[Summarizer], Transcript], name: str) -> Transcript:
-        """A fold whose summaries somebody else writes; who is not there is waited for, not replaced by rules."""
+        """Compact with summaries from the asker; wait for missing ones instead of using the built-in summary."""
         missing: list[Waiting] = []
 
         def summarise(ask: SummaryRequest) -> SummaryAnswer:
@@ -385,27 +386,27 @@ METHODS: dict[str, Callable[[ViewMaker], Transcript]] = {
 }
 
 
-# Readers, the grader, and the tally.
+# Readers, grader and scores.
 
 
 class MethodScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How readers did with one method: shares of right answers, and how usable they found it."""
+    """Readers' results with one method: shares of right answers, and how usable they found the context."""
 
     method: str
     right: float
     by_kind: dict[str, float]
     halves: tuple[float, float]
-    """Sessions at odd places of the sorted names, and at even ones."""
+    """Share of right answers in sessions at odd and at even places of the sorted names."""
     wrong: int
     unknown: int
     answers: int
     usable: float
     tokens: float
-    """Of a context, on average."""
+    """Average tokens of a context."""
 
 
 class ReadingRun:
-    """One run over some probes, in a folder; what is not answered yet is in `waiting`."""
+    """A run over probes in a folder; `waiting` lists unanswered prompts."""
 
     def __init__(
         self,
@@ -432,7 +433,7 @@ class ReadingRun:
         return [*self._summaries.waiting, *self._answers.waiting, *self._grades.waiting]
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> list[MethodScore]:
-        """The scores; none as long as somebody is waited for."""
+        """Return the scores, or an empty list while prompts are unanswered."""
         self._progress, self._done = progress, 0
         views = self._views()
         if self.waiting:
@@ -467,7 +468,7 @@ class ReadingRun:
         return views
 
     def _method(self, place: int, reader: int) -> str:
-        """Each reader sees each session once; methods rotate."""
+        """Return the method of a reader's context; each reader sees each session once, and methods rotate."""
         return self.methods[(place + reader) % len(self.methods)]
 
     def _read(self, views: Mapping[tuple[str, str], str]) -> dict[tuple[str, int], ReaderAnswers]:
@@ -486,7 +487,7 @@ class ReadingRun:
         return found
 
     def _grade(self, answers: Mapping[tuple[str, int], ReaderAnswers]) -> dict[str, dict[int, dict[int, float]]]:
-        """By session, question and reader."""
+        """Return the grades by session, question and reader."""
         found: dict[str, dict[int, dict[int, float]]] = {}
         dice = random.Random(SEED)
         for probe in self.probes:

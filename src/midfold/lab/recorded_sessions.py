@@ -1,13 +1,13 @@
-"""Conversations as contexts that some model really had, and where they are cut to be measured.
+"""Recorded conversations as contexts that a model really had, and the cuts at which they are measured.
 
 A conversation is split where a compaction was recorded (`_meta.compact_boundary`, `_meta.compact_summary`, or the
-sentence a coding agent opens such a message with); the recorded summary opens the next session. System prompts,
-thinking and `_meta` are left out: no compactor sees them, and no budget counts them. A project is what the file says
-(`source`, and the repository of an `instance_id`), else the folder of the file.
+sentence with which a coding agent opens such a message); the recorded summary opens the next session. System prompts,
+thinking and `_meta` are omitted: no compactor sees them, and no budget counts them. The project comes from the file
+(`source`, and the repository of an `instance_id`), or else is the file's folder.
 
-A cut stands before an assistant message, where every call is answered: one for each `SPACING` messages that leave
-enough past and future, at most `MOST` of them, evenly spread. A recorded compaction can be a cut too. Half of the
-conversations are for tuning and half for reporting; a hash of the conversation's name decides.
+A cut is before an assistant message where every call is answered: one per `SPACING` messages with enough past and
+future, at most `MOST`, evenly spread. A recorded compaction can be a cut, too. A hash of the conversation's name
+assigns it to the tuning or the reporting half.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ CONTINUED = "This session is being continued from a previous conversation"
 
 
 class RecordedSession(msgspec.Struct, frozen=True):
-    """One uninterrupted context of a conversation, without its system prompt."""
+    """A continuous context of a conversation, without its system prompt."""
 
     conversation: str
-    """What errors and figures call the conversation: its id, or its file and number."""
+    """Name of the conversation in errors and figures: its id, or its file and number."""
     number: int
-    """Which session of the conversation it is."""
+    """Number of the session in its conversation."""
     project: str
     dialect: str
     messages: Transcript
     human: tuple[bool, ...]
-    """Which messages a person wrote."""
+    """Flag per message: written by a person."""
     summary: Message | None = None
-    """What the agent itself put in place of the first messages, where two sessions are seen as one."""
+    """The agent's own summary in place of the first messages, if two sessions are joined."""
     times: tuple[float | None, ...] = ()
-    """When each message was recorded, in seconds since 1970; None where nobody knows."""
+    """Time of each message in seconds since 1970; None if unknown."""
     usage: tuple[Usage | None, ...] = ()
-    """What the provider reported with each message."""
+    """Usage that the provider reported with each message."""
     model: str = ""
-    """Whose answers the log of a client holds; empty for other transcripts."""
+    """Model of a client's log; empty for other transcripts."""
 
     def values(self, end: int) -> list[Any]:
-        """The first messages as plain dicts of the dialect, for a compactor to read and change."""
+        """Return the first `end` messages as plain dicts of the dialect, which a compactor may modify."""
         kind = DIALECTS[self.dialect]
         return [jsonio.decode(jsonio.encode(message_value(message, kind))) for message in self.messages[:end]]
 
@@ -69,9 +69,9 @@ SessionSource = str | Path | Document | RecordedSession
 
 
 def load_sessions(sources: Iterable[SessionSource], tell: Callable[[str], None] | None = None) -> list[RecordedSession]:
-    """The sessions of transcript files, or of documents. An error names the file, and the line where there is one.
+    """Load the sessions of transcript files or documents; errors name the file, and the line if known.
 
-    `tell` is given a sentence for each log that is empty, and is left out, or has lines that nobody can read.
+    `tell` receives a message for each log that is empty (and skipped) or has unreadable lines.
     """
     found: list[RecordedSession] = []
     for source in sources:
@@ -106,7 +106,7 @@ def _load_one(path: Path, tell: Callable[[str], None] | None) -> list[RecordedSe
 
 
 def sessions_of(document: Document, *, name: str = "conversation", project: str = "") -> list[RecordedSession]:
-    """The sessions of one conversation."""
+    """Return the sessions of one conversation."""
     named, recorded = document.setting("id"), recording_of(document)
     conversation = named if isinstance(named, str) and named else recorded.session or name
     where = _project(document) or recorded.folder or project
@@ -159,7 +159,7 @@ def _is_human(message: Message, meta: Mapping[str, Any]) -> bool:
 
 
 def _strip(message: Message, document: Document) -> Message | None:
-    """A message as compactors get it: None if nothing of it is measured."""
+    """Return a message as compactors see it, or None if nothing of it is measured."""
     if message.role == "system":
         return None
     parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
@@ -174,7 +174,7 @@ def _strip(message: Message, document: Document) -> Message | None:
 LEAST_PAST = 8_000
 LEAST_FUTURE = 20
 LEAST_SUMMARY = 100
-"""Tokens; a shorter one only says that there was a compaction."""
+"""Minimum tokens of a recorded summary; a shorter one only notes that there was a compaction."""
 SPACING = 40
 MOST = 4
 Split = Literal["all", "train", "held"]
@@ -182,7 +182,7 @@ Places = Literal["steps", "compactions"]
 
 
 class Cut(NamedTuple):
-    """Before which message of a session."""
+    """A position before a message of a session."""
 
     session: RecordedSession
     at: int
@@ -197,7 +197,7 @@ class Cut(NamedTuple):
 
 
 def cuts_of(session: RecordedSession, *, least_past: int = LEAST_PAST, least_future: int = LEAST_FUTURE) -> list[Cut]:
-    """The cuts of one session, in order."""
+    """Return the cuts of one session, in order."""
     places = (at for at, message in enumerate(session.messages) if message.role == "assistant")
     allowed = measurable(session, places, least_past, least_future)
     count = min(1 + (allowed[-1] - allowed[0]) // SPACING, MOST) if allowed else 0
@@ -205,7 +205,7 @@ def cuts_of(session: RecordedSession, *, least_past: int = LEAST_PAST, least_fut
 
 
 def measurable(session: RecordedSession, places: Iterable[int], least_past: int, least_future: int) -> list[int]:
-    """The places with enough before them and enough after them, and where every call is answered."""
+    """Return the places with enough past and future where every call is answered."""
     messages = session.messages
     before = list(accumulate(map(size, messages), initial=0))
     last = len(messages) - least_future
@@ -217,7 +217,7 @@ def _has_calls(message: Message) -> bool:
 
 
 def spread(places: Sequence[int], most: int) -> list[int]:
-    """At most so many of the places, evenly spread."""
+    """Return at most `most` of the places, evenly spread."""
     count = min(most, len(places))
     return [places[(2 * number + 1) * len(places) // (2 * count)] for number in range(count)]
 
@@ -227,18 +227,18 @@ def in_split(session: RecordedSession, split: Split) -> bool:
 
 
 def half_of(conversation: str) -> Split:
-    """Which half a conversation belongs to; the same on every machine and in every run."""
+    """Return the half a conversation belongs to, the same on every machine and in every run."""
     digest = blake2b(conversation.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return "train" if digest[0] % 2 else "held"
 
 
 def all_cuts(sessions: Sequence[RecordedSession], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
-    """Cuts between steps."""
+    """Return the cuts between steps."""
     return [cut for session in sessions if in_split(session, split) for cut in cuts_of(session, least_past=least_past)]
 
 
 def recorded_cuts(sessions: Sequence[RecordedSession], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
-    """Cuts where the agent itself compacted and its summary was recorded."""
+    """Return the cuts where the agent itself compacted and its summary was recorded."""
     found = []
     for before, after in pairwise(sessions):
         if before.conversation != after.conversation or not in_split(before, split):

@@ -1,11 +1,11 @@
-"""One recorded conversation, played again under one policy at one window, request by request.
+"""Replay one recorded conversation under one policy at one window, request by request.
 
-What the agent's own compactions cut apart is joined again. Every answer of the model was one request, at the time of
-what it answers, or a stated gap after the one before. At a few requests, evenly spread, the view is examined: does it
-hold what the rest of the transcript really used?
+Sessions that the agent's own compactions split are joined again. Every model response is one request, at the time of
+the message it answers, or a fixed gap after the previous one. At a few requests, evenly spread, the view is scored:
+does it contain the facts that the rest of the transcript uses?
 
-The provider: a breakpoint finds an entry at most `POSITIONS` blocks back, the longest live one is read and kept alive,
-what stands between it and the last breakpoint is written, the rest is sent at the base price. Prefixes below the
+The simulated provider: a breakpoint finds an entry at most `POSITIONS` blocks back; the longest live entry is read and
+refreshed; tokens between it and the last breakpoint are written; the rest is sent at the base price. Prefixes below the
 minimum are neither read nor written.
 """
 
@@ -50,7 +50,7 @@ POSITIONS = 20
 
 
 class SentView:
-    """What would be sent now, with running totals: appending costs what is new."""
+    """Messages to send with running totals, so that appending costs only the new messages."""
 
     def __init__(self, meter: Meter, messages: Iterable[Message] = (), *, fixed_tokens: int = 0) -> None:
         self.meter = meter
@@ -76,20 +76,20 @@ class SentView:
         return self.tokens[-1]
 
     def common(self, other: SentView) -> int:
-        """How many messages two views begin with in common."""
+        """Return the number of messages in the common prefix of two views."""
         most = min(len(self.messages), len(other.messages))
         return bisect_left(range(1, most + 1), True, key=lambda count: self.chain[count] != other.chain[count])
 
 
 class SimulatedCache:
-    """What one session has cached at the provider."""
+    """Provider-side prompt cache of one session."""
 
     def __init__(self, prices: Prices, minimum: int = 0, positions: int = POSITIONS) -> None:
         self.prices, self.minimum, self.positions = prices, minimum, positions
         self._entries: dict[bytes, float] = {}
 
     def send(self, view: SentView, breakpoints: Sequence[int], now: float) -> Usage:
-        """One request with breakpoints after these messages (-1: after what is fixed)."""
+        """Simulate a request with breakpoints after these messages (-1: after the fixed prefix)."""
         places = sorted({index + 1 for index in breakpoints if view.tokens[index + 1] >= self.minimum})
         hit = self._longest(view, places, now)
         last = max([place for place in places if place > hit], default=hit)
@@ -118,12 +118,12 @@ class SimulatedCache:
 
 
 STATED_GAP = 20.0
-"""Seconds between two requests where nothing was recorded."""
+"""Seconds between two requests if no times were recorded."""
 MOST_EXAMS = 6
 
 
 class Recording(NamedTuple):
-    """One conversation: `requests` are the places before which the model was asked, `seconds` when."""
+    """A conversation: `requests` are the indexes before which the model was called, `seconds` their times."""
 
     name: str
     session: RecordedSession
@@ -133,7 +133,7 @@ class Recording(NamedTuple):
     exams: dict[int, Case]
 
     def fixed_tokens(self, meter: Meter) -> int:
-        """What a client sends beside the messages, by the first prompt that its log counts."""
+        """Return the tokens a client sends besides the messages, from the first prompt size in its log."""
         if not self.session.model:
             return 0
         for place, usage in enumerate(self.session.usage):
@@ -151,7 +151,7 @@ def load_recordings(
     least_tokens: int = 0,
     exams: int = MOST_EXAMS,
 ) -> list[Recording]:
-    """The conversations of transcript files, or of one half of them."""
+    """Load the conversations of transcript files, or of one half of them."""
     sessions = load_sessions(files)
     generic = shared_facts(facts_by_project(sessions)) if exams else frozenset()
     joined = [_join(list(group)) for _, group in groupby(sessions, key=lambda session: session.conversation)]
@@ -199,7 +199,7 @@ def _make_recording(session: RecordedSession, gap: float, generic: frozenset[str
 
 
 class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):
-    """What one recording came to. Costs are tokens at the base input price; answers cost the same everywhere."""
+    """Result of one recording; costs are in tokens at the base input price, without those of responses."""
 
     recording: str
     policy: str
@@ -213,10 +213,10 @@ class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):
     folds: int = 0
     reasons: dict[str, int] = {}
     retention: float | None = None
-    """The mean share of needed facts that the view held at the exams."""
+    """Mean share of needed facts in the view at the scored requests."""
     exams: int = 0
     overflows: int = 0
-    """Requests larger than the window: a real provider would have refused them."""
+    """Number of requests larger than the window, which a real provider would have refused."""
 
     @property
     def total(self) -> float:
@@ -224,7 +224,7 @@ class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Player:
-    """A recording being played."""
+    """Replay of one recording."""
 
     def __init__(
         self, recording: Recording, policy: ReplayPolicy, window: int, model: str, fixed_tokens: int | None = None
@@ -321,7 +321,7 @@ class Player:
         return decide(situation)
 
     def _pay(self, folded: PaidFold, tokens: int, now: float) -> None:
-        """A model that is asked for the summary, with the prefix that is cached while it is warm."""
+        """Charge for the summary request, using the cached prefix while it is alive."""
         if not folded.read:
             return
         last = self.health.last

@@ -1,4 +1,4 @@
-"""What is compared: when to fold, what to prune, where to put markers. As Python values, or as small YAML files."""
+"""Policies to compare: when to compact, what to prune, where to set breakpoints. Python values or small YAML files."""
 
 from __future__ import annotations
 
@@ -39,29 +39,31 @@ Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 
 
 class ReplayPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to run a session. The defaults are midfold's scheduler."""
+    """A way to run a session; the defaults are midfold's scheduler."""
 
     name: str
     markers: Literal["planned", "system_and_3", "none"] = "planned"
     ttl: Literal["5m", "1h"] = "5m"
     fold: Literal["never", "threshold", "auto", "scheduled"] = "scheduled"
     """When to compact; `auto` is the default of `prompt_caching.schedule` and ignores `soft`, `landing` and
-    `patience`."""
+    `patience`.
+    """
     engine: Literal["midfold", "documented"] = "midfold"
     prune: Literal["digest", "placeholder", "off"] = "digest"
     prune_every_turn: bool = False
     threshold: Share = 0.85
-    """Of the window: HARD pressure."""
+    """HARD pressure, as a share of the window."""
     soft: Share = CHEAP_FROM
-    """Of the threshold: SOFT pressure."""
+    """SOFT pressure, as a share of the threshold."""
     landing: Share = LANDING
-    """Of the threshold: the size a fold aims at."""
+    """Target size of a compaction, as a share of the threshold."""
     target_ratio: Share = 0.2
     protect_last_n: Annotated[int, Meta(ge=1)] = 20
     patience: Annotated[float, Meta(gt=0.0)] = PATIENCE
     summary: Literal["model", "limit", "local"] = "local"
-    """Whether a summary is paid for: the fold as input, the summary as output; or only at the threshold (`limit`). Its
-    text is made locally either way."""
+    """Whether a summary is paid for (the fold as input, the summary as output), or only at the threshold (`limit`).
+    Its text is always made locally.
+    """
 
 
 NO_COMPACTION = ReplayPolicy(name="no compaction", fold="never")
@@ -74,7 +76,9 @@ DOCUMENTED = ReplayPolicy(
     threshold=0.5,
     summary="model",
 )
-"""The specification's: `system_and_3`, a summary by a model at half of the window, 20 % or 20 messages as the tail."""
+"""The specification's policy: `system_and_3`, a model's summary at half of the window, 20 % or 20 messages as the
+tail.
+"""
 PRUNE_EVERY_TURN = msgspec.structs.replace(
     DOCUMENTED, name="prune every turn", markers="planned", prune_every_turn=True
 )
@@ -90,7 +94,7 @@ POLICIES: dict[str, ReplayPolicy] = {
 
 
 def load_policy(place: str) -> ReplayPolicy:
-    """A built-in policy by its name, or one from a YAML file."""
+    """Load a built-in policy by name, or one from a YAML file."""
     named = place.replace("-", " ").replace("_", " ")
     if named in POLICIES:
         return POLICIES[named]
@@ -115,7 +119,7 @@ def load_policy(place: str) -> ReplayPolicy:
 
 
 def _words(value: dict[str, Any]) -> dict[str, Any]:
-    """YAML 1.1 reads a bare `off` as false."""
+    """Restore `off`, which YAML 1.1 reads as false."""
     return {"prune": "off"} if value.get("prune") is False else {}
 
 
@@ -123,7 +127,7 @@ SMALLEST_RESULT = 200
 
 
 class DocumentedEngine(Compressor):
-    """The four documented phases and nothing else: head, fold with a summary, tail by budget or by 20 messages."""
+    """Engine with only the four documented phases: head, fold with a summary, tail by budget or by 20 messages."""
 
     name: ClassVar[str] = "documented"
 
@@ -139,7 +143,7 @@ class DocumentedEngine(Compressor):
 
 
 class PaidFold:
-    """A fold, and what its summary would have cost: tokens a model reads, and tokens it writes."""
+    """A compaction and the cost of its summary: tokens a model reads, and tokens it writes."""
 
     def __init__(self, outcome: Outcome, read: int, written: int) -> None:
         self.outcome, self.read, self.written = outcome, read, written
@@ -173,7 +177,7 @@ class PolicyFolder:
 
     @property
     def reuses_prefix(self) -> bool:
-        """midfold asks the same model with the prefix it has cached."""
+        """Whether summary requests go to the same model with its cached prefix."""
         return self.policy.engine == "midfold" and self.policy.markers != "none"
 
     def request(self, messages: Transcript, prompt_tokens: int) -> CompactionRequest:
@@ -192,7 +196,7 @@ class PolicyFolder:
         )
 
     def fold(self, messages: Transcript, prompt_tokens: int, decision: Decision) -> PaidFold | None:
-        """The view after a fold; None if there was nothing to do."""
+        """Compact and return the result, or None if there was nothing to do."""
         asks: list[SummaryRequest] = []
 
         def summarize(ask: SummaryRequest) -> SummaryAnswer:
@@ -214,7 +218,7 @@ class PolicyFolder:
 
 
 def prune_results(messages: Transcript, upto: int) -> Transcript:
-    """The messages with the results of the first `upto` cleared, as the documents have it."""
+    """Clear the tool results of the first `upto` messages, as documented."""
     return (*(change_results(message, _clear) for message in messages[:upto]), *messages[upto:])
 
 

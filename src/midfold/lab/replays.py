@@ -1,6 +1,6 @@
-"""Every recording under every policy at every window, what it all comes to, and a chart of it.
+"""Replay every recording under every policy at every window, and summarize the results in totals and a chart.
 
-A policy is compared, on one recording, only with policies that never sent more than the window.
+On each recording, a policy is compared only with policies that never exceeded the window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CENTS_BELOW = 20
 
 
 class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy at one window, over all recordings. Costs are tokens at the base input price, money is dollars."""
+    """One policy at one window over all recordings. Costs are in tokens at the base input price, money in dollars."""
 
     policy: str
     window: int
@@ -43,7 +43,7 @@ class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
     retention: float | None
     exams: int
     overflows: int
-    """Recordings in which a request was larger than the window."""
+    """Number of recordings with a request larger than the window."""
 
     @property
     def hit_rate(self) -> float:
@@ -51,7 +51,7 @@ class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one recording against the cheapest one that fits the window."""
+    """One policy on one recording, compared with the cheapest one that fits the window."""
 
     recording: str
     window: int
@@ -63,7 +63,7 @@ class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedBill(msgspec.Struct, frozen=True, kw_only=True):
-    """What providers reported for the requests of the recordings, at the prices of the replay."""
+    """Cost of the recorded requests by the providers' reported usage, at the prices of the replay."""
 
     requests: int = 0
     sent: int = 0
@@ -87,7 +87,7 @@ class RecordedBill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """Every row, and the figures made of them."""
+    """All rows, and the figures computed from them."""
 
     def __init__(
         self, rows: Iterable[PlayedRecording], prices: Prices, model: str, timed: int, bill: RecordedBill
@@ -134,7 +134,7 @@ class Replay:
         )
 
     def against_best(self, policy: str) -> list[PolicyComparison]:
-        """Where this policy lost most, the worst first; recordings it could not serve are left out."""
+        """Return the recordings where this policy lost most, worst first, without those it could not serve."""
         found = []
         by_place: dict[tuple[int, str], list[PlayedRecording]] = {}
         for row in self.rows:
@@ -182,9 +182,9 @@ def replay(
     workers: int = 1,
     progress: Report | None = None,
 ) -> Replay:
-    """Plays recorded conversations again. `gap` is the time between requests where none was recorded.
+    """Replay recorded conversations. `gap` is the time between requests if none was recorded.
 
-    Without a `model` it is that of the logs, else `MODEL`; without `fixed_tokens` they are what the logs' usage tells.
+    `model` defaults to that of the logs, else `MODEL`; `fixed_tokens` defaults to what the logs' usage implies.
     """
     chosen = tuple(POLICIES.values() if policies is None else policies)
     names = [policy.name for policy in chosen]
@@ -193,7 +193,7 @@ def replay(
     recordings = load_recordings(files, gap=gap, split=split, least_tokens=least_tokens, exams=exams)
     recordings = [recording for recording in recordings if recording.requests]
     if not recordings:
-        raise TranscriptError("nothing to replay: no conversation has an answer of a model in it")
+        raise TranscriptError("nothing to replay: no conversation has a model response")
     logged = Counter(recording.session.model for recording in recordings if recording.session.model)
     whose = model or (logged.most_common(1)[0][0] if logged else MODEL)
     plan = _ReplayPlan(recordings, chosen, tuple(windows), whose, fixed_tokens)
@@ -213,9 +213,9 @@ def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:
 
 
 def cost_chart(
-    totals: Sequence[PolicyTotal], *, title: str = "What the sessions cost, by policy", subtitle: str = ""
+    totals: Sequence[PolicyTotal], *, title: str = "Cost of the sessions by policy", subtitle: str = ""
 ) -> str:
-    """An SVG with one group of bars per window; the number above a bar is the share of needed facts the view held."""
+    """Return an SVG with one group of bars per window, each labelled with the share of needed facts in the view."""
     windows = list(dict.fromkeys(total.window for total in totals))
     colours = dict(zip(dict.fromkeys(total.policy for total in totals), cycle(COLOURS), strict=False))
     frame = Frame(860, 460, max(map(_height, totals), default=0) or 1.0, left=64, right=20, top=92, bottom=60)

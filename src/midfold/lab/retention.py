@@ -1,8 +1,8 @@
-"""Retention, measured: sessions -> cuts -> exams -> compactions -> rows -> figures -> a chart.
+"""Measure retention: sessions -> cuts -> exams -> compactions -> rows -> figures -> chart.
 
-Which facts are generic is counted over all sessions given, whatever the split. A mean is over cuts; a cut where nothing
-of the kind was needed does not count. Intervals are 95 %, by bootstrap over conversations (cuts of one conversation are
-not independent), with the same draws for every method, so that they can be compared, and with a fixed seed.
+Generic facts are counted over all given sessions, whatever the split. A mean is over cuts; a cut where nothing of the
+kind was needed is excluded. Intervals are 95 %, by bootstrap over conversations (cuts of one conversation are not
+independent), with the same draws for every method, so that methods are comparable, and a fixed seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from midfold.transcript.document import Document, read_many
 
 RESAMPLES = 1_000
 TOLERANCE = 1.05
-"""Above the budget by more than this, an output is flagged."""
+"""Relative excess over the budget from which an output is flagged."""
 
 
 class Row(NamedTuple):
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean with its 95 % interval, and over how many cuts it was taken. One conversation gives no interval."""
+    """A mean with its 95 % interval and its number of cuts. A single conversation gives no interval."""
 
     mean: float
     low: float | None
@@ -76,14 +76,14 @@ class Figure(msgspec.Struct, frozen=True):
     budget: float
     cuts: int
     share: float
-    """The mean of what the method really used."""
+    """Mean share of the past that the method really used."""
     over: int
-    """How many outputs were larger than the budget by more than 5 %."""
+    """Number of outputs more than 5 % over the budget."""
     measures: dict[str, Interval]
 
 
 def compute_figures(rows: Sequence[Row], seed: int = 0) -> list[Figure]:
-    """Every method at every budget, in the order of the rows."""
+    """Compute the figures of every method at every budget, in the order of the rows."""
     conversations = sorted({row.conversation for row in rows})
     draws = _draws(len(conversations), seed)
     place = {name: index for index, name in enumerate(conversations)}
@@ -132,7 +132,7 @@ BUDGETS = (0.05, 0.10, 0.20)
 
 
 class Evaluation:
-    """Every mark, and the figures made of them."""
+    """All rows, and the figures computed from them."""
 
     def __init__(self, rows: Sequence[Row], seed: int) -> None:
         self.rows = tuple(rows)
@@ -151,7 +151,7 @@ class Evaluation:
 
     @property
     def need_count(self) -> int:
-        """Needed facts over all cuts."""
+        """The number of needed facts over all cuts."""
         return sum({(row.conversation, row.session, row.at): row.needs for row in self.rows}.values())
 
     @property
@@ -160,7 +160,7 @@ class Evaluation:
 
 
 class EvaluationPlan(NamedTuple):
-    """What every process needs to know."""
+    """Inputs that every process needs."""
 
     cuts: Sequence[Cut]
     methods: Mapping[str, Method]
@@ -185,11 +185,11 @@ def evaluate(
     workers: int = 1,
     progress: Report | None = None,
 ) -> Evaluation:
-    """Measures what compactors keep of real conversations.
+    """Measure what compactors keep of real conversations.
 
     `sources` are files, documents, or conversations as Python values. `methods` are names of built-in methods, or a
     mapping from names to callables `(messages, target_tokens) -> messages`. Budgets are shares of the past. Sessions
-    are cut between steps, or at the compactions that were recorded; `split` takes half of the conversations.
+    are cut between steps, or at recorded compactions; `split` selects half of the conversations.
     """
     sessions = _read_sources(sources)
     generic = shared_facts(facts_by_project(sessions))
@@ -197,12 +197,12 @@ def evaluate(
     plan = EvaluationPlan(cuts, choose_methods(methods), tuple(budgets), generic, search)
     if not plan.cuts:
         raise TranscriptError(
-            f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
-            f"before a cut at {at} and {LEAST_FUTURE} messages after it"
+            f"All {len(sessions)} sessions are too short (split {split}, cuts at {at}): need {least_past:,} tokens "
+            f"before a cut and {LEAST_FUTURE} messages after it. Try --least-past {least_past // 4}."
         )
     rows = work_through(mark_cut, plan, len(cuts), workers, progress)
     if not rows:
-        raise TranscriptError(f"nothing to measure: no fact is needed after any of the {len(plan.cuts)} cut(s)")
+        raise TranscriptError(f"nothing to measure: no facts are needed after any of the {len(plan.cuts)} cuts")
     return Evaluation(rows, seed)
 
 
@@ -230,7 +230,7 @@ def facts_by_project(sessions: Iterable[RecordedSession]) -> dict[str, set[str]]
 
 
 def mark_cut(plan: EvaluationPlan, number: int) -> list[Row]:
-    """Every method at every budget at one cut; nothing where the future needs nothing."""
+    """Score every method at every budget at one cut; return nothing if the future needs nothing."""
     cut = plan.cuts[number]
     exam = case_at(cut, plan.generic, plan.search)
     if not exam.needs:
@@ -246,17 +246,17 @@ def mark_cut(plan: EvaluationPlan, number: int) -> list[Row]:
 
 LABEL_GAP = 15
 FRAME = Frame(760, 440, 1.0, left=56, right=170, top=64, bottom=52)
-"""Of the chart."""
+"""Size and margins of the chart."""
 
 
 def retention_chart(
     figures: Sequence[Figure], *, title: str = "Bound recall against budget", subtitle: str = ""
 ) -> str:
-    """An SVG with one line per method; whiskers are the 95 % intervals. Budgets are spaced by their ratio."""
+    """Return an SVG with one line per method and 95 % intervals as whiskers, on a logarithmic budget axis."""
     budgets = sorted({figure.budget for figure in figures})
     span = log(budgets[-1]) - log(budgets[0])
     places = {at: FRAME.x((log(at) - log(budgets[0])) / span if span else 0.5) for at in budgets}
-    over = "; hollow: some outputs took more" if any(figure.over for figure in figures) else ""
+    over = "; hollow: some outputs exceeded it" if any(figure.over for figure in figures) else ""
     floor = FRAME.y(0)
     body = [
         text(FRAME.left, 28, title, "ink title"),
@@ -292,7 +292,7 @@ def _method_line(
 
 
 def _spread_labels(heights: Sequence[float]) -> list[float]:
-    """Heights of labels, moved apart until none covers another, and no further."""
+    """Move labels apart vertically by as little as needed to avoid overlaps."""
     placed = [0.0] * len(heights)
     lowest = FRAME.y(0)
     order = sorted(range(len(heights)), key=lambda index: heights[index])

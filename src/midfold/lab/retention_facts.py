@@ -1,12 +1,12 @@
-"""Facts: identifiers with meaning, found in text; what says what they are; and which of them everybody knows.
+"""Find facts (meaningful identifiers) in text, the words that explain them, and generic ones.
 
-This is what compactions are judged by. No compactor may import it, and it imports nothing a compactor selects by.
+Compactions are scored with this module. No compactor may import it, and it imports nothing that a compactor selects by.
 
 A fact is a path, URL, hash, id, number of four or more digits, version, date, constant, flag, or a snake_case,
-camelCase, dotted or kebab name; words of prose are not. It is bound where two content words, or a label (`port: 8123`),
-stand within `NEAR` characters of it that stood near it in the past. A content word has three or more letters and is no
-part of an identifier, no function word of English and no keyword of a language. A fact is generic if two *other*
-projects of those that are evaluated have it, or if it is a name of the standard library or on the lists below.
+camelCase, dotted or kebab name; words of prose are not. It is bound if two content words or a label (`port: 8123`) that
+were near it in the past are within `NEAR` characters of it. A content word has three or more letters and is not part of
+an identifier, not an English function word and not a keyword of a programming language. A fact is generic if two
+*other* evaluated projects have it, or if it is a name of the standard library or on the lists below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from midfold.lab.message_text import NEAR
 FactKind = Literal["url", "path", "hash", "id", "number", "version", "date", "constant", "name", "flag"]
 
 HARD: Final = frozenset({"url", "path", "hash", "id", "number"})
-"""What nobody can guess or derive."""
+"""Kinds of facts that cannot be guessed or derived."""
 SHORTEST, LONGEST = 4, 300
 CHUNKS_REMEMBERED = 1 << 17
 
@@ -52,7 +52,7 @@ _CAMEL = re.compile(r"(?=[A-Z]*[a-z0-9]+[A-Z])[A-Za-z][A-Za-z0-9]*")
 
 
 def facts_in(text: str) -> Iterator[tuple[str, FactKind]]:
-    """Every fact of a text, in order, as often as it is written."""
+    """Yield every fact of a text, in order, with repetitions."""
     for match in _CHUNK.finditer(text):
         chunk = match.group()
         if SHORTEST <= len(chunk) <= LONGEST and (found := _classify(chunk)) is not None:
@@ -69,7 +69,7 @@ def _classify(chunk: str) -> tuple[str, FactKind] | None:
 
 
 def _bare(chunk: str) -> str:
-    """Without the punctuation of the sentence, list or diff around it."""
+    """Strip the punctuation of a surrounding sentence, list or diff."""
     if chunk.startswith("http"):
         return chunk.rstrip(".:!?*_~")
     fact = chunk.rstrip(".-+/@~")
@@ -132,7 +132,7 @@ def _name_kind(fact: str) -> FactKind | None:
 
 
 def _is_path(fact: str) -> bool:
-    """`and/or` and `3/4` are no paths: it needs a root, two slashes, or a segment no word looks like."""
+    """Return whether it is a path: `and/or` and `3/4` are not; it needs a root, two slashes, or a non-word segment."""
     if not _PATH.fullmatch(fact) or not any(map(str.isalpha, fact)):
         return False
     if fact.startswith(("/", "~", "./", "../")) or fact.count("/") >= 2:
@@ -141,7 +141,7 @@ def _is_path(fact: str) -> bool:
 
 
 def places(text: str, fact: str) -> Iterator[int]:
-    """Where a fact stands in a text, not as a piece of a longer word."""
+    """Yield the positions of a fact in a text, except as a part of a longer word."""
     at = text.find(fact)
     while at >= 0:
         end = at + len(fact)
@@ -173,7 +173,7 @@ COMMON_FLAGS: Final = _words(
     --type --update --upgrade --user --verbose --version --watch --workspace --write --yes
     """
 )
-"""Flags that every tool has."""
+"""Flags common to all tools."""
 COMMON_NAMES: Final = _words(
     """
     GitHub GitLab JavaScript TypeScript OpenAI PostgreSQL MySQL SQLite MongoDB GraphQL WebSocket YouTube LinkedIn
@@ -184,7 +184,7 @@ COMMON_NAMES: Final = _words(
     old_string new_string exec_command apply_patch exit_code return_code tool_use tool_result tool_calls
     """
 )
-"""Names that every project has."""
+"""Names common to all projects."""
 FIRST_OF_COMPOUNDS: Final = _words(
     """
     all anti auto best co cross end ex first follow full half hard high in inter ill last left long low multi never
@@ -192,14 +192,14 @@ FIRST_OF_COMPOUNDS: Final = _words(
     top two under up user well worst zero
     """
 )
-"""Hyphenated English begins so: `read-only`."""
+"""First parts of hyphenated English words, as in `read-only`."""
 LAST_OF_COMPOUNDS: Final = _words(
     """
     based by case date effort end free friendly from in kind known level line like made off only on one out over
     party point ready related safe side specific style the time to type up ups wide wise word
     """
 )
-"""Hyphenated English ends so: `line-by-line`."""
+"""Last parts of hyphenated English words, as in `line-by-line`."""
 LIBRARIES: Final = _words(
     """
     atomic bufio bytes cmp context embed errors exec filepath flag fmt fs http httptest io ioutil json log maps math
@@ -208,13 +208,13 @@ LIBRARIES: Final = _words(
     Set String Symbol console document expect global globalThis jest module process vi window
     """
 )
-"""Go packages, JavaScript globals, and what every test imports."""
+"""Go packages, JavaScript globals, and common test imports."""
 FILE_ENDINGS: Final = _words(
     """
     go js json md py rs sh sql toml ts tsx txt yaml yml
     """
 )
-"""A dotted name that ends so is a file of the project."""
+"""Endings of dotted names that are files of the project."""
 FUNCTION_WORDS: Final = _words(
     """
     the and for are but not you all any can had her was one our out has him his how its may new now old see two way
@@ -229,13 +229,13 @@ FUNCTION_WORDS: Final = _words(
     com org file line
     """
 )
-"""Function words of English, keywords of programming languages."""
+"""English function words and keywords of programming languages."""
 METHOD_NAMES: Final = _words(
     """
     Error Errorf Fatal Fatalf Helper Log Logf Parallel Run Skip TempDir Cleanup length push map filter
     """
 )
-"""Methods that every Go test and JavaScript array has."""
+"""Common methods of Go tests and JavaScript arrays."""
 
 
 WORDS_NEEDED = 2
@@ -245,14 +245,14 @@ _LABEL = re.compile(r"(?<![\w./-])([A-Za-z][\w-]{2,40}+)[\"'`*]{0,3}+:(?=[\s\"'`
 
 
 class Surroundings(NamedTuple):
-    """What stands near a fact, wherever it stands."""
+    """Words and labels near a fact, over all of its positions."""
 
     words: frozenset[str]
     labels: frozenset[str]
 
 
 def surroundings(text: str, fact: str, at: Sequence[int]) -> Surroundings:
-    """Words and labels near any of the places where a fact stands. Places that overlap are read once."""
+    """Collect words and labels near any position of a fact; overlapping surroundings are read once."""
     found: set[str] = set()
     labels: set[str] = set()
     for start, end in _merge(at, len(fact)):
@@ -276,7 +276,7 @@ def _merge(at: Iterable[int], length: int) -> Iterator[tuple[int, int]]:
 
 
 def _line(text: str, at: int) -> int:
-    """Where the line of a place begins, as far as it is near."""
+    """Return the start of the line at a position, within `NEAR`."""
     near = max(at - NEAR, 0)
     return max(text.rfind("\n", near, at) + 1, near)
 
@@ -299,7 +299,7 @@ def labels_of(text: str) -> Iterator[str]:
 
 
 def is_bound(text: str, fact: str, near: Surroundings) -> bool:
-    """Whether a text holds the fact together with what says what it is."""
+    """Return whether a text contains the fact together with words that explain it."""
     for at in places(text, fact):
         if near.labels and not near.labels.isdisjoint(labels_of(text[_line(text, at) : at])):
             return True
@@ -318,13 +318,13 @@ _STANDARD: Final = frozenset(sys.stdlib_module_names) | frozenset(dir(builtins))
 
 
 def shared_facts(projects: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """Facts that are generic in every project that has them: two other projects have them too."""
+    """Return the facts that are generic in every project because two other projects have them."""
     count = Counter(fact for facts in projects.values() for fact in set(facts))
     return frozenset(fact for fact, seen in count.items() if seen > OTHER_PROJECTS)
 
 
 def is_common(fact: str) -> bool:
-    """Whether a fact is generic whatever project it stands in."""
+    """Return whether a fact is generic regardless of the project."""
     if fact in COMMON_FLAGS or fact in COMMON_NAMES or fact in _STANDARD:
         return True
     if fact.startswith("--"):
@@ -335,14 +335,14 @@ def is_common(fact: str) -> bool:
 
 
 def _is_library(first: str, *rest: str) -> bool:
-    """`os.path.join`, `fmt.Errorf`, `line.strip`; a file such as `time.py` is the project's own."""
+    """Return whether a name is from a library, like `os.path.join` or `line.strip`; a file like `time.py` is not."""
     if rest[-1] in FILE_ENDINGS:
         return False
     return first in _STANDARD or first in LIBRARIES or (len(rest) == 1 and rest[0] in _METHODS)
 
 
 def _is_compound(fact: str) -> bool:
-    """Hyphenated English, such as `read-only` and `long-running`, is written like a kebab name."""
+    """Return whether it is hyphenated English, such as `read-only`, which is spelled like a kebab name."""
     parts = fact.lower().split("-")
     if not all(map(str.isalpha, parts)):
         return False

@@ -1,10 +1,10 @@
-"""What is asked of a compaction before message t, and how much of it the compacted past still holds.
+"""Define what a compaction before message t must keep, and score how much of it the compacted past contains.
 
-A needed fact: (1) the assistant writes it in the next `HORIZON` messages, in tool arguments (an action) or in text;
-(2) it occurs before t, outside the system prompt; (3) its first mention after t is the assistant's own, so nothing
-re-introduced it; (4) it is not generic. What a person demands is prose, and is measured on its own: a sentence with
-must, never, always, don't, prefer or only survives if it stands word for word in what was kept. Code, and what an agent
-put into the user's turn, is not the user's sentence.
+A needed fact: (1) the assistant writes it in the next `HORIZON` messages, in tool arguments (an action) or in text; (2)
+it occurs before t, outside the system prompt; (3) its first mention after t is the assistant's, so nothing
+re-introduced it; (4) it is not generic. A person's demands are prose and measured separately: a sentence with must,
+never, always, don't, prefer or only survives if it is kept verbatim. Code, and text that an agent put into the user's
+turn, do not count as the user's sentences.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SHORTEST_DEMAND, LONGEST_DEMAND = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 _DEMAND = re.compile(r"\b(?:must|never|always|don['’]?t|do not|prefer(?:s|red|ably)?|only)\b", re.IGNORECASE)
-"""The exam's own: by the words that a fold selects by (`fold.choice`), tuning those would move the measure."""
+"""The exam's own words: with those of `fold.choice`, tuning the fold would move the measure."""
 _BULLET = re.compile(r"^\s*(?:[-*>#]+|\d+[.)])?\s*")
 
 
 def demands(messages: Iterable[Message]) -> tuple[str, ...]:
-    """The constraining sentences of what a person wrote, each once."""
+    """Return the distinct constraining sentences that a person wrote."""
     return tuple(dict.fromkeys(sentence for message in messages for sentence in _demands_in(message.text)))
 
 
@@ -57,30 +57,30 @@ def _demands_in(text: str) -> Iterator[str]:
 
 
 def _remove_blocks(text: str, opening: str, closing: str) -> str:
-    """The text outside the blocks; one that is never closed reaches to the end."""
+    """Remove the blocks of a text; an unclosed one extends to the end."""
     first, *rest = text.split(opening)
     return "\n".join([first, *(piece.partition(closing)[2] for piece in rest)])
 
 
 def single_spaces(text: str) -> str:
-    """With one space for every run of white space."""
+    """Collapse runs of white space to one space."""
     return " ".join(text.split())
 
 
 HORIZON = 60
 FAR = 0.3
-"""A fact is far if it was last mentioned more than this share of the past ago."""
+"""Share of the past after which a last mention counts as far."""
 
 
 class Need(NamedTuple):
-    """One fact the future uses."""
+    """A fact that the future uses."""
 
     fact: str
     kind: FactKind
     action: bool
     far: bool
     step: int
-    """Which message of the future writes it first."""
+    """Index of the future message that first writes it."""
     near: Surroundings
 
     @property
@@ -89,7 +89,7 @@ class Need(NamedTuple):
 
 
 def needs_at(past: Transcript, future: Transcript, generic: Collection[str] = frozenset()) -> tuple[Need, ...]:
-    """The facts that the messages after a cut use and only the messages before it hold."""
+    """Return the facts that the messages after a cut use and that only the messages before it contain."""
     written = _first_uses(future[:HORIZON], generic)
     text = join_texts(past)
     found = []
@@ -102,7 +102,7 @@ def needs_at(past: Transcript, future: Transcript, generic: Collection[str] = fr
 
 
 def _first_uses(future: Transcript, generic: Collection[str]) -> dict[str, tuple[FactKind, bool, int]]:
-    """Facts that the assistant is the first to mention after the cut."""
+    """Return the facts that the assistant is the first to mention after the cut."""
     texts = [text_of(message) for message in future]
     whole = APART.join(texts)
     starts = list(accumulate((len(text) + len(APART) for text in texts), initial=0))[:-1]
@@ -127,42 +127,42 @@ def _written_facts(message: Message) -> list[tuple[str, FactKind, bool]]:
 
 
 Search = Callable[[Transcript, str], str]
-"""The past and a query in, text out."""
+"""Function from the past and a query to a text."""
 BLANK = " "
 MEASURES = ("bound", "hard", "far", "action", "searched", "demands")
 
 
 class Score(NamedTuple):
-    """Shares between 0 and 1; None where nothing of the kind was needed."""
+    """Shares from 0 to 1; None if nothing of the kind was needed."""
 
     share: float
-    """Tokens of what was kept against tokens of the past: what the method really used."""
+    """Tokens kept relative to tokens of the past."""
     bound: float
-    """Needed facts that were kept with words that say what they are: the headline."""
+    """Needed facts kept with words that explain them: the main measure."""
     hard: float | None
-    """The same of paths, ids, hashes, URLs and numbers."""
+    """As `bound`, for paths, ids, hashes, URLs and numbers."""
     far: float | None
-    """The same of facts last mentioned more than 30 % of the past ago."""
+    """As `bound`, for facts last mentioned more than 30 % of the past ago."""
     action: float | None
-    """The same of facts used in tool arguments."""
+    """As `bound`, for facts used in tool arguments."""
     searched: float | None
-    """The same, with what one search by each step that needs facts brings back."""
+    """As `bound`, including the result of one search by each step that needs facts."""
     demands: float | None
-    """Constraining sentences of the user that were kept word for word."""
+    """Constraining sentences of the user kept verbatim."""
 
 
 class Case(NamedTuple):
-    """What is asked at one cut. It depends on no method, and is made once."""
+    """The exam at one cut; independent of the method and built once."""
 
     past_tokens: int
     needs: tuple[Need, ...]
     findable: frozenset[str]
-    """Needed facts that a search brings back bound."""
+    """Needed facts that a search returns bound."""
     demands: tuple[str, ...]
 
 
 def recall_search(past: Transcript, query: str) -> str:
-    """What a model is told that searches the past with midfold's own tool."""
+    """Return the result of a search of the past with midfold's own tool."""
     recall = _recall(past)
     return APART.join(recall.describe_hits(recall.hits(query)))
 
@@ -173,9 +173,9 @@ def _recall(past: Transcript) -> Recall:
 
 
 def query_of(step: str, facts: Iterable[str]) -> str:
-    """The words of a step without the facts it needs: who searches does not know what it will find.
+    """Return the words of a step without the facts it needs, because a searcher does not know them yet.
 
-    Without quotes, too: in a query they mean "literally".
+    Quotes are dropped, too: in a query they mean "literally".
     """
     for fact in sorted(facts, key=len, reverse=True):
         step = step.replace(fact, BLANK)
@@ -201,7 +201,7 @@ def _findable(past: Transcript, future: Transcript, needs: Sequence[Need], searc
 
 
 def score(kept: Transcript, exam: Case) -> Score:
-    """The marks of one compaction; the exam must have needs."""
+    """Score one compaction; the exam must have needs."""
     messages = tuple(message for message in kept if message.role != "system")
     text = join_texts(messages)
     held = {need.fact for need in exam.needs if is_bound(text, need.fact, need.near)}
@@ -223,7 +223,7 @@ def _mean(marks: Iterable[bool]) -> float | None:
 
 
 def retention_of(past: Transcript, kept: Transcript, future: Transcript) -> float | None:
-    """The share of facts the future uses and only the past held that what is kept still says, with words around them.
+    """Return the share of needed facts, used by the future and held only by the past, that `kept` contains bound.
 
     None if the future needs nothing.
     """

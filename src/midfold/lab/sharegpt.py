@@ -3,10 +3,9 @@
     gpt:   <think>...</think> text <tool_call>{"name": ..., "arguments": {...}}</tool_call>
     tool:  <tool_response>{"tool_call_id": ..., "name": ..., "content": ...}</tool_response>
 
-Rules of this file:
-1. Reading never raises: what a mark encloses and nobody can read stays text, or is the result as it stands.
-2. Calls carry no ids here, so results are paired with calls by position, whatever id stands in their envelope.
-3. `quick` reads who speaks and what, and nothing inside: that is all that counting and cutting need.
+1. Reading never raises: an unreadable mark stays text, or its content is the result.
+2. Calls have no ids here, so results are paired with calls by position, whatever id their envelope has.
+3. `read_turns` reads only speakers and texts, which is all that counting and cutting need.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ CALLS_ALONE = frozenset({"function_call", "tool_call"})
 
 
 class ShareGPTTurn(msgspec.Struct, gc=False):
-    """One turn as nearly all are written."""
+    """A turn in the usual form."""
 
     speaker: str = msgspec.field(name="from")
     value: str
@@ -103,7 +102,7 @@ def kind_of(speaker: Any) -> TurnKind:
 
 
 def read_turns(array: Raw, wires: Sequence[Raw]) -> tuple[list[TurnKind], list[str]]:
-    """Who speaks in each turn, and the text of each."""
+    """Return the kind and the text of each turn."""
     try:
         turns = _turns.decode(array)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -127,7 +126,7 @@ def is_turn(value: Any) -> bool:
 
 
 def _read_spoken(text: str, *, alone: bool) -> Iterator[Part]:
-    """Thoughts, text and calls in the order in which they stand."""
+    """Yield thinking, text and calls in order."""
     if alone and (call := _read_call(text)) is not None:
         yield call
         return
@@ -160,7 +159,7 @@ def _read_results(text: str) -> Iterator[Part]:
 
 
 def _read_result(text: str) -> ToolResult:
-    """A result: its content where the text is an envelope around one, else the text."""
+    """Return a result: the content if the text is an envelope, else the text."""
     try:
         value = jsonio.decode(text) if text[:1] == "{" else None
     except jsonio.NotJSON:
@@ -173,7 +172,7 @@ def _read_result(text: str) -> ToolResult:
 
 
 def _split_marks(text: str, tags: re.Pattern[str]) -> Iterator[tuple[str | None, str]]:
-    """What stands inside each of the marks, with its tag, and what stands outside, in order and in linear time."""
+    """Yield the text inside each mark with its tag, and the text outside, in order and in linear time."""
     position = start = 0
     unclosed: set[str] = set()
     while (match := tags.search(text, start)) is not None:

@@ -1,10 +1,9 @@
-"""Pieces of text around names: verbatim, short, with the words that say what the names are.
+"""Short verbatim pieces of text around names, with the words that explain the names.
 
-Rules of this file:
-1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long. Where
-   a line was cut stands an ellipsis: nobody must take it for the whole.
-2. Where the line does not tell what the name is, the nearest lines before or after it come along, as far as `REACH`.
-3. Nothing else is rewritten but the space around a line.
+1. A snippet is one contiguous piece of one text: the name's line, or a window of a long line. An ellipsis marks a cut,
+   so that it is not taken for the whole line.
+2. If the line does not explain the name, the nearest lines before or after it are included, up to `REACH`.
+3. Nothing is rewritten except the white space around lines.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ GOES_ON = "…"
 MARGIN, WIDE_MARGIN = 45, 110
 REACH = 130
 NEAR = 500
-"""Characters on either side of a name in which an order stands that the name is part of."""
+"""Characters on either side of a name that are checked for an instruction."""
 
 
 class Snippet(NamedTuple):
-    """A piece of a text, and whether it says what the names in it are."""
+    """A piece of a text, and whether it explains the names in it."""
 
     text: str
     bound: bool
 
 
 def snippet(text: str, at: int, length: int) -> Snippet:
-    """The piece of `text` around a name of `length` characters that begins at `at`."""
+    """Return the piece of `text` around a name of `length` characters at `at`."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at + length)
     end = len(text) if end < 0 else end
@@ -43,13 +42,13 @@ def snippet(text: str, at: int, length: int) -> Snippet:
 
 
 def may_be_order(piece: str, text: str, at: int) -> bool:
-    """Whether a piece of a text, or the line that it was cut from, may be taken for an order."""
+    """Return whether a piece of a text, or the line that it was cut from, may be taken for an instruction."""
     is_cut = GOES_ON in (piece[:1], piece[-1:])
     return is_suspicious(piece) or (is_cut and is_suspicious(_line_at(text, at)))
 
 
 def _line_at(text: str, at: int) -> str:
-    """The line in which a place stands, as far as it is near."""
+    """Return the line at a position, within `NEAR`."""
     start = max(text.rfind("\n", 0, at) + 1, at - NEAR)
     end = text.find("\n", at, at + NEAR)
     return text[start : at + NEAR if end < 0 else end]
@@ -64,7 +63,7 @@ def _window(text: str, start: int, end: int, at: int, length: int) -> Snippet:
 
 
 def _around(text: str, start: int, end: int, at: int, length: int, margin: int) -> str:
-    """The words of a line that are not farther than `margin` from a name."""
+    """Return the words of a line within `margin` of a name."""
     first = _word_start(text, max(at - margin, start), start, at)
     last = _word_end(text, min(at + length + margin, end), end, at + length)
     before = GOES_ON if text[start:first].strip() else ""
@@ -87,7 +86,7 @@ def _word_end(text: str, place: int, end: int, after: int) -> int:
 
 
 def _with_neighbours(text: str, start: int, end: int, line: str) -> Snippet:
-    """The line and the nearest ones before it, or after it, until there are words enough."""
+    """Add the nearest lines before or after the line until there are enough words."""
     above, below = start, end
     while above > 0 or below < len(text):
         if above > 0:
@@ -107,5 +106,5 @@ def _with_neighbours(text: str, start: int, end: int, line: str) -> Snippet:
 
 
 def _tidy(text: str) -> str:
-    """Lines without the space around them, empty ones left out."""
+    """Strip the lines and drop empty ones."""
     return "\n".join(line for raw in text.split("\n") if (line := raw.strip()))

@@ -1,13 +1,12 @@
-"""Files in and out: found in folders, unpacked, cut into batches of whole records, written beside and moved into place.
+"""Trajectory files: find and decompress them, split them into batches of whole records, write output atomically.
 
     lines    one record per line
     array    one JSON array of records
-    whole    one record: an object, a list of turns, or lines of turns; the log of a coding agent, as the conversation
-             that it holds
+    whole    one record: an object, a list of turns, or lines of turns; a coding agent's log, as its conversation
 
-Batches depend on the bytes and on their size alone, so every run has the same ones. Every byte is in exactly one batch:
-what is no record (line breaks, commas, brackets) stands between the spans of a batch and is copied. Memory is bounded
-by a batch and by the largest record, and that one by `LARGEST_RECORD`.
+Batches depend only on the bytes and the batch size, so every run has the same ones. Every byte is in exactly one batch:
+bytes between records (line breaks, commas, brackets) are copied. Memory is bounded by a batch and the largest record,
+which is limited by `LARGEST_RECORD`.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ COPY_BYTES = 4 << 20
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One file to read, and where its result goes."""
+    """A file to read, and the path of its result."""
 
     path: str
     name: str
-    """How errors and metrics call it: its place below the folder that was given."""
+    """Name in errors and metrics: the path below the given folder."""
     output: str
     size: int
     changed: int
-    """When it was last changed, in nanoseconds."""
+    """Modification time in nanoseconds."""
 
 
 class OpenInput(NamedTuple):
     stream: BinaryIO
     behind: BinaryIO | None
-    """The file itself, whose position tells how far the work is."""
+    """The underlying file, whose position shows the progress."""
 
 
 def inputs(source: str, target: str) -> list[Input]:
-    """The files that `source` means: itself, or all trajectory files below a folder, in the order of their names."""
+    """Return the input files: `source` itself, or all trajectory files below a folder, sorted by name."""
     if source == STANDARD:
         return [Input(STANDARD, "standard input", target, 0, 0)]
     path = Path(source)
@@ -67,15 +66,15 @@ def inputs(source: str, target: str) -> list[Input]:
         raise TranscriptError(f"there is no file or folder {source}")
     if not path.is_dir():
         place = Path(target)
-        # A link that the user names is followed; one that merely is in an output folder is replaced.
+        # A link that the user names is followed; one found in an output folder is replaced.
         is_folder = place.is_dir() or target.endswith(("/", os.sep))
         into = place / path.name if is_folder else place.resolve() if place.is_symlink() else place
         found = [_input(path, path.name, STANDARD if target == STANDARD else str(into))]
     else:
         if target == STANDARD or Path(target).is_file():
-            raise TranscriptError(f"{source} is a folder, so OUT must be one, too; found {target}")
+            raise TranscriptError(f"{source} is a folder, so OUT must be a folder, too; found {target}")
         if Path(target).resolve().is_relative_to(path.resolve()):
-            raise TranscriptError(f"{target} is inside {source}, and would be read by the next run; choose another OUT")
+            raise TranscriptError(f"{target} is inside {source}, so the next run would read it; choose another OUT")
         below = (item.relative_to(path) for item in path.rglob("*") if _is_trajectory_file(item))
         names = sorted(str(name) for name in below if not any(part.startswith(".") for part in name.parts))
         found = [_input(path / name, name, str(Path(target) / name)) for name in names]
@@ -99,18 +98,20 @@ def _input(path: Path, name: str, output: str) -> Input:
 
 
 def _refuse_overwriting(found: list[Input]) -> None:
-    """Outputs are moved into place: that would put a file where an input, a device or a pipe is."""
+    """Raise if an output would replace an input, a device or a pipe."""
     sources = {Path(item.path).resolve() for item in found}
     for item in found:
         if item.output != STANDARD and Path(item.output).exists() and not Path(item.output).is_file():
-            raise TranscriptError(f"{item.output} is there and no file; choose another OUT, or - for standard output")
+            raise TranscriptError(
+                f"{item.output} exists and is not a regular file; choose another OUT, or - for standard output"
+            )
         if item.output != STANDARD and Path(item.output).resolve() in sources:
-            raise TranscriptError(f"{item.output} is an input itself; choose another OUT, so that nothing is lost")
+            raise TranscriptError(f"{item.output} is also an input; choose another OUT")
 
 
 @contextmanager
 def open_input(path: str) -> Iterator[OpenInput]:
-    """A file for reading, decompressed if its name says so. Damage is an error that names the file."""
+    """Open a file for reading, decompressing by its extension; a damaged file raises an error that names it."""
     if path == STANDARD:
         yield OpenInput(sys.stdin.buffer, None)
         return
@@ -119,23 +120,23 @@ def open_input(path: str) -> Iterator[OpenInput]:
         with Path(path).open("rb") as behind:
             yield OpenInput(_unpack(path, behind), behind)
     except damage as error:
-        raise TranscriptError(f"{path} is damaged or cut off: {error}") from None
+        raise TranscriptError(f"{path} is damaged or truncated: {error}") from None
 
 
 def _unpack(path: str, behind: BinaryIO) -> BinaryIO:
     if path.endswith(".gz"):
         return cast(BinaryIO, gzip.GzipFile(fileobj=behind))
     if path.endswith(".zst"):
-        # A file may be several frames in a row; without this the reader would stop silently after the first.
+        # A file may have several frames; without this the reader would silently stop after the first.
         return cast(BinaryIO, _zstd().ZstdDecompressor().stream_reader(behind, read_across_frames=True))
     return behind
 
 
 @contextmanager
 def pack(name: str, raw: BinaryIO, size: int = -1) -> Iterator[BinaryIO]:
-    """A stream that compresses as `name` says: one member, one frame, no date in it, so that equal data is equal.
+    """Return a reproducible stream that compresses by the extension of `name`: one member or frame, no date.
 
-    `size` is how much will be written, where that is known: readers of zstd like to be told.
+    `size` is the number of bytes that will be written, if known; zstd stores it.
     """
     if name.endswith(".gz"):
         with gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) as stream:
@@ -184,17 +185,17 @@ Layout = Literal["lines", "array", "whole"]
 
 
 class Batch(NamedTuple):
-    """Some records of a file with everything between them."""
+    """Records of a file with everything between them."""
 
     data: bytes
     spans: tuple[tuple[int, int], ...]
     first_line: int
-    """The line of the file on which the data begins."""
+    """Line of the file on which the data begins."""
     position: int
-    """How far the file itself was read, for a progress bar."""
+    """Position in the underlying file, for a progress bar."""
 
     def lines(self) -> Iterator[int]:
-        """The line of each record."""
+        """Yield the line number of each record."""
         line, last = self.first_line, 0
         for start, _ in self.spans:
             line += self.data.count(b"\n", last, start)
@@ -203,7 +204,7 @@ class Batch(NamedTuple):
 
 
 class _Source:
-    """A stream with a buffer in front of it."""
+    """Stream with a buffer in front of it."""
 
     def __init__(self, stream: BinaryIO, position: BinaryIO | None, size: int) -> None:
         self.size = size
@@ -214,7 +215,7 @@ class _Source:
         self.line = 1
 
     def more(self) -> bool:
-        """Reads on, twice as far each time; whether anything came. A record that never ends is not waited for."""
+        """Read more, doubling the amount, and return whether anything came; raise if a record is too large."""
         limit = max(LARGEST_RECORD, self.size)
         if len(self.buffer) > limit:
             raise TranscriptError(
@@ -228,7 +229,7 @@ class _Source:
         return bool(data)
 
     def batch(self, end: int, spans: list[tuple[int, int]]) -> Batch:
-        """Takes a batch off the front."""
+        """Remove a batch from the front of the buffer."""
         data, self.buffer = self.buffer[:end], self.buffer[end:]
         made = Batch(data, tuple(spans), self.line, self._position.tell() if self._position is not None else 0)
         self.line += data.count(b"\n")
@@ -236,7 +237,7 @@ class _Source:
 
 
 def batches(stream: BinaryIO, name: str, size: int, position: BinaryIO | None = None) -> Iterator[Batch]:
-    """The records of a file, in order. `position` is the file behind a stream that is decompressed."""
+    """Yield the batches of a file, in order; `position` is the file below a decompressed stream."""
     source = _Source(stream, position, size)
     layout = _layout(source, name)
     if layout == "lines":
@@ -267,7 +268,7 @@ def _first(source: _Source) -> bytes:
 
 
 def _first_line(source: _Source) -> bytes:
-    """The first line that is not blank."""
+    """Return the first line that is not blank."""
     while True:
         text = source.buffer.removeprefix(BOM).lstrip(BLANK)
         end = text.find(b"\n")
@@ -286,7 +287,7 @@ def _is_lines_of_turns(source: _Source) -> bool:
 
 
 def _is_log(source: _Source) -> bool:
-    """Whether the first lines are those of a log, or the only one is."""
+    """Return whether the first lines, or the only line, are those of an agent's log."""
     lines = source.buffer.removeprefix(BOM).split(b"\n", EVIDENCE)[:EVIDENCE]
     values = [jsonio.decode(line) for line in lines if line.lstrip(BLANK)[:1] == b"{" and _parses(line)]
     if not values or is_record(values[0]):
@@ -321,7 +322,7 @@ def _lines(source: _Source) -> Iterator[Batch]:
 
 
 def _line_spans(data: bytes, limit: int) -> list[tuple[int, int]]:
-    """Lines without the space around them; blank ones are no records."""
+    """Return the spans of lines without surrounding white space; blank lines are not records."""
     spans: list[tuple[int, int]] = []
     place = len(BOM) if data.startswith(BOM) else 0
     while place < limit:
@@ -357,7 +358,7 @@ def _array(source: _Source) -> Iterator[Batch]:
 
 
 def _element(source: _Source, place: int) -> tuple[int, int] | None:
-    """The next element of an array; None behind the last one, and where what follows is no JSON."""
+    """Return the span of the next array element; None after the last one, and if no JSON follows."""
     while True:
         start = _BETWEEN.match(source.buffer, place).end()  # type: ignore[union-attr]
         if source.buffer[start : start + 1] == b"]":
@@ -391,7 +392,7 @@ def _is_log_body(data: bytes) -> bool:
 
 
 def _record_of_log(data: bytes) -> bytes:
-    """The conversation of a log as a record on one line; a log that holds none is no record."""
+    """Convert a log to its conversation as a record on one line; a log without one is not a record."""
     try:
         log = read(data).log
     except LogWithoutMessages:

@@ -1,4 +1,4 @@
-"""What became of each record, and of all of them: counts that add up in any order, histograms of fixed bins."""
+"""Metrics per record and in total: counts that can be added in any order, and histograms with fixed bins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINE = 10_000
 
 
 class RecordMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One record. `over_limit` was compressed as far as what is protected allows, and is still above the target."""
+    """One record. `over_limit` means compressed as far as the protected turns allow and still above the target."""
 
     file: str = ""
     line: int = 0
@@ -24,12 +24,12 @@ class RecordMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     status: Status
     format: str = ""
     tokens_before: int = 0
-    """Exact for turns that stay; folded turns are estimated, since nobody needs them counted."""
+    """Tokens before compression: exact for kept turns, estimated for folded ones."""
     tokens_after: int = 0
     turns_before: int = 0
     turns_after: int = 0
     fold: tuple[int, int] | None = None
-    """The folded turns: the first, and the one after the last. Turns among the protected first ones come on top."""
+    """Folded turns, first and one past the last; folded turns among the protected first ones are not included."""
     summary_tokens: int = 0
     summary_calls: int = 0
     summary_errors: int = 0
@@ -39,7 +39,7 @@ class RecordMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Sums over records. Adding is commutative: it does not matter who finishes first."""
+    """Sums over records. Addition is commutative, so the order of completion does not matter."""
 
     records: int = 0
     under_target: int = 0
@@ -53,7 +53,7 @@ class Totals(msgspec.Struct, kw_only=True):
     summary_calls: int = 0
     summary_errors: int = 0
     retention_sum: int = 0
-    """In ten-thousandths: whole numbers add up to the same in any order."""
+    """Sum in ten-thousandths: integers add up to the same in any order."""
     retention_records: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -95,11 +95,11 @@ class Totals(msgspec.Struct, kw_only=True):
 
     @property
     def saved_share(self) -> float:
-        """The share of tokens that is gone."""
+        """The share of tokens saved."""
         return 1 - self.tokens_after / self.tokens_before if self.tokens_before else 0.0
 
     def plain(self, target: int) -> dict[str, Any]:
-        """Everything as JSON, keys in a fixed order; no message content."""
+        """Return everything as JSON with keys in a fixed order, without message content."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["retention_sum"]
         counted = {
@@ -121,7 +121,7 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 def token_bin(tokens: int, target: int) -> int:
-    """Bins grow by a quarter and end at the target: 0 is the last one that is within it."""
+    """Return the bin of a token count; bins grow by a quarter, and bin 0 is the last one within the target."""
     edge, number = float(target), 0
     while tokens > edge:
         edge *= TOKEN_STEP
@@ -133,7 +133,7 @@ def token_bin(tokens: int, target: int) -> int:
 
 
 def bin_edge(number: int, target: int) -> int:
-    """Where a bin of tokens ends."""
+    """Return the upper edge of a token bin."""
     return round(target * TOKEN_STEP**number)
 
 

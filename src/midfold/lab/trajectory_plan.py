@@ -1,12 +1,12 @@
-"""Which turns of a trajectory are folded: the documented strategy as one pure function.
+"""Plan which turns of a trajectory are folded: the documented strategy as one pure function.
 
-1. The first turns of the protected kinds and the last N turns stay as they are.
-2. A cut never stands before a tool's turn: a call and its results stay, or are folded, together.
-3. Of the middle only as much is folded as the target needs: from its beginning, which keeps the longest run of newest
-   turns, unless a later fold keeps more of the names that assistants use after it. Of equals the earliest is taken.
-4. If the middle is not enough, turns that stand between the protected first ones are folded as well.
-5. Only turns that may stay are counted: a record far above its target costs as much as one at its target. One that has
-   fewer bytes than the target has tokens, or is estimated at less than half of the target, is not counted at all.
+1. The first turns of the protected kinds and the last N turns are kept.
+2. A cut is never before a tool's turn: a call and its results are kept or folded together.
+3. Only as much of the middle is folded as the target needs: from its start, which keeps the longest run of newest
+   turns, unless a later fold keeps more of the names that assistants use after it. On a tie the earliest is used.
+4. If the middle is not enough, turns between the protected first ones are folded as well.
+5. Only turns that may be kept are counted: a record far above its target costs as much as one at its target. A record
+   with fewer bytes than target tokens, or estimated at less than half of the target, is not counted at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from midfold.lab.trajectory_settings import TrajectorySettings
 
 
 class TurnTexts:
-    """Some turns of a record."""
+    """Searchable text of some turns of a record."""
 
     def __init__(self, record: TrajectoryRecord, places: Sequence[int]) -> None:
         self._places = places
@@ -31,12 +31,12 @@ class TurnTexts:
         self._text = "\n".join(texts)
 
     def first(self, name: str) -> int | None:
-        """The first turn that mentions a name."""
+        """Return the first turn that mentions a name, or None."""
         at = self._text.find(name)
         return None if at < 0 else self._places[self._number(at)]
 
     def mentions(self, name: str) -> Iterator[int]:
-        """The turns that mention a name, the earliest first."""
+        """Yield the turns that mention a name, earliest first."""
         at = self._text.find(name)
         while at >= 0:
             number = self._number(at)
@@ -44,11 +44,11 @@ class TurnTexts:
             at = self._text.find(name, self._starts[number + 1])
 
     def has(self, name: str, before: int) -> bool:
-        """Whether a turn before this one mentions a name."""
+        """Return whether a turn before this one mentions a name."""
         return self._text.find(name, 0, self._starts[bisect_left(self._places, before)]) >= 0
 
     def newest(self, name: str) -> Iterator[int]:
-        """The turns that mention a name, the newest first."""
+        """Yield the turns that mention a name, newest first."""
         at = self._text.rfind(name)
         while at >= 0:
             number = self._number(at)
@@ -60,22 +60,22 @@ class TurnTexts:
 
 
 LONGEST_READ = 2_000
-"""Characters of an assistant's turn in which names are looked for."""
+"""Maximum characters of an assistant's turn that are searched for names."""
 MOST_NAMES = 60
 MOST_BEFORE = 0.2
-"""Of the room, for turns before the fold: most of what stays are the newest ones."""
+"""Maximum share of the available tokens for turns before the fold; most kept turns are the newest ones."""
 USUAL = 0.25
-"""Tokens per character where nothing was counted."""
+"""Assumed tokens per character if nothing was counted."""
 
 
 class Middle(NamedTuple):
-    """Turns between what is protected, in groups that stay or are folded as a whole."""
+    """Turns between the protected ones, in groups that are kept or folded as a whole."""
 
     record: TrajectoryRecord
     places: Sequence[int]
-    """Where groups begin, and where the last one ends."""
+    """Starts of the groups, and the end of the last one."""
     room: int
-    """Tokens of groups that may stay."""
+    """Tokens available for kept groups."""
 
     def tokens(self, start: int, end: int) -> int:
         return self.record.total(range(self.places[start], self.places[end]))
@@ -85,9 +85,9 @@ class Middle(NamedTuple):
 
 
 def choose_fold(middle: Middle, end: int, *, judge: bool = True) -> tuple[int, int]:
-    """The groups to fold, the first and one after the last, where folding from the beginning takes `end` of them.
+    """Choose the groups to fold (first, one past the last), given that folding from the start takes `end` of them.
 
-    Without `judge` the fold from the beginning is taken.
+    Without `judge`, fold from the start.
     """
     start = _best_start(middle, end) if judge else 0
     while middle.tokens(0, start) > middle.room:
@@ -103,7 +103,7 @@ def choose_fold(middle: Middle, end: int, *, judge: bool = True) -> tuple[int, i
 
 
 def _best_start(middle: Middle, end: int) -> int:
-    """How many groups at the beginning of the middle stay in the best fold."""
+    """Return the number of groups at the start of the middle that the best fold keeps."""
     record, folds = middle.record, _Folds(middle, end)
     count = len(folds.stops)
     if count < 2:
@@ -125,9 +125,9 @@ def _best_start(middle: Middle, end: int) -> int:
 
 
 class _Folds:
-    """The folds to choose from, as turns: fold n leaves n groups before it.
+    """Candidate folds, as turns: fold n keeps n groups before it.
 
-    Where each ends is worked out from lengths: only what is chosen is counted.
+    Their ends are estimated from text lengths; only the chosen fold is counted.
     """
 
     def __init__(self, middle: Middle, end: int) -> None:
@@ -148,17 +148,17 @@ class _Folds:
         self.stops = [middle.places[number] for number in ends]
 
     def keeping(self, first: int | None) -> int:
-        """The first fold that keeps a turn before it: 0 if all do, the number of folds if none does."""
+        """Return the first fold that keeps turn `first` before it, or the number of folds if none does."""
         return len(self.stops) if first is None else bisect_right(self.starts, first)
 
 
 def _judge(
     mentions: Iterator[int], keeping: int, kinds: Sequence[str], stops: Sequence[int], changes: list[int]
 ) -> None:
-    """Adds what one name says for and against each fold to the changes of the mark from fold to fold.
+    """Add the votes of one name to `changes`, the differences in score from fold to fold.
 
-    It speaks for a fold that keeps an early mention (from number `keeping` on they do) where the first fold keeps none,
-    and against one that keeps none where the first fold keeps a mention: between its own end and that of the other.
+    A name votes for folds that keep an early mention (numbers from `keeping` on) if the first fold keeps none, and
+    against folds that keep none if the first fold keeps a mention between its own end and the other's.
     """
     reached = 0
     for mention in mentions:
@@ -176,7 +176,7 @@ def _judge(
 
 
 def _names_used(record: TrajectoryRecord, start: int) -> Iterator[str]:
-    """The first names that assistants use from a turn on, each once."""
+    """Return the first distinct names that assistants use from a turn on."""
     turns = (place for place in range(start, len(record)) if record.kinds[place] == "gpt")
     text = "\n".join(record.raw(place)[:LONGEST_READ] for place in turns)
     found = (judge_name(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
@@ -184,20 +184,20 @@ def _names_used(record: TrajectoryRecord, start: int) -> Iterator[str]:
 
 
 FAR = 8
-"""Bytes per token of the target; only records below that are looked at for being far below it."""
+"""Bytes per target token up to which a record may be far below its target, so that an estimate is made."""
 LONG = 32
-"""Bytes per token of the target; of records above that so little stays that there is nothing to choose."""
+"""Bytes per target token above which so little is kept that there is nothing to choose."""
 SURE = 2
-"""The estimate is off by a few per cent; nothing real is off by so much."""
+"""Safety factor for the estimate, which is off by a few per cent."""
 
 
 class TrajectoryPlan(NamedTuple):
-    """What is folded. Without a span the record stays as it is."""
+    """Plan of a record; without spans it stays unchanged."""
 
     spans: tuple[range, ...] = ()
-    """In order; the summary stands in place of the last one."""
+    """Folded spans in order; the summary replaces the last one."""
     kept_tokens: int = 0
-    """What stays, without the summary."""
+    """Tokens kept, without the summary."""
     fits: bool = True
 
     @property
@@ -206,7 +206,7 @@ class TrajectoryPlan(NamedTuple):
 
 
 def plan_trajectory(record: TrajectoryRecord, settings: TrajectorySettings) -> TrajectoryPlan:
-    """The fold that brings the record to its target, or as near to it as what is protected allows."""
+    """Return the plan that brings the record to its target, or as close as the protected turns allow."""
     length, target = len(record), settings.target_tokens
     if record.most_tokens <= FAR * target:
         rough = record.fixed_tokens + record.rough(range(length))
@@ -244,7 +244,7 @@ def plan_trajectory(record: TrajectoryRecord, settings: TrajectorySettings) -> T
 
 
 def _firsts(record: TrajectoryRecord, settings: TrajectorySettings, tail: int) -> list[int]:
-    """The first turn of each protected kind, as far as it is not part of the tail anyway."""
+    """Return the first turn of each protected kind that is not in the tail."""
     found: dict[str, int] = {}
     for place, kind in enumerate(record.kinds[:tail]):
         if kind in settings.protect_first and kind not in found:
@@ -253,7 +253,7 @@ def _firsts(record: TrajectoryRecord, settings: TrajectorySettings, tail: int) -
 
 
 def _between(cuts: Sequence[int], firsts: list[int], head: int) -> tuple[range, ...]:
-    """The groups of turns among the protected first ones that hold none of them, neighbours together."""
+    """Return the merged groups of turns between the protected first ones that contain none of them."""
     groups = [range(start, end) for start, end in pairwise(cuts) if end <= head]
     free = [group for group in groups if not any(place in group for place in firsts)]
     merged: list[range] = []

@@ -1,8 +1,7 @@
-"""One record of a trajectory file: its turns, what they cost, where they may be cut, and the record written again.
+"""A record of a trajectory file: its turns, their token counts, allowed cuts, and writing it again.
 
-A record is an object with a list of turns, a bare list of turns, or lines of turns. Whatever else it holds stays as it
-is, byte for byte. Turns are counted one by one and only when somebody asks: a record far above its target is never
-counted whole.
+A record is an object with a list of turns, a bare list of turns, or lines of turns. Everything else in it is kept byte
+for byte. Turns are counted individually and only on demand: a record far above its target is never counted whole.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _BETWEEN = re.compile(rb"\s*,\s*")
 
 
 def _place(data: bytes, key: str) -> int | None:
-    """Where the value of a key begins that the data has only once."""
+    """Return the position of a key's value if the key occurs only once in the data."""
     name = f'"{key}"'.encode()
     found = data.find(name)
     if found < 0 or data.find(name, found + 1) >= 0:
@@ -45,11 +44,11 @@ def _place(data: bytes, key: str) -> int | None:
 def splice_record(
     data: bytes, key: str | None, array: Raw, wires: Sequence[Raw], spans: Sequence[range], added: bytes
 ) -> bytes | None:
-    """`data` without the turns in `spans` and with `added` in place of the last of them; None if it looks unusual.
+    """Return `data` without the turns in `spans` and with `added` in place of the last, or None if it looks unusual.
 
-    The array of turns stands under `key`, or is all there is. This is the short way for records as programs write them,
-    and nothing that stays is written again; every place it cuts at is checked, and what looks different is left to
-    `write`, which gives the same result.
+    The array of turns is under `key`, or is the whole data. This is the fast path for records as programs write them,
+    and re-encodes nothing that is kept; every cut is verified, and other records are left to `write`, which gives the
+    same result.
     """
     turns = bytes(array)
     at = 0 if key is None else _place(data, key)
@@ -78,7 +77,7 @@ def splice_record(
 
 LIST_KEYS = ("conversations", "messages", "conversation", "trajectory", "turns", "input")
 MOST_CHARACTERS = 1_000
-"""Per token: no vocabulary has longer ones."""
+"""Maximum characters per token; no vocabulary has longer tokens."""
 ID_KEYS = ("id", "conversation_id", "trajectory_id", "uuid", "prompt_index", "instance_id", "task_id")
 KINDS: dict[str, TurnKind] = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool", "other": "other"}
 
@@ -103,22 +102,22 @@ class TrajectoryRecord(ABC):
     @property
     @abstractmethod
     def cuts(self) -> Sequence[int]:
-        """Where the turns may be separated, from 0 to their number."""
+        """The positions where turns may be separated, from 0 to their number."""
 
     @property
     @abstractmethod
     def fixed_tokens(self) -> int:
-        """What stands beside the turns: a system prompt, definitions of tools."""
+        """The tokens besides the turns: system prompt and tool definitions."""
 
     @abstractmethod
     def _count(self, place: int) -> int: ...
 
     @abstractmethod
     def raw(self, place: int) -> str:
-        """A turn as one text, as it stands: for looking something up and for rough counts."""
+        """Return the raw text of a turn, for searches and estimates."""
 
     def tokens(self, place: int) -> int:
-        """What a turn costs."""
+        """Return the tokens of a turn."""
         known = self._tokens[place]
         if known is None:
             known = self._tokens[place] = self._count(place) + self._turn_tokens
@@ -128,7 +127,7 @@ class TrajectoryRecord(ABC):
         return sum(map(self.tokens, places))
 
     def within(self, places: range, room: int) -> int | None:
-        """What turns cost if there is room for them, else None, found out with as little counting as that takes."""
+        """Return the tokens of turns if they fit into `room`, else None, counting as little as possible."""
         if room < 0 or sum(map(len, map(self.raw, places))) > MOST_CHARACTERS * room:
             return None
         used = 0
@@ -139,27 +138,27 @@ class TrajectoryRecord(ABC):
         return used
 
     def rough(self, places: range) -> int:
-        """What turns cost, more or less, at next to no cost."""
+        """Estimate the tokens of turns cheaply."""
         return estimate_text("\n".join(map(self.raw, places))) + len(places) * self._turn_tokens if places else 0
 
     def messages(self, places: range) -> Transcript:
         return self.document.messages[places.start : places.stop]
 
     def texts(self, place: int) -> list[tuple[int, str]]:
-        """The texts of a turn as people read them, and who speaks in each."""
+        """Return the readable texts of a turn, each with its kind of speaker."""
         return list(readable(self.document.messages[place], LONGEST_TEXT))
 
     def summary_tokens(self, text: str) -> int:
-        """What a text costs as a turn."""
+        """Return the tokens of a text as a turn."""
         return self._counter.count(text) + self._turn_tokens
 
     @property
     def most_tokens(self) -> int:
-        """No vocabulary makes more tokens of a text than it has bytes, and the record holds all of its texts."""
+        """Upper bound of the tokens: no vocabulary makes more tokens of a text than it has bytes."""
         return len(self.document.source) + self._turn_tokens * len(self)
 
     def write(self, spans: Sequence[range], added: Message) -> bytes:
-        """The record without the turns in `spans`, and with one more in place of the last of them."""
+        """Return the record without the turns in `spans` and with `added` in place of the last."""
         wires = [message.wire for message in self.document.messages]
         new = message_bytes(added, self.document.dialect)
         key = None if self.document.body is None else self.document.list_key
@@ -169,7 +168,7 @@ class TrajectoryRecord(ABC):
         return short or bytes(write(self.document, messages=self.view(spans, added)))
 
     def view(self, spans: Sequence[range], added: Message) -> Transcript:
-        """The turns that stay, and the new one among them."""
+        """Return the kept turns with the new one among them."""
         gone = {place for span in spans for place in span}
         messages = self.document.messages
         head = tuple(messages[place] for place in range(spans[-1].start) if place not in gone)
@@ -187,7 +186,7 @@ class ShareGPTRecord(TrajectoryRecord):
 
     @property
     def cuts(self) -> Sequence[int]:
-        """A tool's turn follows the turn that called it: no cut before it."""
+        """The cuts; none is before a tool's turn, which follows the turn that called it."""
         return [place for place, kind in enumerate(self._kinds) if kind != "tool" or not place] + [len(self)]
 
     @property
@@ -203,7 +202,7 @@ class ShareGPTRecord(TrajectoryRecord):
 
 
 class ChatRecord(TrajectoryRecord):
-    """A record in a provider's shape."""
+    """A record in a provider's format."""
 
     def __init__(self, document: Document, array: Raw, counter: TokenCounter, turn_tokens: int) -> None:
         super().__init__(document, array, counter, turn_tokens)
@@ -236,7 +235,7 @@ class ChatRecord(TrajectoryRecord):
 
 
 def open_record(data: bytes, counter: TokenCounter, turn_tokens: int) -> TrajectoryRecord:
-    """The record that `data` is; raises TranscriptError that says what was expected."""
+    """Open a record; raises TranscriptError that says what was expected."""
     document, array = _document(data)
     if document.dialect is ShareGPT:
         return ShareGPTRecord(document, array, counter, turn_tokens)
@@ -265,19 +264,19 @@ def _document(data: bytes) -> tuple[Document, Raw]:
 
 
 def _of_lines(data: bytes) -> tuple[Document, Raw]:
-    """A trajectory with a turn on each line."""
+    """Parse a trajectory with a turn on each line."""
     wires = [Raw(line) for whole in data.split(b"\n") if (line := whole.strip(b" \t\r"))]
     dialect = ShareGPT if is_turn(_value(wires[0])) else sniff(map(_value, wires))
     return Document(data, dialect, wires, lines=True), Raw(b"[" + b",".join(map(bytes, wires)) + b"]")
 
 
 def is_single_turn(line: bytes) -> bool:
-    """Whether this is a turn and no record: it says who speaks, and has no list of turns."""
+    """Return whether a line is a turn and not a record: it has a speaker, and no list of turns."""
     return _is_turn(_entries(line))
 
 
 def is_record(value: Mapping[str, Any]) -> bool:
-    """Whether an object has a list of turns."""
+    """Return whether an object has a list of turns."""
     return any(isinstance(value.get(key), list) for key in LIST_KEYS)
 
 
@@ -286,7 +285,7 @@ def _is_turn(body: Mapping[str, Raw]) -> bool:
 
 
 def _list_key(body: Mapping[str, Raw]) -> str | None:
-    """Where a record keeps its turns."""
+    """Return the key of a record's list of turns, or None."""
     return next((key for key in LIST_KEYS if key in body and bytes(memoryview(body[key])[:1]) == b"["), None)
 
 
@@ -314,7 +313,7 @@ def _value(wire: Raw) -> Any:
 
 
 def id_of(record: TrajectoryRecord) -> str | None:
-    """What a record calls itself."""
+    """Return the id of a record, or None."""
     for key in ID_KEYS:
         value = record.document.setting(key)
         if isinstance(value, str | int) and not isinstance(value, bool):

@@ -1,5 +1,7 @@
-"""The account of a run as one page, in the design of the pages: no script, no font, no address; light or dark as the
-reader's system is."""
+"""HTML report of a run, in the design of the web pages.
+
+The page is self-contained, without scripts, fonts or links, and light or dark by the reader's system.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ MOST_LABELS = 8
 
 
 class Series(NamedTuple):
-    """One set of bars: a name, the style sheet's class for it, and a count for each bin."""
+    """A set of bars: name, CSS class, and a count for each bin."""
 
     name: str
     look: str
@@ -25,14 +27,14 @@ class Series(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A dashed line at a place between bins, given in bins."""
+    """A dashed line at a position in bins."""
 
     at: float
     label: str
 
 
 def histogram(title: str, labels: Sequence[str], series: Sequence[Series], mark: Mark | None = None) -> Markup:
-    """Bars side by side for each bin; the label of a bin stands under its left edge."""
+    """Draw bars side by side for each bin, with the bin's label below its left edge."""
     bins = len(labels)
     highest = max((max(item.counts, default=0) for item in series), default=0)
     frame = Frame(460, 220, max(highest, 1), left=46, right=12, top=26, bottom=30)
@@ -71,7 +73,7 @@ BRAND = Markup(
 
 
 def report_page(finished: TrajectoryAccount, troubled: Sequence[RecordMetrics] = ()) -> str:
-    """The page; `troubled` are records that failed or are still over the limit."""
+    """Return the page; `troubled` are records that failed or are still over the limit."""
     totals = finished.totals
     body = [
         "<h1>Trajectories, compressed</h1>",
@@ -128,7 +130,7 @@ def _figures(finished: TrajectoryAccount) -> str:
 
 
 def short(number: int) -> str:
-    """A number in at most four characters and a unit."""
+    """Format a number in at most four characters and a unit."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
@@ -145,12 +147,12 @@ def _outcome(totals: Totals) -> str:
             body.append(rect(x, 0, max(wide - 1, 2), height, look, f"{name}: {count:,}"))
             x += wide
     told = "; ".join(f"{name} {count:,}" for name, _, count in counts)
-    drawn = drawing(width, height, "What became of the records", told, body, "outcome", stretch=True)
+    drawn = drawing(width, height, "Outcome of the records", told, body, "outcome", stretch=True)
     key = "".join(
         f'<span class="key {look}">{name} <strong class="num">{count:,}</strong></span>' for name, look, count in counts
     )
     inside = f'{drawn}<p class="legend under">{key}</p>'
-    return f'<section><h2>What became of them</h2><div class="card">{inside}</div></section>'
+    return f'<section><h2>Outcome</h2><div class="card">{inside}</div></section>'
 
 
 def _tokens(finished: TrajectoryAccount) -> str:
@@ -175,10 +177,12 @@ def _tokens(finished: TrajectoryAccount) -> str:
 def _shares(totals: Totals) -> str:
     if totals.retentions:
         title, counts, bins = "Retention", totals.retentions, RETENTION_BINS
-        note = "Of facts that the kept turns use and only the fold held: the share that is still said, with its words."
+        note = (
+            "Share of the facts that kept turns use and only the fold contained that is still present with its context."
+        )
     else:
         title, counts, bins = "Share of tokens kept", totals.ratios, RATIO_BINS
-        note = "Of records that were folded: tokens after, as a share of tokens before."
+        note = "Compressed records: tokens after, as a share of tokens before."
     if not counts:
         return ""
     labels = [f"{100 * number // bins}%" for number in range(bins)]
@@ -220,12 +224,12 @@ def _troubles(troubled: Sequence[RecordMetrics], finished: TrajectoryAccount) ->
         for record in troubled[:MOST_ROWS]
     ]
     left = finished.totals.failed + finished.totals.over_limit - len(rows)
-    more = f"and {left:,} more: all of them are among the metrics" if left > 0 else ""
+    more = f"and {left:,} more, listed in the metrics" if left > 0 else ""
     return _table("Records to look at", columns, rows, more)
 
 
 def _table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], more: str = "") -> str:
-    """Each column has a name and a class; the first one names its row. Cells are escaped here."""
+    """Render a table; each column has a name and a class, the first one names its row. Cells are escaped here."""
     if not rows:
         return ""
 

@@ -1,17 +1,17 @@
-"""A run: files -> batches -> workers -> parts -> files again; bounded, resumable and counted.
+"""A run: files -> batches -> workers -> parts -> files; bounded in memory, resumable and counted.
 
-Reading is ahead of the workers by a few batches and no more, so memory does not grow with the input. A file that cannot
-be read to its end gets no output; its name and the reason are reported, the other files go on. What is finished stands
-in a folder beside OUT until all is done:
+Reading is only a few batches ahead of the workers, so memory does not grow with the input. A file that cannot be read
+to its end gets no output; its name and the reason are reported, and the other files continue. Finished work is kept in
+a folder beside OUT until all is done:
 
     OUT.midfold-work/
-      manifest.json          the settings and the inputs this work belongs to; others are refused, never mixed
+      manifest.json          the settings and inputs of this work; others are refused, never mixed
       00003/000017.part      a finished batch of the fourth file
-      00003/000017.json      what became of its records, its length and checksum; written last, so it says: finished
-      00003/done.json        the file is complete and in its place; its batches are gone
+      00003/000017.json      metrics of its records, its length and checksum; written last, marks it as finished
+      00003/done.json        the file is complete and in its place; its batches are removed
 
-Everything is written under another name and renamed. What has its name is complete, and is checked all the same: a
-machine that lost its power may keep a name without its bytes.
+Everything is written under a temporary name and renamed. Renamed files are still verified: after a power failure a name
+may exist without its bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUFFIX = ".midfold-work"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the work in this folder belongs to."""
+    """Settings and inputs that the work in this folder belongs to."""
 
     version: int = VERSION
     fingerprint: str
@@ -49,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted about a finished batch."""
+    """Record of a finished batch."""
 
     size: int
     checksum: int
@@ -58,14 +58,14 @@ class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted about a finished file."""
+    """Record of a finished file."""
 
     batches: int
     totals: Totals
 
 
 class Workplace:
-    """The finished part of a run."""
+    """Folder with the finished part of a run."""
 
     def __init__(self, target: str, files: list[Input], settings: TrajectorySettings, *, restart: bool = False) -> None:
         self.folder = Path(f"{target.rstrip('/' + os.sep)}{SUFFIX}")
@@ -75,7 +75,7 @@ class Workplace:
             _refuse_links(self.folder)
             self._lock = _lock(self.folder / "lock")
         except OSError as error:
-            raise MidfoldError(f"{self.folder} could not be made: {error.strerror or error}") from None
+            raise MidfoldError(f"{self.folder} could not be created: {error.strerror or error}") from None
         try:
             if restart:
                 self._clear()
@@ -98,18 +98,18 @@ class Workplace:
         try:
             known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         except msgspec.MsgspecError:
-            raise MidfoldError(f"{path} cannot be read; --restart begins anew") from None
+            raise MidfoldError(f"{path} cannot be read; use --restart to start over") from None
         if known == self._manifest:
             return True
         changed = "the settings" if known.inputs == self._manifest.inputs else "the input files"
-        raise MidfoldError(f"{changed} changed since the work in {self.folder} began; --restart begins anew")
+        raise MidfoldError(f"{changed} changed since the work in {self.folder} began; use --restart to start over")
 
     def _save(self, path: Path, value: Any) -> None:
         self._put(path, msgspec.json.encode(value))
 
     @staticmethod
     def _put(path: Path, data: bytes) -> None:
-        """A full disk ends the run, and what is finished stays. Nothing waits for the disk: batches are checked."""
+        """Write a file without syncing, since batches are verified; raise on a full disk, keeping finished work."""
         with replace_file(path, sync=False) as stream:
             stream.write(data)
 
@@ -117,7 +117,7 @@ class Workplace:
         return self.folder / f"{file:05}" / f"{number:06}.part"
 
     def finished_file(self, file: int) -> FileNote | None:
-        """What is known of a file that is complete, if its output still stands where it was put."""
+        """Return the record of a complete file if its output is still in place, or None."""
         path = self.folder / f"{file:05}" / "done.json"
         if not path.exists() or not Path(self._manifest.inputs[file].output).exists():
             return None
@@ -133,14 +133,14 @@ class Workplace:
         return note if (len(data), zlib.crc32(data)) == (note.size, note.checksum) else None
 
     def keep(self, file: int, number: int, done: FinishedBatch) -> None:
-        """A batch is finished."""
+        """Store a finished batch."""
         part = self._place(file, number)
         self._put(part, done.data)
         note = BatchNote(size=len(done.data), checksum=zlib.crc32(done.data), totals=done.totals, records=done.records)
         self._save(part.with_suffix(".json"), note)
 
     def finish_file(self, file: int, batches: int) -> FileNote:
-        """All batches of a file are there: its output appears, complete, under its name."""
+        """Join all batches of a file and move its output into place."""
         totals = Totals()
         records = self.folder / f"{file:05}" / "records.jsonl"
         output = Path(self._manifest.inputs[file].output)
@@ -160,13 +160,13 @@ class Workplace:
         return note
 
     def records(self, file: int) -> Iterator[bytes]:
-        """The metrics of a finished file's records, one JSON line each."""
+        """Yield the metrics of a finished file's records, one JSON line each."""
         path = self.folder / f"{file:05}" / "records.jsonl"
         with path.open("rb") as lines:
             yield from lines
 
     def close(self, *, finished: bool) -> None:
-        """Lets go of the folder; a finished run leaves none."""
+        """Release the folder; remove it if the run is finished."""
         if finished:
             shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
@@ -174,14 +174,14 @@ class Workplace:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise where the folder or one in it is a link: the names in it are known, so links could lead anywhere."""
+    """Raise if the folder or one in it is a link: its names are predictable, so links could lead anywhere."""
     for place in (folder, *folder.iterdir()):
         if place.is_symlink():
             raise MidfoldError(f"{place} is a symbolic link; remove it, or choose another OUT")
 
 
 def _lock(path: Path) -> BinaryIO | None:
-    """Held until this process ends, however it ends."""
+    """Acquire a lock that is held until this process ends, however it ends."""
     try:
         import fcntl
     except ImportError:
@@ -191,16 +191,16 @@ def _lock(path: Path) -> BinaryIO | None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         stream.close()
-        raise MidfoldError(f"another run is at work in {path.parent}") from None
+        raise MidfoldError(f"another run is using {path.parent}") from None
     return stream
 
 
 UNPACKED = 6
-"""How much larger than its file a text may be, more or less."""
+"""Assumed ratio of decompressed size to file size."""
 
 
 class TrajectoryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to compress, where to, and by whom."""
+    """Input, output, settings and executor of a run."""
 
     source: str
     target: str
@@ -213,7 +213,7 @@ class TrajectoryJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrajectoryProgress(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     bytes_done: int
     bytes_all: int
@@ -226,7 +226,7 @@ class FailedFile(msgspec.Struct, frozen=True):
 
 
 class TrajectoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """The account of a run."""
+    """Result of a run."""
 
     settings: TrajectorySettings
     totals: Totals
@@ -235,23 +235,23 @@ class TrajectoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     resumed: bool
     workers: int
-    """Workers that finished a batch in this run."""
+    """Number of workers that finished a batch in this run."""
 
 
 class Watcher(Protocol):
-    """Who looks on: a progress bar, and whoever wants to see records that failed at once."""
+    """Observer of a run: progress, and failed records as they occur."""
 
     def progress(self, progress: TrajectoryProgress, /) -> None: ...
 
     def report_failure(self, record: RecordMetrics, /) -> None: ...
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:
-        """The metrics of all records, a JSON line each, when the run is over."""
+        """Receive the metrics of all records, one JSON line each, at the end of the run."""
         ...
 
 
 def compress_trajectories(job: TrajectoryJob, watcher: Watcher | None = None) -> TrajectoryAccount:
-    """Compresses everything that the job names. The same command after an interruption goes on where it was."""
+    """Compress everything that the job names; after an interruption, the same call resumes."""
     settings = job.settings.check()
     summarizer_of(settings)
     files = inputs(job.source, job.target)
@@ -261,7 +261,7 @@ def compress_trajectories(job: TrajectoryJob, watcher: Watcher | None = None) ->
 
 
 def _executor(job: TrajectoryJob, files: list[Input]) -> Executor:
-    """Processes are worth their start if there is more than one batch for them."""
+    """Create the executor; a pool is used only if there is more than one batch."""
     if job.executor == "ray":
         from midfold.lab.executors import OnRay
 
@@ -272,7 +272,7 @@ def _executor(job: TrajectoryJob, files: list[Input]) -> Executor:
 
 
 class _TrajectoryRun:
-    """What both kinds of runs share: the loop."""
+    """Main loop shared by both kinds of runs."""
 
     def __init__(
         self, job: TrajectoryJob, settings: TrajectorySettings, files: list[Input], watcher: Watcher | None
@@ -288,7 +288,7 @@ class _TrajectoryRun:
         self.bytes_all = sum(item.size for item in files)
         self.bytes_done = 0
         self.sizes: dict[Ticket, int] = {}
-        """How much of its file each batch on its way stands for."""
+        """Bytes of the file that each batch in flight represents."""
         self.resumed = False
 
     def is_finished(self, file: int) -> bool:
@@ -298,10 +298,10 @@ class _TrajectoryRun:
         return False
 
     def keep(self, ticket: Ticket, done: FinishedBatch) -> None:
-        """A batch came back."""
+        """Handle a finished batch."""
 
     def read_to_its_end(self, file: int, count: int) -> None:
-        """A file has so many batches."""
+        """Note the number of batches of a file."""
 
     def give_up(self, file: int, reason: str) -> None:
         self.failed_files.append(FailedFile(self.files[file].name, reason))
@@ -310,7 +310,7 @@ class _TrajectoryRun:
 
     @property
     def backlog(self) -> int:
-        """Results that wait in memory."""
+        """The number of results held in memory."""
         return 0
 
     def loop(self, executor: Executor) -> None:
@@ -322,7 +322,7 @@ class _TrajectoryRun:
             self._take(executor)
 
     def _read(self, executor: Executor, file: int, item: Input) -> int:
-        """Gives out the batches of a file; how much of it they stand for."""
+        """Submit the batches of a file and return the bytes of the file that they represent."""
         number = position = 0
         try:
             with open_input(item.path) as (stream, behind):
@@ -383,7 +383,7 @@ class _TrajectoryRun:
 
 
 class _ResumableRun(_TrajectoryRun):
-    """From files to files."""
+    """Run from files to files."""
 
     def run(self) -> TrajectoryAccount:
         start = time.monotonic()
@@ -437,7 +437,7 @@ class _ResumableRun(_TrajectoryRun):
 
 
 class _StreamRun(_TrajectoryRun):
-    """From or to a pipe: results are written in order as they come; an interrupted run begins anew."""
+    """Run from or to a pipe: results are written in order as they arrive; an interrupted run starts over."""
 
     def run(self) -> TrajectoryAccount:
         start = time.monotonic()

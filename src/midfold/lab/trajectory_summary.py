@@ -1,4 +1,4 @@
-"""The one turn that stands for a fold: made here by rules, or by a model.
+"""The turn that replaces a fold, written by rules or by a model.
 
     [CONTEXT SUMMARY]: 96 turns of this run are folded into this; what follows continues from there.
     Asked:
@@ -8,11 +8,11 @@
     Done:
     - ...
 
-A live agent has to guess what its future will need; here it is on record. An assistant's turn that names what nobody
-before it has mentioned teaches a model to invent: so those names come first, each in a verbatim line that says what it
-is. No line comes from near a credential, and none from a tool's output that could be taken for an order. What was asked
-and done fills the rest. A summary is never longer than its budget, whoever wrote it. Texts pass through the redactor
-before they are cut: half of a credential is not recognised any more.
+A live agent has to guess what its future will need; here it is recorded. An assistant's turn that uses a name mentioned
+nowhere before teaches a model to invent names, so those names come first, each in a verbatim line that explains it. No
+line comes from near a credential, and none from a tool's output that could be taken for an instruction. User messages
+and actions fill the rest. A summary never exceeds its budget, whoever wrote it. Texts are redacted before they are cut,
+because half of a credential is not recognized.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from midfold.transcript.tokens import estimate_text
 
 MOST_NAMES = 80
 HORIZON = 60
-"""Turns after the fold that are looked at."""
+"""Number of turns after the fold that are searched."""
 PLACES = 2
-"""Mentions of a name that are looked at: the newest ones."""
+"""Maximum mentions of a name that are considered, newest first."""
 NEAR = 600
 """Characters on either side of a name that must be free of credentials."""
 LINE_TOKENS = 2
 ACTION = 2
-"""A name in the arguments of a call counts so many times one in a reply."""
+"""Weight of a name in call arguments, relative to one in a reply."""
 UNBOUND = 0.3
 
 
@@ -59,16 +59,16 @@ class VerbatimLine(NamedTuple):
     text: str
     turn: int
     number: int
-    """Which text of the turn."""
+    """Number of the text in the turn."""
     at: int
-    """Where the name that led to it stands in that text."""
+    """Position of the name in that text."""
     cost: int
     names: frozenset[str]
     bound: bool
 
 
 def needed_names(record: TrajectoryRecord, before: list[int], after: range) -> dict[str, int]:
-    """The names the kept turns need, each with its weight, in the order of their use."""
+    """Return the names that the kept turns need, with their weights, in order of use."""
     after = after[:HORIZON]
     found: dict[str, int] = {}
     judged: set[str] = set()
@@ -90,7 +90,7 @@ def needed_names(record: TrajectoryRecord, before: list[int], after: range) -> d
 
 
 def _written_texts(record: TrajectoryRecord, place: int) -> Iterator[tuple[int, str]]:
-    """What the assistant writes in a turn. The names of tools and of their arguments are not its own."""
+    """Yield the texts that the assistant writes in a turn, without the names of tools and arguments."""
     for part in record.document.messages[place].parts:
         if isinstance(part, ToolCall):
             yield ACTION, _values(part.arguments)
@@ -109,7 +109,7 @@ def _values(arguments: str) -> str:
 
 
 class FoldedTurns:
-    """The folded turns; one is read when one of its names is wanted."""
+    """The folded turns; each is read when one of its names is needed."""
 
     def __init__(self, record: TrajectoryRecord, places: list[int]) -> None:
         self._record = record
@@ -117,7 +117,7 @@ class FoldedTurns:
         self._spoken: dict[int, list[tuple[int, str]]] = {}
 
     def turns_with(self, name: str) -> Iterator[int]:
-        """The newest turns that mention a name."""
+        """Yield the newest turns that mention a name."""
         return islice(self._texts.newest(name), PLACES)
 
     def texts_of(self, turn: int) -> list[tuple[int, str]]:
@@ -126,7 +126,7 @@ class FoldedTurns:
         return self._spoken[turn]
 
     def is_clean(self, line: VerbatimLine) -> bool:
-        """Whether there is no credential in a line or near it, and nothing that a reader may take for an order."""
+        """Return whether neither the line nor its surroundings have a credential or a possible instruction."""
         who, text = self.texts_of(line.turn)[line.number]
         if who == RESULT and may_be_order(line.text, text, line.at):
             return False
@@ -135,7 +135,7 @@ class FoldedTurns:
 
 
 def choose_lines(fold: FoldedTurns, wanted: dict[str, int], budget: int) -> list[VerbatimLine]:
-    """Lines for at most `budget` tokens that cover most of what is wanted, in the order of the fold."""
+    """Choose lines of at most `budget` tokens that cover most of what is wanted, in the order of the fold."""
     candidates = _candidates(fold, wanted)
     covered: dict[str, float] = {}
     heap = [(-_gain(line, wanted, covered) / line.cost, number) for number, line in enumerate(candidates)]
@@ -191,7 +191,7 @@ def _line(fold: FoldedTurns, turn: int, name: str, wanted: dict[str, int]) -> Ve
 MARKER = "[CONTEXT SUMMARY]:"
 FRAME_TOKENS = 48
 ASKED_SHARE, KNOWN_SHARE = 0.16, 0.8
-"""Of the budget: at most so much for what people asked in folded turns, and so much for what later turns need."""
+"""Maximum shares of the budget for user messages in folded turns and for facts that later turns need."""
 LONGEST_ASK, LONGEST_DEED, LONGEST_READ = 240, 140, 20_000
 MOST_ASKS, NEWEST_TURNS = 4, 16
 
@@ -199,7 +199,7 @@ Count = Callable[[str], int]
 
 
 class TrajectorySummary(NamedTuple):
-    """The text of a summary turn, and what it took to get it."""
+    """Text of a summary turn, with the calls and errors it took."""
 
     text: str
     calls: int = 0
@@ -211,7 +211,7 @@ class TrajectorySummary(NamedTuple):
 def summarise(
     record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer: Summarizer | None
 ) -> TrajectorySummary:
-    """The summary of a fold in at most `budget` tokens; without text if a model's failure says: leave it alone."""
+    """Summarize a fold in at most `budget` tokens; the text is empty if a model's failure means to keep the history."""
     if summarizer is None:
         return TrajectorySummary(summarise_locally(record, plan, budget))
     answer = _ask(record, plan, budget, summarizer)
@@ -240,7 +240,7 @@ def _ask(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer
 
 
 def summarise_locally(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int) -> str:
-    """A summary by rules, the same for the same record and budget."""
+    """Summarize by rules; deterministic for the same record and budget."""
     count = record.summary_tokens
     room = max(budget - FRAME_TOKENS, 0)
     folded = plan.folded_turns
@@ -267,7 +267,7 @@ def opening(plan: TrajectoryPlan) -> str:
 
 
 def _asks(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
-    """What people said in folded turns: the first and the newest, each by its beginning."""
+    """Return the first and the newest user messages in folded turns, truncated."""
     kinds = record.kinds
     people = [place for place in folded if kinds[place] == "human"]
     told: list[str] = []
@@ -281,7 +281,7 @@ def _asks(record: TrajectoryRecord, folded: list[int], room: int, count: Count) 
 
 
 def _deeds(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
-    """The newest actions with their outcome, as many as there is room for."""
+    """Return the newest actions with their outcome, as many as fit."""
     newest = [place for place in folded if record.kinds[place] in ("gpt", "tool")][-NEWEST_TURNS:]
     messages = tuple(record.document.messages[place] for place in newest)
     told: list[str] = []
@@ -306,7 +306,7 @@ def _flat(text: str, limit: int) -> str:
 
 
 def fit_lines(text: str, budget: int, count: Count) -> str:
-    """As many lines of a text as its budget allows; the first line always stays."""
+    """Return as many lines as the budget allows; the first line is always kept."""
     if count(text) <= budget:
         return text
     pieces = text.split("\n")

@@ -1,7 +1,7 @@
-"""One record: bytes in, bytes out, and what was done; and the worker function that does so for a batch.
+"""Compress one record, and the worker function that does so for a batch.
 
-Every executor runs `work` and nothing else. Who writes the summaries is chosen by name: the rules of this room, a
-configured model, or a caller's function; keys come from the worker's own environment.
+Every executor runs only `work`. The summarizer is selected by name: the built-in rules, a configured model, or a
+caller's function; keys come from the worker's own environment.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from midfold.model.endpoint import Resolution
 
 SMALLEST_SUMMARY = 90
-"""Tokens; where what is protected leaves less room, the record is above its target anyway."""
+"""Minimum tokens of a summary; if the protected turns leave less, the record is above its target anyway."""
 
 
 class CompressedRecord(NamedTuple):
-    """A record as it is written, and what became of it."""
+    """A record as written, and its metrics."""
 
     data: bytes
     metrics: RecordMetrics
@@ -44,7 +44,7 @@ class CompressedRecord(NamedTuple):
 def compress_record(
     data: bytes, settings: TrajectorySettings, summarizer: Summarizer | None = None, count: TokenCounter | None = None
 ) -> CompressedRecord:
-    """Fits one record into the target. One that is no trajectory comes back as it is, with the reason."""
+    """Fit one record into the target; return one that is not a trajectory unchanged, with the reason."""
     try:
         record = open_record(data, count or token_counter(settings.check().tokenizer), settings.turn_tokens)
     except TranscriptError as error:
@@ -84,8 +84,8 @@ def _compress(
 
 
 def _measure(record: TrajectoryRecord, before: int, after: int, settings: TrajectorySettings) -> RecordMetrics:
-    """What is known of any record, as if nothing of it were folded."""
-    over = f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
+    """Return the metrics of a record as if nothing of it were folded."""
+    over = f"protected turns leave no space for a summary within {settings.target_tokens:,} tokens"
     fits = after <= settings.target_tokens
     return RecordMetrics(
         id=id_of(record),
@@ -109,7 +109,10 @@ def _retention(record: TrajectoryRecord, made: TrajectoryPlan, added: Message) -
 
 
 def summarizer_of(settings: TrajectorySettings) -> Summarizer | None:
-    """The summarizer that the settings name; None for the local one. Keys come from the worker's own environment."""
+    """Return the summarizer that the settings name, or None for the local one.
+
+    Keys come from the worker's own environment.
+    """
     if settings.summarizer == "local":
         return None
     if ":" in settings.summarizer:
@@ -126,7 +129,7 @@ def summarizer_of(settings: TrajectorySettings) -> Summarizer | None:
 
 
 def describe_summarizer(settings: TrajectorySettings) -> str:
-    """Who will be asked, in a line for people."""
+    """Describe in one line which model will be used."""
     if settings.summarizer == "local":
         return "local, without a model"
     if ":" in settings.summarizer:
@@ -154,7 +157,7 @@ def _config(settings: TrajectorySettings) -> Config:
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a worker is given. Nothing in it names a path of the machine that reads the files."""
+    """Input of a worker; it contains no path of the machine that reads the files."""
 
     name: str
     batch: Batch
@@ -162,7 +165,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class FinishedBatch(msgspec.Struct, frozen=True):
-    """What comes back."""
+    """Output of a worker."""
 
     data: bytes
     records: list[RecordMetrics]
@@ -171,7 +174,7 @@ class FinishedBatch(msgspec.Struct, frozen=True):
 
 
 def work(task: Task) -> FinishedBatch:
-    """Compresses the records of a batch; what stands between them is copied."""
+    """Compress the records of a batch; bytes between them are copied."""
     batch, settings = task.batch, task.settings
     records: list[RecordMetrics] = []
     totals = Totals(bytes_in=len(batch.data))
@@ -190,7 +193,7 @@ def work(task: Task) -> FinishedBatch:
 
 
 def give_up(task: Task, reason: str) -> FinishedBatch:
-    """A batch that no worker could finish: its records stay as they are, each with the reason."""
+    """Return a batch that no worker could finish: its records unchanged, each with the reason."""
     batch = task.batch
     totals = Totals(bytes_in=len(batch.data), bytes_out=len(batch.data))
     records = [RecordMetrics(file=task.name, line=line, status="failed", reason=reason) for line in batch.lines()]
@@ -200,7 +203,7 @@ def give_up(task: Task, reason: str) -> FinishedBatch:
 
 
 def _compress_all(batch: Batch, settings: TrajectorySettings) -> Iterator[CompressedRecord]:
-    """In order; calls to a model are made several at a time."""
+    """Yield the compressed records in order; several model requests run concurrently."""
     count, summarizer = _counter(settings.tokenizer), _summarizer(settings.fingerprint, settings)
     data = (batch.data[start:end] for start, end in batch.spans)
     if summarizer is None or settings.calls == 1:

@@ -218,5 +218,5 @@ def test_plans_are_checked_and_drawn(toolbox: Toolbox) -> None:
 
 
 def test_a_folder_must_be_one(tmp_path: Path) -> None:
-    with pytest.raises(ToolRefused, match="no directory"):
+    with pytest.raises(ToolRefused, match="is not a directory"):
         Folder(tmp_path / "nowhere")

@@ -324,7 +324,7 @@ def test_an_undone_fold_stays_undone_until_asked_or_full() -> None:
         session.append([{"role": "user", "content": "go on"}])
         again = session.compact()
         assert not again.changed
-        assert "the last fold was undone" in again.receipt.reason
+        assert "the last compaction was undone" in again.receipt.reason
         assert session.prepare() is None
         later = sessions.session("s", model="gpt-5.5", context_length=160_000)
         assert not later.should_compact()

@@ -125,7 +125,7 @@ def test_a_ttl_needs_no_quotes(ttl: str):
         ("compression: {threshold: .nan}", "compression.threshold", "nan", "from 0.0 to 1.0"),
         ("compression: {threshold: .inf}", "compression.threshold", "inf", "from 0.0 to 1.0"),
         ("compression: {threshold: true}", "compression.threshold", "true", "a number"),
-        ("compression: {threshold: '0.5'}", "compression.threshold", "quotes too many", "a number"),
+        ("compression: {threshold: '0.5'}", "compression.threshold", "remove the quotes", "a number"),
         ("compression: {threshold: null}", "compression.threshold", "null", "a number"),
         ("compression: {threshold: [1]}", "compression.threshold", "a list", "a number"),
         ("compression: {threshold: {a: 1}}", "compression.threshold", "a mapping", "a number"),
@@ -137,9 +137,14 @@ def test_a_ttl_needs_no_quotes(ttl: str):
         ("compression: {protect_last_n: 1:30}", "compression.protect_last_n", "base 60", "a whole number"),
         ("compression: {protect_last_n: 020}", "compression.protect_last_n", "octal", "a whole number"),
         (f"compression: {{protect_last_n: {'9' * 30}}}", "compression.protect_last_n", "2^53", "a whole number"),
-        (f"compression: {{protect_last_n: {'9' * 6000}}}", "compression.protect_last_n", "no int", "a whole number"),
+        (
+            f"compression: {{protect_last_n: {'9' * 6000}}}",
+            "compression.protect_last_n",
+            "an invalid int",
+            "a whole number",
+        ),
         ("compression: {enabled: 1}", "compression.enabled", "1", "true or false"),
-        ("compression: {enabled: 'true'}", "compression.enabled", "quotes too many", "true or false"),
+        ("compression: {enabled: 'true'}", "compression.enabled", "remove the quotes", "true or false"),
         ("compression: {output_reservation: -1}", "compression.output_reservation", "-1", "0 or more, or null"),
         ("compression: {orphan_calls: drop}", "compression.orphan_calls", "'drop'", "bridge or strip"),
         ("compression: 5", "compression", "a single value", "enabled"),
@@ -158,7 +163,7 @@ def test_a_ttl_needs_no_quotes(ttl: str):
         ("models: {x: 5}", "models.x", "a single value", "context_window"),
         ("providers: {lab: {wire: grpc}}", "providers.lab.wire", "'grpc'", "openai or anthropic"),
         ("context: {engine: !!python/name:os.system }", "context.engine", "tag", "a name"),
-        ("compression: {threshold: !!float x}", "compression.threshold", "no float", "a number"),
+        ("compression: {threshold: !!float x}", "compression.threshold", "an invalid float", "a number"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(text: str, key: str, found: str, allowed: str):
@@ -295,7 +300,7 @@ def test_the_name_of_a_model_or_a_setting_is_no_secret(key: str):
         ("a: \ud800\n", "config.yaml:1:4: character U+D800"),
         ("? [a]\n: b\n", "config.yaml:1:3: found a list or mapping as a key"),
         ("a:\n  - b: {<<: 3}\n", "config.yaml:1:1: a: unknown key"),
-        ("compression: {<<: 3}\n", "<< merges a mapping"),
+        ("compression: {<<: 3}\n", "<< requires a mapping"),
         ("models: {1: {}}", "config.yaml:1:10: models.1: found a pattern that YAML does not read as text"),
         ("models: {'': {}}", "not empty"),
         ("providers: {auto: {}}", "neither auto nor main"),
@@ -371,7 +376,7 @@ def test_the_new_key_wins_over_the_older_one():
     loaded = parse("auxiliary: {compression: {model: new}}\ncompression: {summary_model: old}\n")
     assert loaded.config.auxiliary.compression.model == "new"
     assert loaded.origins["auxiliary.compression.model"] == "file config.yaml:1"
-    assert "compression.summary_model is ignored: auxiliary.compression.model is set too" in loaded.notices[0]
+    assert "compression.summary_model is ignored: auxiliary.compression.model is also set" in loaded.notices[0]
 
 
 def test_the_schema_is_valid_and_agrees_with_the_reader():

@@ -33,7 +33,7 @@ def test_defaults_file_environment_flags_in_that_order(tmp_path: Path):
         ("MIDFOLD_COMPRESSION__TRESHOLD", "1", "did you mean MIDFOLD_COMPRESSION__THRESHOLD?"),
         ("MIDFOLD_COMPRESSION__THRESHOLD", "2", "compression.threshold: found 2"),
         ("MIDFOLD_COMPRESSION__THRESHOLD", "", "found null"),
-        ("MIDFOLD_COMPRESSION__THRESHOLD", "'0.5'", "quotes too many"),
+        ("MIDFOLD_COMPRESSION__THRESHOLD", "'0.5'", "remove the quotes"),
         ("MIDFOLD_COMPRESSION__THRESHOLD", "'0.5", "a quote that is not closed"),
         ("MIDFOLD_compression__threshold", "1", "did you mean MIDFOLD_COMPRESSION__THRESHOLD?"),
         ("MIDFOLD_MODELS__GPT__CONTEXT_WINDOW", "1", "no such pattern in the file"),
@@ -220,7 +220,7 @@ def test_keys_that_are_no_settings_any_more_are_a_notice_and_change_nothing(tmp_
         overrides={"prompt_caching.schedule_to": 0.3},
     )
     assert loaded.config.values() == Config().values()
-    rest = "is ignored: it is no setting any more, but always"
+    rest = "is ignored: the setting was removed, its value is always"
     assert [notice.partition(": ")[2] for notice in loaded.notices] == [
         f"prompt_caching.schedule_from {rest} 0.4; `midfold config migrate` removes it",
         f"prompt_caching.schedule_patience {rest} 4; `midfold config migrate` removes it",

@@ -117,7 +117,7 @@ def test_the_notices_say_what_happened_to_each_key():
         "auxiliary: {compression: {model: n}}\ncompression: {summary_model: o}\nmodel: {cache_ttl: 1h}\n"
     )
     assert notices == [
-        "compression.summary_model removed: auxiliary.compression.model is set too, and wins",
+        "compression.summary_model removed: auxiliary.compression.model is also set and takes precedence",
         "model.cache_ttl is now prompt_caching.cache_ttl",
     ]
 
@@ -139,7 +139,7 @@ def test_a_text_without_older_keys_stays(text: str):
 )
 def test_what_cannot_be_rewritten_safely_is_refused(text: str):
     parse(text)
-    with pytest.raises(ConfigError, match=r"mine\.yaml: not rewritten: .* Nothing was changed; by hand: move "):
+    with pytest.raises(ConfigError, match=r"mine\.yaml: not rewritten: .* Nothing was changed; edit it by hand: move "):
         migrate(text, "mine.yaml")
 
 
@@ -148,15 +148,15 @@ def test_keys_that_are_no_settings_any_more_are_removed_and_their_comments_stay(
     text, notices = migrate(before + "model: {cache_ttl: 1h}\n")
     assert text == "prompt_caching:\n  schedule: cheapest\n  # early\n  cache_ttl: 1h\n"
     assert notices[1:] == [
-        "prompt_caching.schedule_from removed: it is no setting any more, but always 0.4",
-        "prompt_caching.schedule_to removed: it is no setting any more, but always 0.15",
+        "prompt_caching.schedule_from removed: the setting no longer exists, its value is always 0.4",
+        "prompt_caching.schedule_to removed: the setting no longer exists, its value is always 0.15",
     ]
     with pytest.raises(ConfigError, match=r"by hand: remove prompt_caching\.schedule_patience"):
         migrate("prompt_caching:\n  <<: {schedule_patience: 2}\n")
 
 
 def test_a_key_that_is_no_setting_any_more_cannot_be_set():
-    with pytest.raises(ConfigError, match=r"prompt_caching\.schedule_from is ignored: it is no setting any more"):
+    with pytest.raises(ConfigError, match=r"prompt_caching\.schedule_from is ignored: the setting was removed"):
         set_value("", "prompt_caching.schedule_from", 0.5)
 
 

@@ -67,7 +67,7 @@ def test_a_chart_of_one_budget_can_be_drawn() -> None:
 
 def test_a_chart_marks_what_took_more_than_its_budget() -> None:
     drawn = retention_chart(compute_figures([row(0, 1.0, share=0.2), row(1, 0.5)]))
-    assert "hollow: some outputs took more" in drawn
+    assert "hollow: some outputs exceeded it" in drawn
     assert '<circle cx="323" cy="145" r="3.4" fill="none"' in drawn
 
 

@@ -74,7 +74,7 @@ def test_a_callable_that_fails_is_named_with_the_place() -> None:
 
     with pytest.raises(PluginError, match=r"method mine on talk before message 110 failed: ValueError: no idea"):
         plug("mine", broken)(CUT, 100, NEEDS)
-    with pytest.raises(PluginError, match="gave back no messages"):
+    with pytest.raises(PluginError, match="returned no messages"):
         plug("mine", lambda messages, target: 7)(CUT, 100, NEEDS)
 
 
@@ -88,7 +88,7 @@ def test_callables_are_loaded_by_module_and_name(tmp_path: Path, monkeypatch: py
         ("mine", "expected name=package.module:function"),
         ("mine=no_such_module_here:f", "could not be loaded: No module named"),
         ("mine=my_compactors:other", "has no attribute 'other'"),
-        ("mine=my_compactors:__name__", "cannot be called"),
+        ("mine=my_compactors:__name__", "is not callable"),
     ):
         with pytest.raises(PluginError, match=problem):
             load_compactor(text)

@@ -93,7 +93,7 @@ def test_a_failing_compactor_ends_the_run_with_its_name_in_one_process_and_in_tw
 
 
 def test_conversations_that_are_too_short_are_an_error_that_says_so() -> None:
-    with pytest.raises(TranscriptError, match=r"nothing to measure: 3 session\(s\) read"):
+    with pytest.raises(TranscriptError, match=r"All 3 sessions are too short"):
         evaluate(TALKS, least_past=10**8)
 
 
@@ -130,7 +130,7 @@ def test_at_recorded_compactions_the_agents_own_summary_is_one_of_the_methods() 
     result = evaluate([talk], at="compactions", **options)
     assert result.cuts == 1
     assert 0 < result.figure("recorded", 0.1).measures["bound"].mean < 0.5
-    with pytest.raises(PluginError, match="for cuts at recorded compactions only"):
+    with pytest.raises(PluginError, match="works only at recorded compactions"):
         evaluate([talk], **options)
-    with pytest.raises(TranscriptError, match="before a cut at compactions"):
+    with pytest.raises(TranscriptError, match="cuts at compactions"):
         evaluate(TALKS, at="compactions", **options)

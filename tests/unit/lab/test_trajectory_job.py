@@ -125,7 +125,7 @@ def test_a_damaged_file_gets_no_output_and_the_others_do(tmp_path: Path) -> None
     (tmp_path / "in" / "b.jsonl").write_bytes(lines(2))
     finished = done(tmp_path / "in", tmp_path / "out")
     assert [item.file for item in finished.failed_files] == ["a.jsonl.gz"]
-    assert "damaged or cut off" in finished.failed_files[0].reason
+    assert "damaged or truncated" in finished.failed_files[0].reason
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["b.jsonl"]
 
 
@@ -197,7 +197,7 @@ def test_two_runs_at_the_same_place_are_refused(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(lines(2))
     place = job.Workplace(str(target), job.inputs(str(source), str(target)), SETTINGS)
-    with pytest.raises(MidfoldError, match="another run is at work"):
+    with pytest.raises(MidfoldError, match="another run is using"):
         done(source, target)
     place.close(finished=False)
     assert done(source, target).totals.records == 2
@@ -207,7 +207,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines(1))
     for target in (source, tmp_path):
-        with pytest.raises(TranscriptError, match="is an input itself"):
+        with pytest.raises(TranscriptError, match="is also an input"):
             done(source, target)
 
 
@@ -215,7 +215,7 @@ def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     source, pipe = tmp_path / "in.jsonl", tmp_path / "pipe"
     source.write_bytes(lines(1))
     os.mkfifo(pipe)
-    with pytest.raises(TranscriptError, match="is there and no file; choose another OUT"):
+    with pytest.raises(TranscriptError, match="exists and is not a regular file; choose another OUT"):
         compress_trajectories(TrajectoryJob(source=str(source), target=str(pipe), settings=SETTINGS))
     assert pipe.is_fifo()
 
@@ -233,7 +233,7 @@ def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1))
     (tmp_path / "file").touch()
-    with pytest.raises(MidfoldError, match=r"file/out\.jsonl\.midfold-work could not be made: Not a directory"):
+    with pytest.raises(MidfoldError, match=r"file/out\.jsonl\.midfold-work could not be created: Not a directory"):
         compress_trajectories(
             TrajectoryJob(
                 source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "file" / "out.jsonl"), settings=SETTINGS

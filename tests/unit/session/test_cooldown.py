@@ -38,7 +38,7 @@ def test_after_a_failure_the_model_is_left_alone_until_its_pause_is_over(kind: F
     assert outcomes == [kind in KEEPS_HISTORY] * 2
     assert model.asked == 1
     assert host.last is not None
-    assert any("no model was asked" in notice for notice in host.last.notices)
+    assert any("summary model not called" in notice for notice in host.last.notices)
     host.compress(SESSION, force=True)
     assert model.asked == 2
     clock.advance(cooldown(kind) + 1)

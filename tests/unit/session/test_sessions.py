@@ -269,7 +269,7 @@ def test_a_failed_summary_keeps_the_history_and_cools_down(connect: Open) -> Non
     assert session.view().messages == TALK
     clock.advance(29)
     paused = session.compact().receipt
-    assert paused.reason.startswith("no model was asked: 1 s of the pause after a failure (network) are left")
+    assert paused.reason.startswith("summary model not called: 1 s of the cooldown after a failure (network) are left")
     assert (paused.status, paused.summary.failure, paused.summary.cooldown) == ("aborted", "network", 1.0)
     clock.advance(2)
     assert session.compact().receipt.status == "compacted"

@@ -1,9 +1,10 @@
 """midfold as a context engine of hermes-agent.
 
-    python -m midfold.adapters.hermes install DIR     # DIR: Hermes' plugins/context_engine folder, or ~/.hermes/plugins
+    python -m midfold.adapters.hermes install DIR     # DIR: Hermes' plugins/context_engine folder, or
+    ~/.hermes/plugins
 
-Hermes' loader imports the installed folder and calls `register`. Its package is looked for only then: importing this
-one needs no Hermes.
+Hermes' loader imports the installed folder and calls `register`. Hermes is imported only then, so this package can be
+imported without it.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ __all__ = ["register"]
 '''
 MANIFEST = """name: {name}
 version: {version}
-description: "midfold: folds the middle of a conversation, keeps every original within reach of a tool."
+description: "midfold: compacts the middle of a conversation; every original can be retrieved with a tool."
 """
 
 
 def register(context: Any) -> None:
-    """What Hermes' plugin loader calls."""
+    """Register the engine; called by Hermes' plugin loader."""
     context.register_context_engine(create_engine())
 
 
 def engine_class() -> type[HermesEngine]:
-    """The engine as a subclass of Hermes' own base class; the plain class where there is no Hermes."""
+    """Return the engine as a subclass of Hermes' base class, or the plain class if Hermes is not installed."""
     try:
         base = getattr(importlib.import_module("agent.context_engine"), "ContextEngine", None)
     except ImportError:
@@ -48,12 +49,12 @@ def engine_class() -> type[HermesEngine]:
 
 
 def create_engine(**settings: Any) -> HermesEngine:
-    """An engine for one agent, with midfold's own configuration unless another is given."""
+    """Create an engine for one agent, with midfold's own configuration by default."""
     return engine_class()(**settings)
 
 
 def install(plugins_dir: str | os.PathLike[str]) -> Path:
-    """Makes `<plugins_dir>/midfold/`, or brings it up to date; returns it."""
+    """Create or update `<plugins_dir>/midfold/` and return its path."""
     folder = Path(plugins_dir) / NAME
     folder.mkdir(parents=True, exist_ok=True)
     manifest = MANIFEST.format(name=NAME, version=__version__)

@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     try:
         folder = install(arguments[1])
     except OSError as error:
-        sys.stderr.write(f"the plugin could not be written to {arguments[1]}: {error.strerror}\n")
+        sys.stderr.write(f"could not write the plugin to {arguments[1]}: {error.strerror}\n")
         return 1
     sys.stdout.write(f"{folder}\nNow set in Hermes' config.yaml:\n\ncontext:\n  engine: midfold\n")
     return 0

@@ -1,10 +1,10 @@
-"""The engine as Hermes sees it: every method and attribute of its interface, over one conversation in memory.
+"""Hermes' context engine interface, over one conversation in memory.
 
-Rules of this file (hermes-agent 0.19):
-1. `compress` is called when Hermes has decided; a refusal there would leave a request that the provider rejected as it
-   was. Only a cooldown, compactions that did not help, and a configuration that says no refuse.
-2. What `compress` returns is written to Hermes' store by marks that it puts on the messages: kept messages leave as
-   copies without such a mark. Nothing else about them changes, and generated messages have role and content only.
+For hermes-agent 0.19:
+1. Hermes calls `compress` after it has decided; refusing would leave a request that the provider rejected unchanged.
+   Only a cooldown, ineffective compactions and a disabled configuration refuse.
+2. Hermes stores the result of `compress` by marks that it puts on messages, so kept messages are returned as copies
+   without that mark and are otherwise unchanged. Generated messages have only role and content.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from midfold.types import Recall
 
 NAME = "midfold"
 STORED = "_db_persisted"
-"""Hermes' mark on a message that its store has."""
+"""Hermes' mark on a message that is in its store."""
 TODO_FLAG, TODO_TEXT = "_todo_snapshot_synthetic", "[Your active task list was preserved"
-"""Hermes' task list, appended by it anew after every compaction."""
+"""Marks of Hermes' task list, which it appends again after every compaction."""
 RUNTIME = ("model", "provider", "base_url", "api_key", "api_mode")
 
 _log = logging.getLogger("midfold.hermes")
 
 
 class HermesEngine(HermesSessions):
-    """One conversation of a Hermes agent. `engine_class` adds Hermes' own base class where Hermes is present."""
+    """Engine for one conversation of a Hermes agent; `engine_class` adds Hermes' base class if Hermes is installed."""
 
     name = NAME
     protect_first_n = 2
@@ -61,12 +61,12 @@ class HermesEngine(HermesSessions):
         self._call, self._clock = call, clock
         settings = _configuration() if config is None else config
         self._conversation = MemoryConversation(Setup(config=settings, summarizer=self._summarize, clock=clock))
-        # Hermes asks for an engine's tools once, when an agent is made, and counts them itself.
+        # Hermes asks for an engine's tools once, when it creates an agent, and counts them itself.
         self._setup.has_unfold_tool = True
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HermesEngine:
-        """Hermes copies a registered engine for each agent: the settings, nothing of the session."""
+        """Copy the settings without the session; Hermes copies a registered engine for each agent."""
         fresh = type(self)(config=self._setup.config, call=self._call, clock=self._clock)
         fresh.update_model(self.model, self.context_length, self.base_url, self.api_key, self.provider, self.api_mode)
         return fresh
@@ -82,7 +82,7 @@ class HermesEngine(HermesSessions):
         force: bool = False,
         memory_context: str = "",
     ) -> list[dict[str, Any]]:
-        """The shorter list, or the very list that was given if there was nothing to do."""
+        """Return the compacted list, or the given list itself if nothing was done."""
         self._clear_verdict()
         self._load()
         conversation = self._conversation
@@ -90,7 +90,7 @@ class HermesEngine(HermesSessions):
         if not messages or (not force and self._automatic_compression_blocked()):
             return messages
         tokens = current_tokens if isinstance(current_tokens, int) and current_tokens > 0 else None
-        # Hermes has decided, also where midfold would wait, or where nobody has counted.
+        # Hermes has decided, even if midfold would wait or has no reported size.
         force = force or tokens is None or not conversation.should_compact(tokens)
         self._memory, known = str(memory_context or ""), set(conversation.archive)
         try:
@@ -115,7 +115,7 @@ class HermesEngine(HermesSessions):
         return result
 
     def _automatic_compression_blocked(self) -> bool:
-        """Hermes asks this before it compacts by itself: strikes, a pause and the settings may refuse."""
+        """Return whether ineffective compactions, a cooldown or the settings block an automatic compaction."""
         return not self._conversation.should_compact(self.context_length)
 
     def _summarize(self, ask: SummaryRequest) -> SummaryAnswer:
@@ -133,17 +133,17 @@ class HermesEngine(HermesSessions):
             answer = local_summarizer(ask, instead_of=error)
         return msgspec.structs.replace(answer, text=with_memory(answer.text, lines))
 
-    # Tools and status.
+    # Tools and status
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
         return [copy.deepcopy(tool.definition("openai-chat")["function"]) for tool in Recall.tools]
 
     def handle_tool_call(self, name: str, args: dict[str, Any], **context: Any) -> str:
-        """What the tool says, as the JSON that Hermes wants: a `result` or an `error`."""
+        """Run a tool and return its result as the JSON that Hermes expects: `result` or `error`."""
         self._load()
         answer = self._conversation.recall().run(name, args)
         told = json.dumps({"error" if answer.is_error else "result": answer.text}, ensure_ascii=False)
-        return told.encode("utf-8", "backslashreplace").decode()  # half a character is written as JSON can
+        return told.encode("utf-8", "backslashreplace").decode()  # lone surrogates are written as JSON escapes
 
     def is_available(self) -> bool:
         return True
@@ -170,7 +170,7 @@ class HermesEngine(HermesSessions):
 
 
 def without_task_lists(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages less task lists that Hermes appended: it will append the current one, and none is a user's ask."""
+    """Return the messages without task lists that Hermes appended; it will append the current one again."""
     kept: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         after = messages[index + 1] if index + 1 < len(messages) else None
@@ -199,5 +199,5 @@ def _configuration() -> Config:
     try:
         return load_config().config
     except ConfigError as error:
-        _log.warning("midfold: the configuration is not valid, defaults are used: %s", error)
+        _log.warning("midfold: invalid configuration, using the defaults: %s", error)
         return Config()

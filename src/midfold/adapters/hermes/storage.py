@@ -1,10 +1,9 @@
-"""Sessions of Hermes, and what must outlive its process: the originals of folds, one file of JSON lines per session.
+"""Hermes sessions, and their archive files: originals of folds as JSON lines, one file per session.
 
-Rules of this file:
-1. A session that Hermes splits while compacting goes on; any other session starts with nothing of the one before.
-2. Files are only appended to, and only their owner can read them: originals are exact.
-3. A session that Hermes split names the one it continues; its originals are found there.
-4. A line that cannot be read (a crash, a full disk) costs that line, never the session.
+1. A session that Hermes splits while compacting continues; any other session starts empty.
+2. Files are append-only and readable only by their owner, because originals are not redacted.
+3. A split session names the one it continues; its originals are found there.
+4. An unreadable line (crash, full disk) is skipped; the rest of the session is still loaded.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ ORIGINALS = b'{"handle":"'
 
 
 class SessionArchives:
-    """The archives of all sessions under one folder."""
+    """Archives of all sessions in one directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, session_id: str) -> Path:
-        """A file name of fixed length that no session id can lead out of the folder."""
+        """Return the archive path: a file name of fixed length, so that no session id can escape the directory."""
         return self.folder / f"{blake2b(session_id.encode('utf-8', 'replace'), digest_size=12).hexdigest()}.jsonl"
 
     def keep(self, session_id: str, entries: Mapping[str, tuple[Message, ...]], state: Mapping[str, Any]) -> None:
@@ -52,7 +51,7 @@ class SessionArchives:
             file.write(b"".join(line + b"\n" for line in lines))
 
     def load(self, session_id: str) -> tuple[dict[str, tuple[Message, ...]], dict[str, Any]]:
-        """Everything known about a session and those it continues: originals, and the newest state."""
+        """Load the originals of a session and those it continues, and the newest state."""
         entries: dict[str, tuple[Message, ...]] = {}
         state: dict[str, Any] = {}
         seen: set[str] = set()
@@ -94,7 +93,7 @@ def _decode(line: bytes) -> dict[str, Any]:
 
 
 def _read_originals(line: bytes) -> dict[str, tuple[Message, ...]]:
-    """A line of `Archive.lines`: read as a request body it keeps the exact bytes of its messages."""
+    """Parse a line of `Archive.lines` as a request body, which preserves the exact bytes of its messages."""
     try:
         document = read(line)
     except MidfoldError:
@@ -106,7 +105,7 @@ _log = logging.getLogger("midfold.hermes")
 
 
 class HermesSessions(HermesUsage):
-    """Which session a conversation is of, as Hermes tells it."""
+    """Session tracking from Hermes' notifications."""
 
     _session_id = ""
     _shelf: SessionArchives | None = None
@@ -117,7 +116,7 @@ class HermesSessions(HermesUsage):
         self._forget_numbers()
 
     def on_session_start(self, session_id: str, **context: Any) -> None:
-        """A new session, the same one again, or the continuation of one that was just compacted."""
+        """Start a new session, resume the same one, or continue one that was just compacted."""
         home = context.get("hermes_home")
         if home:
             self._shelf = SessionArchives(Path(str(home)) / FOLDER)
@@ -139,17 +138,17 @@ class HermesSessions(HermesUsage):
             try:
                 self._shelf.continues(session_id, parent)
             except OSError as error:
-                _log.warning("midfold: the continuation of a session was not recorded: %s", error.strerror)
+                _log.warning("midfold: could not record the continuation of a session: %s", error.strerror)
 
     def carry_over_new_session_context(self, old_session_id: str, new_session_id: str) -> None:
-        """Hermes has told `on_session_start` already; what is kept was kept there."""
+        """Do nothing: `on_session_start` has already kept what is needed."""
 
     def bind_session_state(self, session_db: Any = None, session_id: str = "") -> None:
         if session_id and session_id != self._session_id:
             self.on_session_start(session_id)
 
     def on_session_end(self, session_id: str, messages: list[dict[str, Any]]) -> None:
-        """Everything is on the shelf already. What follows is told by `on_session_start` or `on_session_reset`."""
+        """Do nothing: everything is already in the archive, and the next session is announced separately."""
 
     def on_session_reset(self) -> None:
         self._forget()
@@ -157,13 +156,13 @@ class HermesSessions(HermesUsage):
         self._loaded = False
 
     def rehydrate(self, messages: list[dict[str, Any]]) -> None:
-        """Takes up what the messages of a resumed session, and the shelf, know about earlier compactions."""
+        """Restore the state of earlier compactions from a resumed session's messages and its archive."""
         self._load()
         self._conversation.resume(messages)
         self.compression_count = max(self.compression_count, self._conversation.state.count)
 
     def _load(self) -> None:
-        """The shelf is read when something needs it, once per session."""
+        """Load the archive on first use, once per session."""
         if self._loaded or self._shelf is None or not self._session_id:
             return
         self._loaded = True
@@ -173,16 +172,18 @@ class HermesSessions(HermesUsage):
             try:
                 conversation.restore({**state, "archive": {}, "context_length": self._setup.context_length})
             except msgspec.ValidationError:
-                _log.warning("midfold: the stored state of this session cannot be read and was left out")
+                _log.warning("midfold: the stored state of this session is unreadable; ignored it")
         conversation.archive = entries | known
         self.compression_count = max(self.compression_count, conversation.state.count)
 
     def _keep(self, known: set[str]) -> None:
-        """Originals that are new, and what must be known after a restart: a pause after a failure is part of it."""
+        """Append new originals and the state needed after a restart, such as a cooldown after a failure."""
         if self._shelf is None or not self._session_id:
             return
         new = {handle: kept for handle, kept in self._conversation.archive.items() if handle not in known}
         try:
             self._shelf.keep(self._session_id, new, {**self._conversation.save(), "archive": {}})
         except OSError as error:
-            _log.warning("midfold: the originals of this fold stay in memory only: %s", error.strerror)
+            _log.warning(
+                "midfold: could not store the originals of this fold, kept them in memory only: %s", error.strerror
+            )

@@ -1,11 +1,10 @@
-"""How full the window is, as Hermes tells and asks it: the numbers it sets, reads and has judged.
+"""Window usage of a Hermes conversation: the numbers that Hermes sets, reads and reports.
 
-Rules of this file (hermes-agent 0.19):
-1. Hermes sets `threshold_tokens`, `threshold_percent` and `context_length` from outside; every number that follows from
-   them follows.
-2. It parks `last_prompt_tokens` at -1 after a compaction, until a provider reports again. An answer without usage
-   ends the wait and says nothing about the size.
-3. A compaction counts as helpful when the next reported prompt is below the threshold, and only then.
+For hermes-agent 0.19:
+1. Hermes sets `threshold_tokens`, `threshold_percent` and `context_length` from outside; derived numbers are updated.
+2. Hermes sets `last_prompt_tokens` to -1 after a compaction, until a provider reports usage again. A response without
+   usage ends the wait and says nothing about the size.
+3. A compaction counts as effective only if the next reported prompt is below the threshold.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from midfold import MemoryConversation, Setup
 
 
 class HermesUsage:
-    """The numbers of one conversation."""
+    """Token counts and thresholds of one conversation."""
 
     _conversation: MemoryConversation
     model = base_url = api_key = provider = api_mode = ""
@@ -36,7 +35,7 @@ class HermesUsage:
         self._clear_verdict()
 
     def _clear_verdict(self) -> None:
-        """What Hermes asks about the last `compress`."""
+        """Reset the flags that Hermes reads about the last `compress`."""
         self._last_compression_made_progress = False
         self._last_compress_aborted = False
         self._last_summary_fallback_used = False
@@ -64,7 +63,7 @@ class HermesUsage:
 
     @threshold_tokens.setter
     def threshold_tokens(self, tokens: int) -> None:
-        # Half a token more: the ratio is multiplied and cut off again.
+        # Add half a token, because Hermes multiplies by the ratio and truncates.
         self.threshold_percent = (tokens + 0.5) / self._setup.budget.effective_input_window
 
     @property
@@ -96,7 +95,7 @@ class HermesUsage:
         api_mode: str = "",
         max_tokens: int | None = None,
     ) -> None:
-        """Another model, or another window: every number is derived anew, and failures of the old one are forgotten."""
+        """Switch to another model or window: recompute every number and forget failures of the old one."""
         self.model, self.base_url, self.api_key = model, base_url, api_key
         self.provider, self.api_mode = provider, api_mode
         self.max_tokens = max_tokens if max_tokens is not None else self.max_tokens
@@ -105,7 +104,7 @@ class HermesUsage:
         self._clear_verdict()
 
     def update_from_response(self, usage: Mapping[str, Any] | None) -> None:
-        """What the provider reported. An answer without usage says nothing about the size."""
+        """Record reported usage; a response without usage says nothing about the size."""
         given = usage or {}
         self.awaiting_real_usage_after_compression = False
         prompt = _count(given.get("prompt_tokens"))
@@ -120,7 +119,7 @@ class HermesUsage:
         self._verify_compaction_cleared_threshold = False
 
     def _judge(self, prompt: int) -> None:
-        """A compaction that left the real prompt above the threshold is a strike; one that did not clears them."""
+        """Count a compaction as ineffective if the reported prompt is above the threshold, else reset the count."""
         if prompt < self.threshold_tokens:
             self._strike(0)
         elif self._verify_compaction_cleared_threshold:
@@ -130,7 +129,7 @@ class HermesUsage:
         self._conversation.state = msgspec.structs.replace(self._conversation.state, ineffective=count)
 
     def record_completed_compaction(self, *, used_fallback: bool = False) -> None:
-        """Hermes has written the result; the next reported usage says whether it helped."""
+        """Note that Hermes has stored the result; the next reported usage decides whether it was effective."""
         self._verify_compaction_cleared_threshold = True
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
@@ -138,12 +137,12 @@ class HermesUsage:
         return tokens > 0 and self._conversation.should_compact(tokens)
 
     def should_compress_preflight(self, messages: list[dict[str, Any]]) -> bool:
-        """An estimate before the first request, when nobody has counted yet."""
+        """Return whether to compact before the first request, based on an estimate."""
         self._conversation.sync(messages)
         return self.should_compress(self._conversation.size.tokens)
 
     def should_defer_preflight_to_real_usage(self, rough_tokens: int) -> bool:
-        """Whether a rough estimate above the threshold is known to be too high, by what was reported for the last."""
+        """Return whether a rough estimate above the threshold is known to be too high, from the last reported usage."""
         self._rough_now = rough_tokens
         if rough_tokens < self.threshold_tokens:
             return False
@@ -155,7 +154,7 @@ class HermesUsage:
         return self.last_real_prompt_tokens + grown < self.threshold_tokens
 
     def get_active_compression_failure_cooldown(self, *, refresh: bool = False) -> dict[str, Any] | None:
-        """After a failure that says nothing about the conversation: how long automatic compactions wait."""
+        """Return the cooldown of automatic compactions after a failure unrelated to the conversation, or None."""
         decision = self._conversation.decide(self.context_length)
         if decision.fold or not decision.pause:
             return None

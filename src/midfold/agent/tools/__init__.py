@@ -1,4 +1,4 @@
-"""The tools of the agent: one idea per file, each a value with a function in it."""
+"""The agent's tools, one kind per module."""
 
 from midfold.agent.tools.base import AgentTool, Toolbox
 from midfold.agent.tools.files import Folder

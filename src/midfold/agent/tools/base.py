@@ -1,4 +1,4 @@
-"""What a tool is, and how a call of the model's becomes a result: whatever goes wrong, the model is told, in words."""
+"""Tool definitions, and the toolbox that runs calls; every failure becomes a tool result for the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class AgentTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool: what the model is told, and what is run. `changes` needs the user's consent; `told` is one line of it."""
+    """Specification and function of a tool; `changes` requires consent, `told` describes a call in one line."""
 
     spec: ToolSpec
     run: Callable[..., str]
@@ -33,7 +33,7 @@ class AgentTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Toolbox:
-    """The tools an agent has. `limit` is the most characters a result may have."""
+    """Collection of the agent's tools. `limit` is the maximum characters of a result."""
 
     def __init__(self, tools: Sequence[AgentTool], limit: int = 20_000) -> None:
         self.tools = {tool.spec.name: tool for tool in tools}
@@ -44,7 +44,7 @@ class Toolbox:
         return tuple(tool.spec for tool in self.tools.values())
 
     def about(self, call: ToolCall) -> str:
-        """One line on what a call would do."""
+        """Describe in one line what a call would do."""
         tool, given = self.tools.get(call.name), _object(call.arguments)
         return tool.told(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
 
@@ -53,7 +53,7 @@ class Toolbox:
         return tool is not None and tool.changes
 
     def run(self, call: ToolCall) -> Result:
-        """Runs one call. Only an interrupt of the user's is not made a result."""
+        """Run one call and return its result; only a keyboard interrupt propagates."""
         try:
             return Result(call, shorten_middle(_speakable(self._run(call)), self.limit))
         except (MidfoldError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
@@ -80,7 +80,7 @@ def _object(arguments: str) -> dict[str, Any] | None:
 
 
 def _problem(spec: ToolSpec, given: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a call; empty if nothing is."""
+    """Return a description of what is wrong with the arguments, or an empty string."""
     properties = spec.parameters.get("properties", {})
     unknown = [name for name in given if name not in properties]
     if unknown and not spec.parameters.get("additionalProperties"):
@@ -102,12 +102,12 @@ def _words(error: Exception) -> str:
 
 
 def _speakable(text: str) -> str:
-    """Text that can be sent: names of files may hold half characters, which no request can."""
+    """Replace lone surrogates, which file names may contain and requests may not."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shorten_middle(text: str, limit: int) -> str:
-    """A text of at most `limit` characters or so; of a longer one the middle is left out, and it says how much."""
+    """Truncate the middle of a text to about `limit` characters and state how much was omitted."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -117,7 +117,7 @@ def shorten_middle(text: str, limit: int) -> str:
     )
 
 
-# The plan: a list of steps the model keeps. It is never lost to a fold.
+# The plan: a list of steps that the model maintains. Compaction never loses it.
 
 
 NAME = "plan"
@@ -137,7 +137,7 @@ def write(steps: list[Any]) -> str:
 
 
 def plan_lines(steps: list[Any]) -> str:
-    """The plan as lines."""
+    """Render the plan as lines."""
     lines: list[str] = []
     for step in steps:
         text, status = (step.get("step"), step.get("status", "open")) if isinstance(step, dict) else (step, "open")
@@ -148,7 +148,7 @@ def plan_lines(steps: list[Any]) -> str:
 
 
 def newest(messages: Iterable[Message]) -> ToolCall | None:
-    """The newest plan that was written in these messages, the newest first."""
+    """Return the latest plan call in the messages, which are given newest first."""
     for message in messages:
         for part in reversed(message.parts):
             if isinstance(part, ToolCall) and part.name == NAME and _steps(part) is not None:
@@ -157,12 +157,12 @@ def newest(messages: Iterable[Message]) -> ToolCall | None:
 
 
 def snapshot(call: ToolCall) -> str:
-    """The plan as a notice to the model, after the call that wrote it was folded."""
+    """Render the plan as a notice to the model, used after the call that wrote it was folded."""
     return f"{OPENING}\nYour plan, as you last wrote it:\n{plan_lines(_steps(call) or [])}\n{CLOSING}"
 
 
 def _steps(call: ToolCall) -> list[Any] | None:
-    """The steps of a call that was accepted; None for one that was not."""
+    """Return the steps of an accepted call, or None."""
     try:
         given = jsonio.decode(call.arguments)
         steps = given.get("steps") if isinstance(given, dict) else None

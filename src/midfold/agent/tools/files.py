@@ -1,4 +1,4 @@
-"""Reading, writing, patching and searching files of the working directory."""
+"""Tools that read, write, patch and search files of the working directory."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from midfold.agent.tools.base import AgentTool
 from midfold.errors import ToolRefused
 from midfold.transcript.tools import ToolSpec, arguments
 
-# The working directory, and the paths inside it.
+# The working directory and paths inside it.
 #
-# Rules:
-# 1. A path is taken relative to the working directory, links are followed, and what it leads to must be inside.
-# 2. This keeps a model's mistakes with files inside the folder. It is no wall: a command of the shell tool can do all
-#    that the user can, and another process may put a link where a folder was a moment ago.
+# Paths are relative to the working directory; links are followed and the target must be inside. This protects against a
+# model's mistakes and is not a sandbox: a shell command can do all that the user can, and another process may replace a
+# directory by a link at any time.
 
 
 LARGEST_FILE = 2_000_000
-"""Bytes of a file that is read or searched."""
+"""Maximum bytes of a file that is read or searched."""
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache"})
 
 
 class Folder:
-    """A directory that file tools stay in."""
+    """Directory that the file tools are confined to."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
-            raise ToolRefused(f"{root} is no directory")
+            raise ToolRefused(f"{root} is not a directory")
 
     def path(self, given: str) -> Path:
-        """The path inside the folder that `given` means."""
+        """Resolve a path inside the directory; refuse one outside."""
         if "\x00" in given or not given.strip():
             raise ToolRefused("a path must not be empty")
         try:
@@ -51,7 +50,7 @@ class Folder:
         return path
 
     def name(self, path: Path) -> str:
-        """A path as the model should call it."""
+        """Return a path relative to the directory, as shown to the model."""
         return str(path.relative_to(self.root)) if path != self.root else "."
 
     def existing(self, given: str) -> Path:
@@ -63,7 +62,7 @@ class Folder:
         return path
 
     def files(self, start: Path) -> Iterator[Path]:
-        """Every file below a path, in order; no version control, no caches, no links."""
+        """Yield every file below a path in order, skipping version control, caches and links."""
         if start.is_file():
             yield start
         left = [(start, True)] if start.is_dir() else []
@@ -76,7 +75,7 @@ class Folder:
 
 
 def _children(folder: Path) -> list[tuple[Path, bool]]:
-    """Files and folders in a folder, in order, and which of them are folders; nothing of one that may not be read."""
+    """Return the sorted entries of a directory, each with whether it is a directory; empty if it is unreadable."""
     found: list[tuple[Path, bool]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -88,12 +87,12 @@ def _children(folder: Path) -> list[tuple[Path, bool]]:
 
 MOST_LINES = 600
 KEPT = "surrogateescape"
-"""How bytes that are no UTF-8 get through a patch unchanged."""
+"""Error handler that keeps bytes that are not UTF-8 unchanged through a patch."""
 PATH = {"type": "string", "description": "Path relative to the working directory."}
 
 
 def file_tools(folder: Folder) -> list[AgentTool]:
-    """The four tools for files."""
+    """Return the four file tools."""
     files = Files(folder)
     return [
         AgentTool(spec=READ, run=files.read, told=lambda given: given["path"]),
@@ -108,7 +107,7 @@ class Files:
         self.folder = folder
 
     def read(self, path: str, start: int = 1, lines: int = MOST_LINES) -> str:
-        """Lines of a file, with a last line that says what is left; or the names in a directory."""
+        """Return lines of a file and a note on what remains, or the names in a directory."""
         found = self.folder.existing(path)
         if found.is_dir():
             return "\n".join(f"{item.name}/" if item.is_dir() else item.name for item in sorted(found.iterdir()))
@@ -133,7 +132,7 @@ class Files:
         return f"{before} {self.folder.name(target)}: {_plural(_count(content), 'line')}"
 
     def patch(self, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: A002 - the model's word
-        """Exact text for other text; it must be there once, or be meant everywhere."""
+        """Replace exact text, which must occur once unless `all` is set."""
         target = self.folder.existing(path)
         if target.is_dir():
             raise ToolRefused(f"{path} is a directory")
@@ -161,7 +160,7 @@ def _text(path: Path, errors: str = "replace") -> str:
 
 
 def _nearest(text: str, old: str) -> str:
-    """Where the first line of what was looked for does occur: the usual mistake is white space."""
+    """Return where the first line of the missing text does occur; the usual mistake is white space."""
     first = next((line.strip() for line in old.splitlines() if line.strip()), "")
     for number, line in enumerate(text.splitlines(), 1):
         if first and first == line.strip():
@@ -231,7 +230,7 @@ TOO_SLOW = (
 
 
 class Search:
-    """Searches one folder; `seconds` is for tests that cannot wait."""
+    """Regular expression search in one directory; `seconds` is the time limit."""
 
     def __init__(self, folder: Folder, seconds: int = SECONDS) -> None:
         self.folder = folder
@@ -241,7 +240,7 @@ class Search:
         return AgentTool(spec=SPEC, run=self.run, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
 
     def run(self, pattern: str, path: str = ".", files: str = "*") -> str:
-        """Lines that match, as path:line: text; then what was not searched."""
+        """Return matching lines as `path:line: text`, then notes on what was not searched."""
         for name, given in (("pattern", pattern), ("files", files)):
             if len(given) > LONGEST_PATTERN:
                 raise ToolRefused(f"`{name}` has {len(given):,} characters; at most {LONGEST_PATTERN:,} are taken")
@@ -257,7 +256,7 @@ class Search:
                 yield name, str(file)
 
     def _match(self, pattern: str, files: list[tuple[str, str]]) -> list[dict[str, Any]]:
-        """What the other process told until it was done, or until its time was over."""
+        """Run the search process and return what it reported until it finished or timed out."""
         asked = {"pattern": pattern, "files": files, "seconds": self.seconds, "hits": MOST_HITS + 1}
         asked |= {"largest": LARGEST_FILE, "line": LONGEST_LINE, "shown": LONGEST_HIT}
         command = (sys.executable, "-I", "-S", "-X", "utf8", str(MATCHING))

@@ -1,12 +1,11 @@
-"""A regular expression of a model's, matched in a process of its own: no pattern can hold more than that.
+"""Match a model's regular expression in a separate process, which can be killed.
 
-Run as a script, with nothing but the standard library. Standard input is one JSON object; each hit is one JSON line on
-standard output, as it is found. Python's engine cannot be interrupted from inside: whoever started this kills it.
+Run as a script with only the standard library. Standard input is one JSON object; each hit is written to standard
+output as one JSON line when found. Python's engine cannot be interrupted, so the parent kills this process on timeout.
 
-Rules of this file:
-1. Only ordinary files are read, and no link is followed.
-2. A long line is matched up to a limit, so that a harmless pattern stays harmless on any file.
-3. The kernel ends the process when its processor time or memory is used up, also if nobody is left to kill it.
+1. Only regular files are read, and links are not followed.
+2. Lines are matched up to a limit, so that a harmless pattern stays harmless on any file.
+3. Kernel limits on CPU time and memory end the process even if the parent is gone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def _text(path: str, largest: int) -> str | None:
-    """What an ordinary text file says; None for everything else."""
+    """Return the text of a regular text file, or None."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,12 +1,10 @@
-"""Commands: in the working directory, bounded in time and output, killed together with their children.
+"""Run shell commands in the working directory with limits on time and output.
 
-Rules of this file:
-1. A command is a process group of its own. However it ends, by itself, by its time limit or by an interrupt, the group
-   is killed: nothing it left in the background goes on.
-2. Output is kept at both ends while it is read: a command that prints for ever costs no memory.
-3. A path check does not contain a shell. A command may read and write whatever the user may, and a program that
-   leaves its process group on purpose outlives it.
-4. The environment is what `surroundings.py` passes on: no keys, no passwords, nothing of midfold's own.
+1. Each command has its own process group. However it ends, the group is killed, including background processes.
+2. Only the start and the end of the output are kept while reading, so memory use is bounded.
+3. This is not a sandbox. A command may read and write whatever the user may, and a program that leaves its process
+   group on purpose survives.
+4. The environment comes from `command_environment`: no keys, no passwords, no midfold settings.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from midfold.compaction.redact import is_sensitive_key, redact
 from midfold.errors import ToolRefused
 from midfold.transcript.tools import ToolSpec, arguments
 
-# What a command of the agent is given of midfold's environment: everything but secrets, unless they are named.
+# Environment of a command: everything except secrets, unless `agent.shell_environment` names them.
 #
-# Rules:
-# 1. A variable is kept back by its name (keys, tokens, passwords, stores, midfold's own), because the settings name it
-#    as a key, or because its value is recognised as a credential. `agent.shell_environment` lets single ones through.
-# 2. This is no wall. A command runs as the user, and may read what the user may: files with passwords in them, and the
-#    environment of other programs of the user's.
-# 3. Of midfold's own process the environment can be hidden from the commands it starts, but not from the superuser.
+# 1. A variable is withheld because of its name (keys, tokens, passwords, stores, midfold's own), because the settings
+#    name
+#    it as a key, or because its value looks like a credential.
+# 2. This is not a sandbox. A command runs as the user and may read the user's files and the environment of the user's
+#    other programs.
+# 3. midfold's own environment can be hidden from the commands it starts, but not from the superuser.
 
 
 _SECRET_NAME = re.compile(
@@ -52,7 +50,7 @@ _PR_SET_DUMPABLE = 4
 def command_environment(
     environment: Mapping[str, str], *, hidden: Collection[str] = (), named: Collection[str] = ()
 ) -> dict[str, str]:
-    """The variables that a command is given; `hidden` are kept back whatever they look like, `named` never."""
+    """Return the variables for a command; `hidden` ones are always withheld, `named` ones never."""
     return {
         name: value
         for name, value in environment.items()
@@ -61,26 +59,26 @@ def command_environment(
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds something that opens a door."""
+    """Return whether a variable holds a credential."""
     if len(name) > _LONGEST_NAME or redact(value) != value:
         return True
     return name not in _FOLDERS and (_SECRET_NAME.fullmatch(name) is not None or is_sensitive_key(name))
 
 
 def hide_own_environment() -> None:
-    """Makes /proc/PID/environ of this process unreadable for other processes of the user, where the kernel can."""
+    """Make /proc/PID/environ of this process unreadable to the user's other processes, if the kernel supports it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 CHUNK = 65_536
 GRACE = 2.0
-"""Seconds between asking a group to end and making it."""
+"""Seconds between SIGTERM and SIGKILL for a process group."""
 LONGEST_COMMAND = 100_000
 
 
 class Shell:
-    """Runs commands of one folder."""
+    """Runner of commands in one directory."""
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ class Shell:
         return AgentTool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
 
     def run(self, command: str, timeout: int | None = None) -> str:
-        """Output and errors in the order in which they came, then how it ended."""
+        """Return stdout and stderr interleaved, followed by the exit status."""
         if not command.strip() or "\x00" in command or len(command) > LONGEST_COMMAND:
             raise ToolRefused("the command is empty, too long, or has a character no command can have")
         allowed = min(float(timeout), self.timeout) if timeout and timeout > 0 else self.timeout
@@ -127,7 +125,7 @@ class Shell:
 
 
 class OutputEnds:
-    """Both ends of a stream of bytes; what is between them is only counted."""
+    """Start and end of a byte stream; the bytes between them are only counted."""
 
     def __init__(self, limit: int) -> None:
         self._room = max(limit * 2 // 3, 1)
@@ -156,7 +154,10 @@ class OutputEnds:
 
 
 def _read(process: subprocess.Popen[bytes], output: OutputEnds, ends: float) -> bool:
-    """Reads until the command itself is over or out of time; says which. Children may hold the pipe open for longer."""
+    """Read until the command exits or times out and return whether it exited.
+
+    Children may hold the pipe open for longer.
+    """
     assert process.stdout is not None
     pipe = process.stdout.fileno()
     os.set_blocking(pipe, False)
@@ -185,7 +186,7 @@ def _wait_until(process: subprocess.Popen[bytes], ends: float) -> bool:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command and every process of its group; those that do not listen are killed."""
+    """Terminate a command and its process group, killing processes that ignore SIGTERM."""
     if process.poll() is None and _signal_group(process.pid, signal.SIGTERM):
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
