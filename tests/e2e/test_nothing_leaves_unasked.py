@@ -252,7 +252,7 @@ def test_an_agent_asks_whom_it_talks_to_and_nobody_else(trap: Trap) -> None:
         place = ("--folder", str(trap.folder), "--store", "memory:")
         done = trap.run(*MIDFOLD, "agent", "run", "Read.", *talk_options(provider), *place)
         assert done.returncode == 0, done.stderr
-        assert "folded" in done.stderr
+        assert "compacted" in done.stderr
         assert any(not request.body.get("tools") for request in provider.requests)
         own = provider.url.rpartition(":")[2].rstrip("/")
     assert trap.hits == 0
@@ -268,7 +268,7 @@ def test_a_chat_asks_whom_it_talks_to_and_nobody_else(trap: Trap, more: tuple[st
         with Terminal(command, folder=trap.folder, environment=own) as terminal:
             terminal.wait_for("> ")
             terminal.type("Read.")
-            assert "folded" in terminal.wait_for("I have read it.", 120)
+            assert "compacted" in terminal.wait_for("I have read it.", 120)
             terminal.wait_for("> ")
             terminal.type("/compress")
             terminal.wait_for("messages")
