@@ -1,1 +1,1 @@
-"""Shared by the tests: where the data is, and conversions written without midfold."""
+"""Helpers shared by the tests: data locations, and conversions written without midfold."""

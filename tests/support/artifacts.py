@@ -1,9 +1,11 @@
-"""Precision and recall of artifact trails against truth that was written from the raw transcripts.
+"""Measure precision and recall of artifact trails against labels written from the raw transcripts.
 
-    .venv/bin/python tests/support/artifacts.py [-v]    figures per half; -v lists what differs, of the tuning half only
+    .venv/bin/python tests/support/artifacts.py [-v]    figures per half; -v lists the differences of the tuning
+    half
 
-The truth is in tests/data/artifacts, one file per session of the reading probes (../shared/probes). The tuning half are
-the sessions at odd places of the sorted names; the other half is only ever reported.
+The labels are in tests/data/artifacts, one file per session of the reading probes (../shared/probes). Sessions at
+odd
+positions of the sorted names are the tuning half; the other half is held out and only reported.
 """
 
 # ruff: noqa: T201
@@ -27,7 +29,7 @@ SHARED = ROOT.parent / "shared"
 KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
 CHANGED = ("created", "changed", "deleted", "moved")
 KINDS = ("files", "acts", "aside", "reads", "running", "checks")
-"""`files` are created, changed, deleted and moved ones; `aside` is scratch and reverted ones."""
+"""`files` holds created, changed, deleted and moved files; `aside` holds scratch and reverted ones."""
 
 
 class Score(NamedTuple):
@@ -62,7 +64,7 @@ def halves() -> tuple[list[str], list[str]]:
 
 
 def past_of(session: str) -> midfold.types.Transcript:
-    """The messages before the cut, without system messages."""
+    """Return the messages before the cut, without system messages."""
     probe = json.loads((SHARED / "probes" / "questions" / f"{session}.json").read_text(encoding="utf-8"))
     with (SHARED / "data" / probe["source"] / "conversations.jsonl").open(encoding="utf-8") as lines:
         line = next(line for number, line in enumerate(lines) if number == probe["line"])
@@ -89,7 +91,7 @@ def score(session: str) -> dict[str, Score]:
 
 
 def _told(entries: Iterable[Any], maybe: Iterable[str]) -> list[str]:
-    """Paths, without those that the truth calls neither required nor wrong."""
+    """Return paths, without those that the labels mark as neither required nor wrong."""
     neither = list(maybe)
     return [one.path for one in entries if not any(_same_path(one.path, path) for path in neither)]
 
@@ -103,7 +105,7 @@ def _files(trail: Trail, truth: dict[str, Any], states: tuple[str, ...]) -> Scor
 
 
 def _acts(trail: Trail, truth: dict[str, Any]) -> Score:
-    """What is minor in the truth is neither required nor wrong."""
+    """Score acts; those marked minor in the labels are neither required nor wrong."""
     found = _matched(list(_acts_told(trail)), list(_acts_true(truth)), _same_act)
     minor = {str(true) for true, act in zip(_acts_true(truth), truth["acts"], strict=True) if act.get("minor")}
     missed = tuple(line for line in found.missed if line not in minor)
@@ -135,7 +137,7 @@ def _same_act(mine: ActTold, theirs: ActTold) -> bool:
 
 
 def _same_path(mine: str, theirs: str) -> bool:
-    """The same, or one is the end of the other: what the root is called is not judged."""
+    """Return whether one path equals or ends with the other; the name of the root is not compared."""
     mine, theirs = mine.removeprefix("./"), theirs.removeprefix("./")
     return mine == theirs or mine.endswith(f"/{theirs}") or theirs.endswith(f"/{mine}")
 

@@ -1,4 +1,4 @@
-"""What small ASGI applications of the tests share. It imports nothing: one of them is a program of its own."""
+"""Helpers for small ASGI applications in tests. Imports nothing, because one of them runs as a separate program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def whole_body(receive: Any) -> bytes:
-    """The body of a request, however many pieces it comes in."""
+    """Return the body of a request that may arrive in several chunks."""
     body = b""
     more = True
     while more:

@@ -1,4 +1,4 @@
-"""What an attacker has: bytes on a socket, and a listener that hears what was never meant for it."""
+"""Attacker tools for tests: raw bytes on a socket, and a listener that records every request it receives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVIDERS_KEY = "sk-of-the-provider-0123456789"
 def behind_the_door(
     config: Config, environment: Mapping[str, str] | None = None, sessions: Sessions | None = None
 ) -> Iterator[str]:
-    """The whole of `midfold serve` but its process: the protocol, the door and the gateway."""
+    """Run everything of `midfold serve` except its process: HTTP protocol, access checks and gateway."""
     own = sessions or midfold.open("memory:")
     given = {"K": PROVIDERS_KEY} if environment is None else environment
     app = Operations(config, own).around(create_app(config, sessions=own, environment=given))
@@ -35,7 +35,7 @@ def behind_the_door(
 
 
 def raw(url: str, *pieces: bytes, seconds: float = 10.0, answers: int = 1) -> bytes:
-    """What comes back for these bytes, each piece in a segment of its own, until `answers` heads and their bodies."""
+    """Send each piece in its own segment and return the reply, up to `answers` responses with their bodies."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname or "", place.port or 80), timeout=seconds) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,7 +77,7 @@ def status_of(answer: bytes) -> int:
 
 
 class Listener:
-    """A host of the attacker's choice; it answers everything and remembers it."""
+    """Attacker-controlled host that answers and records every request."""
 
     def __init__(self, answer: bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") -> None:
         self.heard: list[bytes] = []

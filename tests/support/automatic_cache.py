@@ -1,18 +1,19 @@
-"""Models of the caches that OpenAI keeps, made from what it documents, without a line of the planner they check.
+"""Models of OpenAI's prompt caches, written from its documentation and independent of the planner they check.
 
-    cache = AutomaticCache()                            # models before 5.6: nobody has to ask
+    cache = AutomaticCache()                            # models before 5.6: caching is always on
     usage = cache.bill(body, at=0.0).usage()            # `usage` of a chat completion
-    cache = BreakpointCache()                           # 5.6 and newer: breakpoints, written at a price
+    cache = BreakpointCache()                           # 5.6 and newer: breakpoints; writes are billed
     cache.bill(body_with_a_breakpoint_on_an_answer)     # raises Refused, as the provider answers 400
 
-Rules of this file (OpenAI, November 2026; Gemini's implicit cache is the first one with another minimum):
-1. A prompt is one text: tools, instructions, messages, as they are written. A breakpoint is no part of it.
-2. The automatic cache reads the longest prefix it has seen, in steps of 128 tokens, from 1,024 tokens on.
-3. A request goes to the machine that its first 256 tokens and its `prompt_cache_key` are hashed to. More than 15 a
-   minute spill over to the next machine, which has seen nothing of them.
-4. An entry that is not used for its lifetime is gone: five minutes at worst, or 24 hours where that was asked for.
-5. From 5.6 on a prefix is read and written at breakpoints only, exactly there: one that OpenAI sets at the end of the
-   newest message that may carry one, and the client's own. At most four are written, the latest; 80 are looked for.
+Provider rules (OpenAI, November 2026; Gemini's implicit cache is AutomaticCache with another minimum):
+1. A prompt is one text: tools, instructions, messages, in that order. Breakpoints are not part of it.
+2. The automatic cache reads the longest known prefix, in steps of 128 tokens, from 1,024 tokens on.
+3. A request is routed by a hash of its first 256 tokens and its `prompt_cache_key`. Above 15 requests a minute the
+   excess goes to the next machine, which has none of the entries.
+4. An entry expires when unused for its lifetime: five minutes in the worst case, 24 hours if requested.
+5. From 5.6 on a prefix is read and written only exactly at breakpoints: one that OpenAI sets at the end of the
+   newest
+   eligible message, and the client's own. At most the latest four are written; 80 are looked up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from support.prefix_cache import Refused
 
 FIELD = "prompt_cache_breakpoint"
 CHARACTERS = 4
-"""Of a token."""
+"""Characters per token."""
 MINIMUM, STEP, ROUTED = 1024, 128, 256
 PER_MINUTE = 15
 SHORT, LONG, BREAKPOINT = 300.0, 86_400.0, 1_800.0
@@ -35,7 +36,7 @@ TEXTS = ("text", "input_text")
 
 
 class AutomaticBill(NamedTuple):
-    """What one prompt was, in tokens."""
+    """Tokens of one prompt, by billing category."""
 
     prompt: int
     read: int
@@ -43,17 +44,17 @@ class AutomaticBill(NamedTuple):
     machine: int = 0
 
     def cost(self, *, read: float = 0.1, write: float = 1.0) -> float:
-        """In tokens at the base price."""
+        """Return the cost in tokens at the base price."""
         return self.prompt - self.read - self.written + self.read * read + self.written * write
 
     def usage(self, output_tokens: int = 0) -> dict[str, Any]:
-        """As a chat completion reports it."""
+        """Return the usage in the format of a chat completion."""
         details = {"cached_tokens": self.read}
         return {"prompt_tokens": self.prompt, "completion_tokens": output_tokens, "prompt_tokens_details": details}
 
 
 class Piece(NamedTuple):
-    """A part of a prompt up to which a prefix may end."""
+    """Part of a prompt at whose end a cached prefix may end."""
 
     text: str
     role: str
@@ -62,7 +63,7 @@ class Piece(NamedTuple):
 
 
 class AutomaticCache:
-    """What one organisation has cached, on all machines."""
+    """Automatic cache of one organisation across all machines."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class AutomaticCache:
         self._sent: dict[str, list[float]] = {}
 
     def bill(self, body: Mapping[str, Any], *, at: float = 0.0) -> AutomaticBill:
-        """One request at a time in seconds; `body` is a chat completion's, or one of the Responses API."""
+        """Bill one request at a time in seconds; `body` is a chat completion's or one of the Responses API."""
         found = pieces(body)
         if any(piece.marked for piece in found):
             raise Refused(f"this model knows no {FIELD}")
@@ -94,7 +95,7 @@ class AutomaticCache:
         return AutomaticBill(len(text) // CHARACTERS, read, 0, machine)
 
     def best_read(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
-        """The most of a request that could be read if all of another one were cached."""
+        """Return the maximum tokens of a request that could be read if all of another one were cached."""
         one, two = ("".join(piece.text for piece in pieces(body)) for body in (before, after))
         both = zip(self._prefixes(before, one), self._prefixes(after, two), strict=False)
         return max((end for (end, old), (_, new) in both if old == new), default=0)
@@ -116,14 +117,14 @@ class AutomaticCache:
 
 
 class BreakpointCache:
-    """The same for models that cache at breakpoints."""
+    """Cache of models that cache at breakpoints."""
 
     def __init__(self, *, minimum: int = MINIMUM, lifetime: float = BREAKPOINT) -> None:
         self.minimum, self.lifetime = minimum, lifetime
         self._entries: dict[str, float] = {}
 
     def bill(self, body: Mapping[str, Any], *, at: float = 0.0) -> AutomaticBill:
-        """One request; raises Refused for a breakpoint that would be refused."""
+        """Bill one request; raise Refused for an invalid breakpoint."""
         found = pieces(body)
         for piece in found:
             if piece.marked and not piece.can_carry:
@@ -142,7 +143,7 @@ class BreakpointCache:
         return AutomaticBill(ends[-1][0] if ends else 0, read, max(last - read, 0))
 
     def best_read(self, before: Mapping[str, Any]) -> int:
-        """The most any plan could have cached of this request: up to its last block that can carry a breakpoint."""
+        """Return the maximum tokens any plan could have cached: up to the last block that can carry a breakpoint."""
         found = pieces(before)
         ends = list(_ends(before, found))
         sizes = [size for (size, _), piece in zip(ends, found, strict=True) if piece.can_carry and size >= self.minimum]
@@ -162,7 +163,7 @@ class BreakpointCache:
 
 
 def pieces(body: Mapping[str, Any]) -> list[Piece]:
-    """The prompt in its parts, in the order in which it is read."""
+    """Return the parts of the prompt in the order the provider reads them."""
     fixed = [json.dumps(tool, ensure_ascii=False) for tool in body.get("tools") or ()]
     fixed += [f"system\n{body['instructions']}"] if body.get("instructions") else []
     found = [Piece(text, "fixed", False, False) for text in fixed]
@@ -195,7 +196,7 @@ def _of_message(message: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def _ends(body: Mapping[str, Any], found: Sequence[Piece]) -> Iterator[tuple[int, str]]:
-    """Where every piece ends, in tokens, and the hash of everything up to there."""
+    """Yield the end of every piece in tokens, with the hash of everything up to it."""
     running = sha256(str(body.get("model")).encode())
     length = 0
     for piece in found:

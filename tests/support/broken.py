@@ -1,4 +1,4 @@
-"""Broken histories of every shape, and what a strict provider says about calls that are not answered directly."""
+"""Generate malformed histories, and check calls as a provider does that requires results directly after them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ IDS = ("a", "b", "c", "d", "")
 
 
 def broken_history(rng: random.Random, dialect: str, length: int) -> Messages:
-    """Asks, answers, calls and results in any order: lost, doubled, interrupted, with ids of others or none."""
+    """Return user messages, answers, calls and results in random order: missing, duplicated, interrupted or with wrong
+    ids.
+    """
     return [message for _ in range(length) for message in _MAKERS[dialect](rng)]
 
 
 def unanswered_directly(messages: Messages, dialect: str) -> list[int]:
-    """Places of calls that the messages directly after them do not answer; the newest may still be running."""
+    """Return positions of calls without results directly after them; the newest call may still be running."""
     return _CHECKS[dialect](messages)
 
 
@@ -117,7 +119,7 @@ def _check_anthropic(messages: Messages) -> list[int]:
 
 
 def _check_responses(messages: Messages) -> list[int]:
-    """A batch of items is answered by the items directly after it."""
+    """Check that each batch of call items is followed directly by its results."""
     bad, open_calls, since = [], [], 0
     for place, item in enumerate(messages):
         kind = item.get("type")

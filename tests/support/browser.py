@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by playwright; says why a test is skipped without them."""
+"""Drive Debian's Chromium with playwright, or skip the test with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def executable() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A headless browser that reaches nothing but this machine."""
+    """Yield a headless browser that can reach only this machine."""
     need(importlib.util.find_spec("playwright"), "playwright is not installed")
     path = executable()
     need(path, "there is no chromium on the PATH")

@@ -1,4 +1,4 @@
-"""Conversations and shortcuts that the contract tests share."""
+"""Conversations and shortcuts shared by the contract tests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def item(role: str, text: str) -> dict[str, Any]:
 
 
 class Asked:
-    """A summarizer that answers from a script and remembers what it was asked."""
+    """Summarizer that answers from a script and records its requests."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Small agents on released Python packages: both asks, a shell, the project's rules in the system prompt."""
+"""Small agents on released Python packages: two user messages, a shell tool, project rules in the system prompt."""
 
 from __future__ import annotations
 

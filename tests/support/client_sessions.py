@@ -1,4 +1,6 @@
-"""Sessions as real clients send them: recorded openings (`tests/data/clients`), then work, then a second prompt."""
+"""Build sessions as real clients send them: a recorded opening (`tests/data/clients`), tool work, a second user
+message.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ FIRST_ASK = "First ask: rename foo to bar. FACT-ONE"
 SECOND_ASK = "Second ask: now write the notes for release 3.4.1, in two lines."
 RULE = "- Never push to main. RULE-7731"
 RULES = "\n".join([RULE, *(f"- Module {number} is owned by team {number * 7}; ask it first." for number in range(30))])
-"""As long as rules of projects are: no summary tells all of them."""
+"""Project rules of realistic length, too long for a summary to include in full."""
 WINDOW = 25_000
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """The client, its dialect and the messages it sent."""
+    """Return the client, its dialect and the messages it sent."""
     found: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
     return found
 
 
 def opening(name: str) -> list[dict[str, Any]]:
-    """What a client sends up to the first answer; all of it where it has compacted the conversation itself."""
+    """Return the messages before the first answer, or all if the client compacted the conversation itself."""
     messages: list[dict[str, Any]] = json.loads(json.dumps(recorded(name)["messages"]).replace(RULE, _written(RULES)))
     answered = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     return messages if name.endswith("compacted") else messages[: answered[0]]
@@ -49,7 +51,7 @@ def answer(dialect: str, text: str) -> dict[str, Any]:
 
 
 def rounds(dialect: str, start: int, count: int, result: str = "") -> list[dict[str, Any]]:
-    """Calls with results of about 450 tokens each; `result` stands in each."""
+    """Return calls with results of about 450 tokens each, all containing `result`."""
     out: list[dict[str, Any]] = []
     for number in range(start, start + count):
         text = f"{result}step {number} went through\n" + f"line {number} of the log is fine\n" * 55
@@ -70,7 +72,7 @@ def rounds(dialect: str, start: int, count: int, result: str = "") -> list[dict[
 
 
 def pieces(name: str, folds: int = 5, result: str = "") -> list[list[dict[str, Any]]]:
-    """A session of two prompts, in pieces of which each brings the conversation to a fold."""
+    """Return a session with two user messages, split into pieces that each lead to a fold."""
     dialect = recorded(name)["dialect"]
     work = [rounds(dialect, 60 * number, 60, result) for number in range(folds)]
     done = answer(dialect, "foo is renamed to bar in all 14 files.")

@@ -1,4 +1,6 @@
-"""Official clients, closed when the test is over: an open one leaves its sockets to the garbage collector."""
+"""Create official clients and close them after the test; an unclosed client leaves its sockets to the garbage
+collector.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def anthropic_client(url: str) -> anthropic.Anthropic:
 
 @contextmanager
 def closing() -> Iterator[None]:
-    """Closes every client that was made inside."""
+    """Close every client created inside the block."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The official clients at the coding session of `midfold demo`: CodingSession(OpenAIChat(client, "gpt-4o"), 300)."""
+"""Run the official clients on the coding session of `midfold demo`: CodingSession(OpenAIChat(client, "gpt-4o"), 300)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model(request: Request) -> Turn:
 
 
 class Wire:
-    """How one SDK is spoken to: a history in its own shape."""
+    """Adapter for one SDK that keeps the history in the SDK's own format."""
 
     def __init__(self, send: Callable[[list[Any]], tuple[list[Any], list[tuple[str, str, Mapping[str, Any]]]]]) -> None:
         self.send = send
@@ -27,7 +27,7 @@ class Wire:
 
 
 class OpenAIChat(Wire):
-    """The official `openai` client on chat completions."""
+    """Official `openai` client on chat completions."""
 
     def __init__(self, client: Any, model: str, *, stream: bool = False, **options: Any) -> None:
         self.client, self.model, self.stream, self.options = client, model, stream, options
@@ -55,7 +55,7 @@ class OpenAIChat(Wire):
 
 
 class OpenAIResponses(Wire):
-    """The official `openai` client on responses, stateless."""
+    """Official `openai` client on the Responses API, stateless."""
 
     def __init__(self, client: Any, model: str, *, stream: bool = False, **options: Any) -> None:
         self.client, self.model, self.stream, self.options = client, model, stream, options
@@ -82,7 +82,7 @@ class OpenAIResponses(Wire):
 
 
 class AnthropicMessages(Wire):
-    """The official `anthropic` client."""
+    """Official `anthropic` client."""
 
     def __init__(self, client: Any, model: str, *, stream: bool = False, max_tokens: int = 1_024) -> None:
         self.client, self.model, self.stream, self.max_tokens = client, model, stream, max_tokens
@@ -112,5 +112,5 @@ class AnthropicMessages(Wire):
 
 
 def unique_calls(text: str) -> int:
-    """How many different calls a text has, for tests that look for lost ones."""
+    """Return the number of distinct calls in a text, for tests that look for lost ones."""
     return len(set(re.findall(r"call_\d+_\d+", text)))

@@ -1,4 +1,4 @@
-"""OpenAI chat to Anthropic and to Responses, written from the providers' documentation and without midfold's code."""
+"""Convert OpenAI chat to Anthropic and Responses, written from the providers' documentation without midfold's code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 def to_anthropic(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """A request body: the system prompt apart, tool results as blocks of user messages, neighbours merged."""
+    """Return a request body: separate system prompt, tool results as blocks of user messages, adjacent messages
+    merged.
+    """
     system = [message["content"] for message in messages if message["role"] == "system"]
     out: list[dict[str, Any]] = []
     for message in messages:
@@ -48,7 +50,7 @@ def _anthropic_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def to_responses(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """A request body: instructions apart, every call and result an item of its own."""
+    """Return a request body: separate instructions, one item per call and result."""
     items: list[dict[str, Any]] = []
     instructions = ""
     for message in messages:

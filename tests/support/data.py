@@ -1,4 +1,4 @@
-"""Finds the shared transcripts, and says why a test is skipped without them."""
+"""Locate the shared transcripts, or skip the test with a reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED = Path(os.environ.get("MIDFOLD_SHARED", ROOT.parent / "shared")) / "data"
 
 
 def need(condition: object, reason: str) -> None:
-    """Skip with a reason, or fail where everything is required (make test-all)."""
+    """Skip with a reason, or fail when all data is required (make test-all)."""
     if condition:
         return
     if os.environ.get("MIDFOLD_REQUIRE_ALL"):
@@ -24,7 +24,7 @@ def need(condition: object, reason: str) -> None:
 
 
 def lines(source: str | None = None) -> Iterator[bytes]:
-    """The raw lines of the shared conversations, one conversation each."""
+    """Yield the raw lines of the shared conversations, one conversation each."""
     need(SHARED.is_dir(), "the shared transcripts (../shared/data) are not here")
     for path in sorted(SHARED.glob(f"{source or '*'}/conversations.jsonl")):
         yield from path.read_bytes().splitlines()

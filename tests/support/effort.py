@@ -1,4 +1,4 @@
-"""How much a test does: a little in `make test`, more in `make test-all`, everything in `make soak`."""
+"""Scale test effort: small in `make test`, larger in `make test-all`, full in `make soak`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def effort(test: int, everything: int, soak: int | None = None) -> int:
-    """The one of these numbers that this run is for."""
+    """Return the number that applies to the current run."""
     if os.environ.get("MIDFOLD_SOAK"):
         return everything if soak is None else soak
     return everything if os.environ.get("MIDFOLD_REQUIRE_ALL") else test

@@ -1,4 +1,4 @@
-"""Context engines as plugin directories beside a configuration file, as users install them."""
+"""Install context engines as plugin directories next to a configuration file, as users do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ import nothing_like_it
 
 
 def install(folder: Path, name: str, code: str, *, configured: str | None = None) -> Path:
-    """Writes the plugin and a config.yaml that names it; gives the path of the latter."""
+    """Write the plugin and a config.yaml that names it; return the path of config.yaml."""
     plugin = folder / "plugins" / "context_engine" / name
     plugin.mkdir(parents=True)
     (plugin / "__init__.py").write_text(code)

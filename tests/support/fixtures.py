@@ -1,10 +1,11 @@
-"""The seven benchmark conversations of the specification, and its 45-message example. The same on every run.
+"""The specification's seven benchmark conversations and its 45-message example. Deterministic.
 
     fixture = fixtures.repeated_reads()
     midfold.compact(fixture.messages, **fixture.settings)
 
-`settings` are the keyword arguments of `midfold.compact` under which a conversation shows what it is for. Messages have
-the OpenAI chat shape and are new objects on every call.
+`settings` are the keyword arguments of `midfold.compact` that trigger the behaviour under test. Messages are OpenAI
+chat
+messages and new objects on every call.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ SYSTEM_PROMPT = "You are a careful software engineer. Use the tools; keep the us
 
 
 class Fixture(NamedTuple):
-    """A conversation and the settings to compact it with."""
+    """Conversation and the settings to compact it with."""
 
     messages: Messages
     settings: dict[str, Any]
 
 
 def long_tool_heavy_conversation(rounds: int = 160) -> Fixture:
-    """Reads, edits, searches and test runs in turn, some failing, with a user who steers every twenty rounds."""
+    """Build reads, edits, searches and test runs in turn, some failing, with a user message every twenty rounds."""
     return Fixture(example_conversation(rounds), {"context_length": EXAMPLE_WINDOW})
 
 
 def repeated_reads(copies: int = 14) -> Fixture:
-    """The same file read again and again, unchanged; the newest copy stands in the tail."""
+    """Build repeated reads of one unchanged file; the newest copy is in the tail."""
     body = number_lines("def handler_{n}(request):  # of src/routes.py", 90)
     messages = [system(), user("Why does src/routes.py answer 500?"), assistant("I will read it and try things.")]
     for number in range(copies):
@@ -48,7 +49,7 @@ def repeated_reads(copies: int = 14) -> Fixture:
 
 
 def huge_terminal_output(lines: int = 30_000) -> Fixture:
-    """One build log, far larger than the window, among the last messages."""
+    """Build a conversation with one build log, far larger than the window, among its last messages."""
     messages = [system(), user("Build it and tell me what breaks.")]
     for number in range(12):
         messages += call(number, "terminal", {"command": f"make step-{number}"}, number_lines("ok {n}", 40))
@@ -59,7 +60,7 @@ def huge_terminal_output(lines: int = 30_000) -> Fixture:
 
 
 def image_heavy_session(pictures: int = 24) -> Fixture:
-    """A user who sends a screenshot with every request."""
+    """Build a session in which every user message has a screenshot."""
     messages = [system()]
     for number in range(pictures):
         text = {"type": "text", "text": f"Screenshot {number}: move the button {number} pixels to the left."}
@@ -70,7 +71,7 @@ def image_heavy_session(pictures: int = 24) -> Fixture:
 
 
 def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
-    """A plain dialogue with a tool call per exchange, folded up to the exchanges the user wants to keep."""
+    """Build a dialogue with one tool call per exchange, folded except for the last exchanges."""
     messages = [system()]
     for number in range(exchanges):
         messages.append(user(f"Question {number}: what does module m{number} do?"))
@@ -82,7 +83,7 @@ def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
 
 
 def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixture:
-    """A conversation that must be folded while the summary model cannot be reached, or refuses the key."""
+    """Build a conversation over the threshold whose summary model is unreachable or rejects the key."""
 
     def unreachable(ask: SummaryRequest) -> str:
         raise SummaryFailed(kind)
@@ -92,7 +93,7 @@ def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixtur
 
 
 def repeated_noop_compression() -> Fixture:
-    """Over the threshold, and hardly anything can be folded: nearly all of it is one enormous ask that must stay."""
+    """Build a conversation over the threshold that can hardly be folded: most of it is one protected user message."""
     text = number_lines("Sentence {n} of a very long legal document, to be kept to the letter.", 900)
     messages = [system()]
     for number in range(4):
@@ -102,7 +103,7 @@ def repeated_noop_compression() -> Fixture:
 
 
 def fastapi_example() -> Fixture:
-    """The 45 messages, about 95,000 tokens, of the specification's before/after example."""
+    """Build the 45 messages, about 95,000 tokens, of the specification's before/after example."""
     messages = [
         {"role": "system", "content": "You are a helpful assistant..."},
         user("Help me set up a FastAPI project"),
@@ -130,7 +131,7 @@ FIXTURES: dict[str, Callable[[], Fixture]] = {
     "auth/network summary failure": auth_or_network_failure,
     "repeated no-op compression anti-thrash": repeated_noop_compression,
 }
-"""The seven of the specification, by its words."""
+"""The specification's seven fixtures, by the names it uses."""
 
 
 def system(text: str = SYSTEM_PROMPT) -> dict[str, Any]:
@@ -146,14 +147,14 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def tool_results(messages: Messages) -> Iterator[str]:
-    """The texts of all results, for tests that look for them."""
+    """Yield the texts of all tool results."""
     for message in messages:
         if message["role"] == "tool":
             yield message["content"]
 
 
 def _fastapi_step(number: int) -> tuple[str, dict[str, Any], str]:
-    """The thirty turns of file editing, testing and debugging that the document leaves out."""
+    """Return one of the thirty turns of editing, testing and debugging that the document omits."""
     if number % 2:
         body = number_lines(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", 330)
         return "read_file", {"path": "main.py"}, body

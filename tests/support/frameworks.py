@@ -1,4 +1,4 @@
-"""Runs a script inside a released framework: its environment is under .bench, made where everything is required."""
+"""Run a script with a released framework from an environment under .bench, created when everything is required."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIDFOLD_NEEDS = ("msgspec>=0.19", "PyYAML>=6.0.1", "click>=8.1", "rich>=13.7")
 
 
 def run_in(packages: tuple[str, ...], script: str, question: Any, folder: Path) -> Any:
-    """What the script prints last, as JSON; skips with a reason where the framework is not installed."""
+    """Return the last line the script prints, parsed as JSON; skip with a reason if the framework is not installed."""
     first, *more = packages
     place = HOME / "-with-".join([first, *more, *MIDFOLD_NEEDS]).replace("==", "-")
     ready = (place / ".ready").exists()
@@ -44,7 +44,7 @@ def run_in(packages: tuple[str, ...], script: str, question: Any, folder: Path) 
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    # Frameworks print lines of their own when they end, from threads of their own.
+    # Frameworks print lines on exit, from their own threads.
     return next(found for line in reversed(done.stdout.splitlines()) for found in _decode(line))
 
 

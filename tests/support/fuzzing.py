@@ -1,4 +1,4 @@
-"""What a fuzz run needs: a provider that tells what reached it, bytes on a socket, and requests nobody would write."""
+"""Fuzzing tools: a provider that reports the requests it received, raw sockets, and malformed requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/
 
 
 class Echo:
-    """The ASGI application of a provider: it answers the hash of the body it was sent."""
+    """Provider (ASGI application) that answers with the hash of the request body."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -45,14 +45,14 @@ class Echo:
 
 
 class Spoken(NamedTuple):
-    """What came back; no status if the connection was closed, or if it still waits for more."""
+    """Reply of the server; without a status if the connection was closed or the server waits for more input."""
 
     status: int
     data: bytes
 
 
 def speak(port: int, data: bytes, patience: float = 10.0, quiet: float = 0.15) -> Spoken:
-    """These bytes on a connection of their own. `quiet`: how long nothing may come before that is the answer."""
+    """Send bytes on a new connection; after `quiet` seconds without data the reply counts as complete."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
         with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def _is_whole(answer: bytes) -> bool:
     return bool(end and length) and len(body) >= int(length[1] if length else 0)
 
 
-# JSON nobody would send
+# Unusual JSON
 
 INJECTIONS = (
     "' OR 1=1 --",
@@ -119,7 +119,7 @@ messages = st.lists(message | anything, max_size=6) | anything
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """A request of any shape: as JSON, often long enough to be read and folded, sometimes with broken bytes."""
+    """Draw a request body of any structure, often long enough to be folded, sometimes with invalid bytes."""
     talk = draw(messages)
     if isinstance(talk, list) and draw(st.booleans()):
         filler = [
@@ -143,7 +143,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def broken(draw: st.DrawFn, data: bytes) -> bytes:
-    """A few bytes changed, taken out or put in; or the end cut off."""
+    """Change, remove or insert a few bytes, or truncate the end."""
     made = bytearray(data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(made) - 1, 0)))
@@ -160,7 +160,7 @@ DEEP = (
     b'{"model":"fuzz-model","input":[{"role":"user","content":"half \\ud83d"}],"instructions":{"a" 1}}',
 )
 
-# Heads nobody would send
+# Unusual request heads
 
 methods = st.sampled_from(
     [b"GET", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"HEAD", b"CONNECT", b"TRACE", b"PRI", b"get"]
@@ -206,7 +206,7 @@ chunks = st.sampled_from(
 
 @st.composite
 def heads(draw: st.DrawFn) -> bytes:
-    """A request's bytes, well formed or not, perhaps with a second one behind it."""
+    """Draw the bytes of a request, well formed or not, possibly followed by a second one."""
     version = draw(st.sampled_from([b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9", b"http/1.1", b""]))
     lines = [draw(methods) + b" " + draw(targets) + b" " + version, b"host: x"]
     lines += draw(st.lists(headers, max_size=4))

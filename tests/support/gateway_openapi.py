@@ -1,4 +1,4 @@
-"""The provider routes of the gateway as an OpenAPI description, for requests that are nearly right."""
+"""OpenAPI description of the gateway's provider routes, to generate almost valid requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Clients, gateways and a killer: what a soak run is made of.
-
-python gateway_soak.py ...            not a program; see tests/e2e/test_gateway_soak.py
-"""
+"""Clients, gateways and process kills for soak runs; used by tests/e2e/test_gateway_soak.py."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ WINDOW = 6_000
 MODEL = "soak-model"
 PATIENCE = 8.0
 TURNS = (60, 140)
-"""Of a conversation; then its client begins another one, so that the load stays what it is."""
+"""Turns per conversation; then the client starts a new one, so that the load stays constant."""
 
 
 class Run:
-    """How long a run goes on: so many seconds, and on a slow machine until something has been folded."""
+    """Duration of a run: a number of seconds, extended on slow machines until something was folded."""
 
     LONGER = 60.0
 
@@ -54,7 +51,7 @@ def free_port() -> int:
 
 
 class Process:
-    """A program that listens, and can be killed and started again."""
+    """Listening program that can be killed and restarted."""
 
     def __init__(self, arguments: list[str], port: int, probe: str, log: Path) -> None:
         self.arguments, self.port, self.probe, self.log = arguments, port, probe, log
@@ -85,12 +82,12 @@ class Process:
         return self.running.wait(60)
 
     def memory(self) -> int:
-        """Resident kilobytes."""
+        """Return the resident memory in kilobytes."""
         status = Path(f"/proc/{self.running.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 
     def processor(self) -> float:
-        """Seconds it has used."""
+        """Return the processor time in seconds."""
         fields = Path(f"/proc/{self.running.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -99,7 +96,7 @@ class Process:
 
 
 def upstream(log: Path, *mood: str) -> Process:
-    """A provider of changing moods, or of one: good, slow, error, ..."""
+    """Start a provider with changing behaviour, or with a fixed one: good, slow, error, ..."""
     port = free_port()
     program = str(Path(__file__).with_name("soak_upstream.py"))
     return Process([sys.executable, program, str(port), str(WINDOW), *mood], port, "/soak", log)
@@ -112,20 +109,20 @@ def gateway(config: Path, target: str, store: str, log: Path) -> Process:
 
 
 class Client:
-    """One agent: it keeps its whole history and sends it each time, to one gateway or the other."""
+    """Agent that keeps its whole history and sends it with each request to one of the gateways."""
 
     def __init__(self, number: int, gateways: list[Process], during: Run) -> None:
         self.number = number
         self.gateways, self.during, self.tally = gateways, during, during.tally
         self.choice = random.Random(number)
         self.sent: dict[str, list[dict[str, str]]] = {}
-        """By the mark of each conversation."""
+        """Messages sent, by the mark of their conversation."""
         self.turns = 0
         self.faults: list[str] = []
         self.begin()
 
     def begin(self) -> None:
-        """A conversation of its own mark."""
+        """Start a conversation with a new mark."""
         self.mark = f"S{self.number + 1_000 * len(self.sent)}."
         self.history: list[dict[str, str]] = []
         self.turn, self.last = 0, self.choice.randint(*TURNS)
@@ -151,7 +148,7 @@ class Client:
                 await asyncio.sleep(self.choice.random() * 0.2)
 
     async def asked(self, client: httpx2.AsyncClient) -> str | None:
-        """The answer; None when there is none this time and the turn is given up."""
+        """Return the answer, or None if there is none and the turn is abandoned."""
         while self.during.goes_on():
             target = self.choice.choice(self.gateways).url + "/v1/chat/completions"
             stream = self.choice.random() < 0.6
@@ -224,7 +221,7 @@ def _delta(line: str) -> str:
 
 
 async def killer(target: Process, every: float, during: Run) -> None:
-    """Kills a gateway with -9 and starts it again, until shortly before the end."""
+    """Kill a gateway with SIGKILL and restart it repeatedly, until shortly before the end."""
     while time.monotonic() + every < during.ends:
         await asyncio.sleep(every)
         target.kill()

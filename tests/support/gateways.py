@@ -1,4 +1,4 @@
-"""A running gateway for tests, and requests to it with nothing in between."""
+"""Running gateway for tests, and raw HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ STORY_SUMMARY = (
     )
     + "\n## Active State\n- the story goes on\n\n## Next Steps\n- the end"
 )
-"""What a summary model writes about a story of many sentences."""
+"""Summary that a model writes about a story of many sentences."""
 
 
 class Running:
-    """One gateway; `accounts` has a line for every request that is over."""
+    """Gateway; `accounts` has an entry for every finished request."""
 
     def __init__(self, url: str, app: Any, sessions: Sessions) -> None:
         self.url, self.app, self.sessions = url, app, sessions
@@ -45,7 +45,9 @@ class Running:
         app.gateway.accountants.append(self.accounts.append)
 
     def account(self, number: int = 0) -> RequestAccount:
-        """The line of a request, which is written when its answer has been relayed: a client may know it earlier."""
+        """Wait for the account entry of a request: it is written after the response was relayed, so a client may be
+        earlier.
+        """
         ends = time.monotonic() + 20
         while len(self.accounts) <= number and time.monotonic() < ends:
             time.sleep(0.01)
@@ -79,7 +81,7 @@ def running(
 
 
 def call(url: str, method: str, path: str, body: Any = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """One request on a connection of its own; header names have underscores for hyphens."""
+    """Send one request on a new connection; underscores in header names become hyphens."""
     place = urlsplit(url)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=30)
@@ -94,7 +96,7 @@ def call(url: str, method: str, path: str, body: Any = b"", **headers: str) -> t
 
 @contextmanager
 def serving(config: Path, port: int, told: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A gateway in a process of its own, which is killed at the end; what it says goes into the file `told`."""
+    """Run a gateway process and kill it at the end; its output goes to the file `told`."""
     command = [sys.executable, "-m", "midfold", "serve", "--config", str(config), "--port", str(port)]
     with (told or Path(os.devnull)).open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "SUMMARY_KEY": "k"})

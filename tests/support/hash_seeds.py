@@ -1,4 +1,4 @@
-"""What a script prints in processes whose sets and dicts of strings are ordered otherwise."""
+"""Run a script under several hash seeds, which change the order of sets of strings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def outputs_under_hash_seeds(script: str, *seeds: str) -> set[str]:
-    """The different outputs of a script under these seeds: one, where nothing depends on them."""
+    """Return the distinct outputs of a script under these seeds; one if it does not depend on them."""
     return {
         subprocess.run(
             [sys.executable, "-c", script],

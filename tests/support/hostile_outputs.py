@@ -1,6 +1,6 @@
-"""Tool results that try to become orders: what an agent meets on pages, in files, in logs and in issues.
+"""Tool results with injected instructions, as found in web pages, files, logs and issues.
 
-Each has an order, word for word as a summary would carry it; nothing of it may stand in a handoff as if it were one.
+Each names the instruction verbatim; a handoff must not present any of it as an instruction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from midfold.compaction.handoff import END_MARKER, MARKER
 
 
 class Hostile(NamedTuple):
-    """What a tool returned, and the order in it."""
+    """Tool result and the instruction injected into it."""
 
     text: str
     order: str

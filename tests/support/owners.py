@@ -1,4 +1,4 @@
-"""A gateway that several owners use: with keys of its own, or without and told apart by their credentials."""
+"""Gateway with several owners, identified by gateway keys or by their provider credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DOORS = ("keys", "credentials")
 
 
 class Model:
-    """A model whose next turns somebody else decides; without any it says that all is fine."""
+    """Model with scripted turns; without any it answers that all is fine."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
@@ -43,19 +43,19 @@ class Model:
         return self.asked[-1].raw
 
     def looks_for(self, text: str, words: str) -> None:
-        """Its next turn calls a tool of ours and says this beside it."""
+        """Script the next turn: a call of a midfold tool with this text next to it."""
         self.turns = [Turn(words, (("h1", "context_search", {"query": text}),)), Turn("Done.")]
 
 
 class Owners(NamedTuple):
-    """Who sends what; the headers by which each of them is known."""
+    """Clients of several owners, each with its own headers."""
 
     model: Model
     gateway: Running
     headers: dict[str, dict[str, str]]
 
     def send(self, owner: str, wire: str, body: dict[str, Any], **more: str) -> tuple[dict[str, str], Any]:
-        """The headers of the answer, and what it says."""
+        """Send a request and return the response's headers and content."""
         whole = {"model": "gpt-4o", **({"max_tokens": 500} if wire == "anthropic" else {}), **body}
         status, head, data = call(self.gateway.url, "POST", PATHS[wire], whole, **self.headers[owner], **more)
         assert status == 200, data
@@ -64,7 +64,7 @@ class Owners(NamedTuple):
 
 @contextmanager
 def owners(door: str, *, sessions: Sessions | None = None, window: int = 16_000, **options: Any) -> Iterator[Owners]:
-    """Alice and Bob at a gateway with recall."""
+    """Run a gateway with recall and two owners, Alice and Bob."""
     keys = {name: new_key() for name in ("alice", "bob")}
     model = Model()
     own = sessions or midfold.open("memory:")

@@ -1,4 +1,4 @@
-"""A store that has something to show, and its pages on a real server on loopback."""
+"""Filled store, and its pages on a real server on loopback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ WINDOW = 12_000
 
 
 def filled(url: str = "memory:") -> Sessions:
-    """Real transcripts, folded several times with reported usage; and a session that tries to break pages."""
+    """Return a store with real transcripts, folded several times with reported usage, and a session with hostile
+    content.
+    """
     clock = Clock()
     sessions = open_sessions(url, clock=clock)
     for name, file, window in ((CODING, "coding-session", WINDOW), (AIRLINE, "airline-session", 128_000)):
@@ -47,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A running server."""
+    """Running server."""
 
     port: int
 

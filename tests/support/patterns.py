@@ -1,8 +1,8 @@
-"""Every regular expression of midfold, and texts that would make a bad one slow.
+"""Collect every regular expression of midfold, and generate texts that would make a bad one slow.
 
-Patterns are found in the modules themselves (what is compiled on import) and in their source (what is compiled on use).
-For every repetition in a pattern a text is made that runs along it again and again and then fails: what leads up to it,
-many times what it repeats, and something that fits nowhere.
+Patterns are taken from the imported modules and from `re` calls in their source. For every repetition in a pattern
+a
+text is generated that matches it many times and then fails: a prefix, many repetitions, and a mismatch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import midfold
 FUNCTIONS = frozenset(("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"))
 ANCHORED = frozenset(("match", "fullmatch"))
 HELD = {"midfold.compaction.redact._KINDS": "match"}
-"""How patterns are used that stand in a list: `_kind_at` tries each at one place."""
+"""Methods used for patterns in lists: `_kind_at` tries each at one position."""
 OTHERS = "\x01"
-"""A character that few patterns mean."""
+"""Character that few patterns match."""
 
 
 class Found(NamedTuple):
-    """A pattern, where it stands, and how it is used there: anywhere in a text, or from one place on."""
+    """Pattern, its location, and its use there: searching a text or matching at one position."""
 
     where: str
     pattern: re.Pattern[Any]
@@ -44,7 +44,7 @@ def modules() -> list[str]:
 
 
 def census() -> list[Found]:
-    """Each pattern once, in the widest use it has."""
+    """Return each pattern once, in its widest use."""
     found: dict[tuple[Any, int], Found] = {}
     for name in modules():
         try:
@@ -68,7 +68,7 @@ def _assigned(tree: ast.Module) -> list[str]:
 
 
 def _uses(tree: ast.AST) -> dict[str, set[str]]:
-    """The methods that are called of each name; a name that is used in another way may be used in every way."""
+    """Return the methods called on each name; a name used in any other way may be used in every way."""
     uses: dict[str, set[str]] = {}
     called = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     for node in ast.walk(tree):
@@ -80,10 +80,10 @@ def _uses(tree: ast.AST) -> dict[str, set[str]]:
 
 
 def _held(value: Any, where: str, uses: dict[str, set[str]], name: str = "", depth: int = 0) -> Iterator[Found]:
-    """Patterns in a module's own names, and in what these hold."""
+    """Yield patterns in a module's names, and in the containers these refer to."""
     if isinstance(value, re.Pattern):
         methods = uses.get(name, set()) if depth == 1 else {HELD.get(where, "search")}
-        # A module that only hands the name on has no use of its own.
+        # A module that only re-exports the name does not use it.
         if methods:
             yield Found(where, value, next(iter(methods)) if methods <= ANCHORED and len(methods) == 1 else "search")
     elif isinstance(value, dict) and depth < 4:
@@ -101,7 +101,7 @@ def _held(value: Any, where: str, uses: dict[str, set[str]], name: str = "", dep
 
 
 def _written(tree: ast.AST, name: str) -> Iterator[Found]:
-    """Patterns that are written into calls of `re`, but for those a module keeps."""
+    """Yield patterns passed to `re` calls, except those a module stores."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
@@ -113,7 +113,7 @@ def _written(tree: ast.AST, name: str) -> Iterator[Found]:
 
 
 class Pump(NamedTuple):
-    """A text of a pattern's own characters: `before`, then `again` as often as wanted, then `after`."""
+    """Text from a pattern's own characters: `before`, then `again` any number of times, then `after`."""
 
     before: str
     again: str
@@ -124,7 +124,7 @@ class Pump(NamedTuple):
 
 
 def pumps(pattern: re.Pattern[Any]) -> list[Pump]:
-    """For each repetition; without what leads up to it, too, and for each two that follow each other."""
+    """Return texts for each repetition, with and without its prefix, and for each two adjacent repetitions."""
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     tree = _parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags)
     flags = tree.state.flags
@@ -136,7 +136,7 @@ def pumps(pattern: re.Pattern[Any]) -> list[Pump]:
 
 
 def _walk(items: list[Any], before: str, flags: int, found: list[Pump]) -> str:
-    """Adds the pumps of these items, and gives a text that they match."""
+    """Add the texts for these items, and return a text that they match."""
     so_far = before
     repeated: list[str] = []
     for code, value in items:
@@ -172,7 +172,7 @@ def _walk(items: list[Any], before: str, flags: int, found: list[Pump]) -> str:
 
 
 def _characters(items: list[Any], flags: int) -> list[str]:
-    """Single characters that a repeated class has."""
+    """Return single characters in a repeated class."""
     if len(items) != 1:
         return []
     code, value = items[0]
@@ -201,7 +201,7 @@ def _member(part: tuple[Any, Any]) -> str:
 
 
 def _sample(code: Any, value: Any) -> str:
-    """One character that an item matches; nothing for a place between characters."""
+    """Return one character that an item matches, or an empty string for a zero-width item."""
     if code is codes.LITERAL:
         return chr(value)
     if code is codes.NOT_LITERAL:
@@ -233,11 +233,11 @@ def _escaped(part: tuple[Any, Any]) -> str:
 
 
 TOO_LONG = 2.0
-"""Seconds; no text here is long enough for that."""
+"""Timeout in seconds; no text here is long enough to need it."""
 
 
 def seconds(found: Found, text: str) -> float:
-    """How long it takes to find all there is, in the way the pattern is used; infinity for what takes too long."""
+    """Return the time to find all matches in the way the pattern is used; infinity after the timeout."""
     data: Any = text if isinstance(found.pattern.pattern, str) else text.encode("utf-8", "replace")
     before = signal.signal(signal.SIGALRM, _give_up)
     signal.setitimer(signal.ITIMER_REAL, TOO_LONG)

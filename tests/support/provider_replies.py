@@ -1,4 +1,4 @@
-"""A model's turn as each wire tells it: whole, or as a stream of events."""
+"""Encode a model's turn for each wire format, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 class Turn(NamedTuple):
-    """What a model says: a thought, a text, calls of (id, name, arguments)."""
+    """Turn of a model: thinking, text, and calls of (id, name, arguments)."""
 
     text: str = ""
     calls: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
@@ -97,7 +97,7 @@ def _block_events(index: int, block: Event) -> list[Event]:
 
 
 def output_items(turn: Turn, number: int) -> list[Event]:
-    """A turn as the items of a response."""
+    """Return a turn as the output items of a response."""
     output: list[Event] = []
     if turn.text:
         part = {"type": "output_text", "text": turn.text, "annotations": []}
@@ -176,7 +176,7 @@ def _item_events(index: int, item: Event) -> list[Event]:
 
 
 def refused_stream(wire: str, model: str, message: str) -> Answer:
-    """A stream that began with 200, and tells of an overflow before it has said anything."""
+    """Return a stream that begins with 200 and reports an overflow before any content."""
     code = "context_length_exceeded"
     if wire == "anthropic":
         told = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}

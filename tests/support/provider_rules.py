@@ -1,12 +1,14 @@
-"""What providers refuse, written from their documented errors and without a line of the code it checks.
+"""Check requests as providers do, written from their documented errors and independent of the code under test.
 
-    problem = check("anthropic", body, window=32_768)      # None, or the status and words the provider would answer
+    problem = check("anthropic", body, window=32_768)      # None, or the status and message the provider would send
 
-Rules of this file (OpenAI and Anthropic, November 2026): every call is answered and every answer called for; Anthropic
-has the user speak first, roles alternate, no empty text; its messages of the system follow the user's, end the list or
-are followed by the assistant's, hold text and changes of the tools, and may have settings of their own (which models
-take them, and what must be announced as a beta, is not checked); nobody takes fields that are not theirs; the prompt
-and the answer together fit the context.
+Provider rules (OpenAI and Anthropic, November 2026): every call has a result and every result a call. Anthropic
+requires
+a user message first, alternating roles and no empty text. Its system messages follow a user message, are last or
+are
+followed by an assistant message, contain text and tool changes, and may have their own settings (supported models
+and
+beta headers are not checked). Unknown fields are refused. Prompt and answer together must fit the context window.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _BLOCK_FIELDS = {
 
 
 class Problem(NamedTuple):
-    """An answer that is no success."""
+    """Error response of the provider."""
 
     status: int
     message: str
@@ -50,7 +52,7 @@ class Problem(NamedTuple):
 
 
 class Violation(Exception):
-    """A request breaks a rule."""
+    """Violation of a provider rule."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -58,7 +60,7 @@ class Violation(Exception):
 
 
 def prompt_tokens(wire: str, body: Mapping[str, Any]) -> int:
-    """The whole prompt: messages, system prompt and tools."""
+    """Return the tokens of the whole prompt: messages, system prompt and tools."""
     items = body.get("input" if wire == "responses" else "messages") or []
     listed = [items] if isinstance(items, str) else items
     beside = [body.get(key) for key in ("system", "instructions") if body.get(key)]
@@ -67,12 +69,12 @@ def prompt_tokens(wire: str, body: Mapping[str, Any]) -> int:
 
 
 def signature(thinking: str) -> str:
-    """What makes a thought the provider's own; an edited one does not fit it."""
+    """Return the provider's signature of a thinking block; it does not match after an edit."""
     return "sig-" + sha256(thinking.encode()).hexdigest()[:24]
 
 
 def check(wire: str, body: Any, window: int) -> Problem | None:
-    """What is wrong with a request; None if the provider would answer it."""
+    """Return the error for a request, or None if the provider would accept it."""
     if not isinstance(body, Mapping):
         return Problem(400, "the body is not a JSON object")
     try:

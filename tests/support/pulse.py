@@ -1,4 +1,4 @@
-"""Whether a gateway still answers everybody while one client is a burden, and a provider for such tests."""
+"""Measure whether a gateway still answers while one client puts load on it, with a provider for such tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 
 
 class Pulse:
-    """Asks `/healthz` all the time, on one connection; `longest` is how long an answer took at most."""
+    """Client that polls `/healthz` on one connection; `longest` is the maximum response time."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -46,7 +46,7 @@ class Pulse:
             connection.close()
 
     def wait(self) -> None:
-        """Until it beats."""
+        """Wait for the first response."""
         ends = time.monotonic() + PATIENCE
         while not self.answers and time.monotonic() < ends:
             time.sleep(0.005)
@@ -69,7 +69,7 @@ def answered(connection: socket.socket) -> None:
 
 @contextmanager
 def provider(answering: Answering = answered) -> Iterator[str]:
-    """Takes a request of any size, keeps nothing of it, and answers each connection once."""
+    """Run a provider that discards request bodies of any size and answers each connection once."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
 
     def serve() -> None:
@@ -92,7 +92,7 @@ def provider(answering: Answering = answered) -> Iterator[str]:
 
 
 def _head(connection: socket.socket) -> int | None:
-    """The length of the body, once the headers are read."""
+    """Read the headers and return the length of the body."""
     data = b""
     while not data.endswith(b"\r\n\r\n"):
         piece = connection.recv(1)

@@ -1,8 +1,9 @@
-"""The model's part of a long task in any framework: it reads files one after the other and says what it still knows.
+"""Scripted model for a long task in any framework: it reads files one by one, then answers from what it still sees.
 
     with RulesProvider(ReadingModel(files=36), window=16_000) as provider: ...
 
-Both of OpenAI's wires. Who asks without tools wants a summary. Runs are told apart by their keys.
+Supports both of OpenAI's wire formats. A request without tools is a summary request. Runs are identified by API
+key.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ SUMMARY = "\n".join(
         *(f"- say what the number of the file f{number}.txt is, in a line of its own" for number in range(1, 13)),
     ]
 )
-"""Long enough for what it stands for."""
+"""Summary, long enough for the messages it replaces."""
 
 
 def file_text(number: int, words: int = 110) -> str:
-    """What the tool of a run answers: a fact, and much else."""
+    """Return a tool result: a fact and filler text."""
     return f"the number of f{number}.txt is {number * 7} " + "lorem ipsum dolor sit amet " * words
 
 
@@ -40,7 +41,7 @@ def offered(body: Mapping[str, Any]) -> list[str]:
 
 
 def calls_in(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Id and name of every call that a request shows."""
+    """Yield the id and name of every call in a request."""
     for item in body.get("messages") or body.get("input") or ():
         if isinstance(item, Mapping):
             if item.get("type") == "function_call":
@@ -50,7 +51,7 @@ def calls_in(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def last_result(body: Mapping[str, Any]) -> tuple[str, str]:
-    """The call whose result ends a request, and the result."""
+    """Return the call whose result ends a request, and the result."""
     last = (body.get("messages") or body["input"])[-1]
     if not isinstance(last, Mapping):
         return "", ""
@@ -58,7 +59,7 @@ def last_result(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 class ReadingModel:
-    """Reads `files` files, looks one of the first up if it has a tool for it, and says whether it found it."""
+    """Model that reads `files` files, looks up an early one if it has a tool for it, and reports whether it found it."""
 
     def __init__(self, files: int, *, early: int = 2) -> None:
         self.files, self.early = files, early
@@ -85,5 +86,5 @@ class ReadingModel:
 
 
 def numbers_in(text: str) -> dict[int, int]:
-    """The facts of a text: file -> number."""
+    """Return the facts in a text: file -> number."""
     return {int(name): int(number) for name, number in re.findall(r"the number of f(\d+)\.txt is (\d+)", text)}

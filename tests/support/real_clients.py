@@ -1,7 +1,8 @@
-"""Released clients, each in a folder of its own under .bench, at work for two asks against a provider on the loopback.
+"""Run released clients, each in its own folder under .bench, on two user messages against a provider on loopback.
 
-Every address that a client could ask is set, and whatever it asks beside them goes to a proxy that answers nobody:
-`Workplace.strangers` has the names. A command of `midfold run` starts each client, once for each ask.
+All provider addresses of a client are configured; any other host goes to a proxy that refuses it and records its
+name
+in `Workplace.strangers`. `midfold run` starts each client, once per user message.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ OWNERS = [f"- Module {number} is owned by team {number * 7}; ask it first." for 
 RULES = "\n".join(["# Project rules", RULE, *OWNERS])
 DONE = "This ask is done."
 SUMMARY_ASK = "create a detailed summary of"
-"""How Claude Code asks for one, with its tools beside it."""
+"""Claude Code's summary request, which it sends with its tools."""
 NEWEST = 20
-"""Messages that no fold touches, at the least, where they are small."""
+"""Minimum number of newest messages, if small, that no fold touches."""
 PATIENCE = 600
 APART = 10.0
-"""Seconds between two requests, as far as caches are concerned."""
+"""Simulated seconds between two requests, for cache lifetimes."""
 TOLD = re.compile(r"midfold: ([\d,]+) requests?, (?:folded (once|([\d,]+) times)|nothing had to be folded)")
 
 
 class ShellModel:
-    """A model that calls the client's shell so many times for each ask, and then says that it is done.
+    """Model that calls the client's shell a fixed number of times per user message, and then reports that it is done.
 
-    Where a client wants something else of it, a title or a summary, it repeats the asks that it is shown.
+    If a client requests something else, such as a title or a summary, it repeats the user messages in the request.
     """
 
     def __init__(self, steps: int, lines: int) -> None:
@@ -79,7 +80,7 @@ class ShellModel:
 
 
 def shell_of(body: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """The name and the schema of the tool that runs commands; None in requests that are not the agent's own turns."""
+    """Return name and schema of the shell tool, or None in requests that are not the agent's own turns."""
     said = (body.get("messages") or body.get("input") or [""]) if isinstance(body, Mapping) else [""]
     if SUMMARY_ASK in json.dumps(said[-1]):
         return None
@@ -91,7 +92,7 @@ def shell_of(body: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def arguments_of(schema: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """A command in the arguments of a client's tool, and something in whatever else it must be told."""
+    """Return arguments for a client's shell tool: the command, and values for other required parameters."""
     known = schema.get("properties", {})
     key = "cmd" if "cmd" in known else "command"
     is_list = known.get(key, {}).get("type") == "array"
@@ -100,7 +101,7 @@ def arguments_of(schema: Mapping[str, Any], command: str) -> dict[str, Any]:
 
 
 class Strangers:
-    """A proxy that leads nowhere, and knows whom it was asked for; at its own address it has nothing for anybody."""
+    """Proxy that refuses all requests and records the requested hosts."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -134,25 +135,25 @@ class Strangers:
 
 
 class Workplace(NamedTuple):
-    """A user's home, and a project with rules."""
+    """Home of a user, and a project with rules."""
 
     home: Path
     project: Path
     upstream: str
     nothing: str
-    """An address where there is nothing."""
+    """Address without a listener."""
     window: int
     compacts: bool
     """Whether the client's own compaction is on."""
 
 
 class RealClient(NamedTuple):
-    """One client: where it comes from, and what it is told. `begin` writes its settings and gives its environment."""
+    """Client: its package, commands and settings. `begin` writes its settings and returns its environment."""
 
     name: str
     packages: tuple[str, ...]
     program: str
-    """Of an npm package; else the text of a script."""
+    """Program of an npm package, or the text of a script."""
     model: str
     measure: str
     window: int
@@ -172,7 +173,7 @@ class RealClient(NamedTuple):
         return HOME / "-with-".join(self.packages).replace("==", "-")
 
     def install(self) -> list[str]:
-        """The command that starts it; skips with a reason where it is not there and need not be."""
+        """Return the command that starts the client; skip with a reason if it is missing and not required."""
         if self.is_npm:
             return [str(install_npm(self.folder, self.packages) / ".bin" / self.program)]
         with installing(self.folder, self.packages[0]):
@@ -181,7 +182,7 @@ class RealClient(NamedTuple):
 
 @contextmanager
 def installing(folder: Path, package: str) -> Iterator[None]:
-    """Hold the lock for installations; skip the test where the package is missing and not required."""
+    """Hold the lock for installations; skip the test if the package is missing and not required."""
     required = os.environ.get("MIDFOLD_REQUIRE_ALL")
     ready = (folder / ".ready").exists()
     need(ready or required, f"{package} is not installed under .bench (make clients does it)")
@@ -192,7 +193,7 @@ def installing(folder: Path, package: str) -> Iterator[None]:
 
 
 def install_npm(folder: Path, packages: tuple[str, ...]) -> Path:
-    """Install npm packages into a folder and return its node_modules; skip the test where they are not required."""
+    """Install npm packages into a folder and return its node_modules; skip the test if they are not required."""
     with installing(folder, packages[0]):
         wanted = "\n".join(packages)
         ready = folder / ".ready"
@@ -207,7 +208,7 @@ def install_npm(folder: Path, packages: tuple[str, ...]) -> Path:
 
 
 class ClientRun(NamedTuple):
-    """What can be said about a client when it is done; requests are the agent's own, without titles and the like."""
+    """Result of a client's run; requests are the agent's own, without titles and the like."""
 
     output: str
     exit_codes: tuple[int, ...]
@@ -219,20 +220,19 @@ class ClientRun(NamedTuple):
 
     @property
     def cached(self) -> float:
-        """The share of all prompts that was read from a cache: at the client's or our breakpoints, or by what is the
-        same from the first byte on."""
+        """Return the share of all prompt tokens read from a cache: at breakpoints, or by a common prefix."""
         cache = PrefixCache() if self.requests[0].wire == "anthropic" else AutomaticCache()
         bills = [cache.bill(one.body, at=APART * number) for number, one in enumerate(self.requests)]
         return sum(bill.read for bill in bills) / sum(bill.prompt for bill in bills)
 
     @property
     def last(self) -> str:
-        """The last prompt, as its JSON says it."""
+        """Return the last prompt as JSON."""
         return json.dumps(self.requests[-1].body, ensure_ascii=False)
 
     @property
     def unfoldable(self) -> int:
-        """The most tokens of what is fixed and the last messages, in any request."""
+        """Return the maximum tokens of the fixed part and the last messages, over all requests."""
         return max(_unfoldable(one) for one in self.requests)
 
 
@@ -252,7 +252,7 @@ def drive(
     compacts: bool = False,
     names_limit: bool = True,
 ) -> ClientRun:
-    """Both asks, through the gateway or without it, as a user would start it."""
+    """Run both user messages, with or without the gateway, as a user would start the client."""
     command = client.install()
     model = ShellModel(client.steps, client.lines)
     window = client.window if through else 1 << 40
@@ -290,7 +290,7 @@ def drive(
 
 
 def resume_exported(client: RealClient, folder: Path, target: str, words: Callable[[str], list[str]]) -> ClientRun:
-    """A client alone, in another home, with what was exported of the session that it had in this folder."""
+    """Run a client without gateway, in another home, on the exported session from this folder."""
     command = client.install()
     with Strangers() as strangers, RulesProvider(ShellModel(1, 5), window=client.window) as provider:
         home, project = folder / "later" / "home", folder / "project"
@@ -418,7 +418,7 @@ BYTES, BREAKPOINTS = "byte prefix", "breakpoints"
 
 
 def _agent(name: str, script: str, *packages: str, model: str = "gpt-4o") -> RealClient:
-    """A script on released packages, in a window of their size."""
+    """Return a client for a script on released packages, with the given model's window."""
     measure = BREAKPOINTS if model.startswith("claude") else BYTES
     return RealClient(name, packages, script, model, measure, AGENT_WINDOW, 66, _plain)
 

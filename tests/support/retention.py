@@ -1,4 +1,4 @@
-"""A small agent session whose future is known: what it needs, when, and what says so."""
+"""Small agent session with a known future: which information it needs, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def port(number: int) -> int:
 
 
 def conversation(steps: int = STEPS, *, name: str = "talk") -> dict[str, Any]:
-    """Each step reads one file; every step from the tenth on goes back to what a step nine before it had found."""
+    """Build a session in which each step reads one file; from the tenth on it reuses the finding of nine steps before."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are careful. The hidden_rule is not for the measure."},
         user(f"Please tidy up {name}. You must never touch the invoices table. Thanks!"),

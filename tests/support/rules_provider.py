@@ -1,13 +1,15 @@
-"""A provider that enforces its rules and bills by a prefix cache: a real HTTP server on loopback.
+"""Provider that enforces provider rules and bills by a prefix cache: a real HTTP server on loopback.
 
     with RulesProvider(model, window=32_768) as provider:
         client = OpenAI(base_url=f"{provider.url}/v1")
     provider.rejected, provider.bills
 
-`model` is a function from a request to the turn it gets. Both of OpenAI's wires and Anthropic's are served, whole and
-streaming, with `GET /v1/models` and `count_tokens`. Nothing leaves the machine. With `in_stream` an overflow of a
-streaming request is told inside a stream that began with 200; without `names_limit` nobody is told the window's size.
-Responses and conversations are kept, and a request that goes on from one is checked and billed with all that is in it.
+`model` is a function from a request to a turn. Serves both of OpenAI's wire formats and Anthropic's, whole and
+streaming, with `GET /v1/models` and `count_tokens`. With `in_stream`, an overflow of a streaming request is
+reported
+inside a stream that began with 200; without `names_limit`, errors omit the window's size. Responses and
+conversations
+are stored, and a request that continues one is checked and billed with all its items.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ AUTOMATIC_MINIMUM, AUTOMATIC_STEP = 1_024, 128
 LARGEST_BODY = 32_000_000
 _TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
 UNNAMED = {"chat": _TOO_LONG, "responses": _TOO_LONG, "anthropic": "prompt is too long"}
-"""How providers refuse what is too large without a word on how large it may be."""
+"""Overflow error that does not name the limit."""
 
 
 class Served(NamedTuple):
-    """One request that was answered."""
+    """Answered request."""
 
     wire: str
     prompt: int
     bill: Bill
     body: Mapping[str, Any]
-    """The whole request, with what it goes on from."""
+    """Whole request, including the items it continues from."""
 
 
 class KeptItems:
-    """What a provider keeps of responses and conversations: the items of each, by its id."""
+    """Stored items of responses and conversations, by id."""
 
     def __init__(self) -> None:
         self._items: dict[str, list[Any]] = {}
@@ -56,7 +58,7 @@ class KeptItems:
         self._items[given] = [*self._items.get(given, ()), *items]
 
     def whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The request with what it goes on from; raises LookupError for an id that is not known."""
+        """Return the request with the items it continues from; raise LookupError for an unknown id."""
         asked = body.get("previous_response_id") or _id_of(body.get("conversation"))
         if not asked:
             return body
@@ -65,7 +67,7 @@ class KeptItems:
         return {**body, "input": [*self._items[asked], *_listed(body.get("input"))]}
 
     def keep(self, body: Mapping[str, Any], given: str, output: list[Any]) -> None:
-        """After an answer; `body` is the whole request."""
+        """Store the items of an answered request; `body` is the whole request."""
         if body.get("store") is False:
             return
         self._items[given] = [*_listed(body.get("input")), *output]
@@ -82,7 +84,7 @@ def _listed(items: Any) -> list[Any]:
 
 
 class SentPrefixes:
-    """OpenAI's: any prefix that was sent before, from 1,024 tokens on, in steps of 128, without markers."""
+    """OpenAI's cache: any prefix sent before, from 1,024 tokens on, in steps of 128, without markers."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -105,7 +107,7 @@ class SentPrefixes:
 
 
 class RulesProvider:
-    """A context manager."""
+    """Provider server; a context manager."""
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class RulesProvider:
         return self._refuse(wire, problem)
 
     def _conversation(self, path: str, items: list[Any]) -> Answer:
-        """A new one, or items that are put into one."""
+        """Create a conversation, or append items to one."""
         given = path.split("/")[2] if path.endswith("/items") else f"conv_{len(self.requests)}"
         self._kept.add(given, items)
         if path.endswith("/items"):

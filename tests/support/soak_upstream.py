@@ -1,10 +1,12 @@
-"""A provider that behaves badly on purpose, and a judge of what reaches it.
+"""Provider that misbehaves on purpose and checks the requests that reach it.
 
     python soak_upstream.py PORT WINDOW [MOOD]
 
-Every conversation carries the mark of its session ("S7.") in each message. The provider refuses what is too long,
-answers with the mark it was shown, and notes as a fault any request that mixes marks or does not end with the newest
-turn. `GET /soak` tells the tally. Some answers are errors, late, slow, cut off, or garbage.
+Every message carries the mark of its session ("S7."). The provider refuses overlong requests, answers with the mark
+in
+the request, and records a fault for requests that mix marks or do not end with the newest turn. `GET /soak` returns
+the
+counts. Some answers are errors, late, slow, truncated or invalid.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ HANG = 4.0
 
 
 class Upstream:
-    """The ASGI application."""
+    """ASGI application of the provider."""
 
     def __init__(self, window: int, mood: str = "") -> None:
         self.window = window

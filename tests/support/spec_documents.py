@@ -1,8 +1,8 @@
-"""Splits the two specification documents into their statements, so that the map can be checked against the originals.
+"""Split the two specification documents into statements, to check the map against the originals.
 
-A statement is a sentence of a paragraph or of a list item, a row of a table, a line of a code block, or a heading that
-says something in parentheses. Not statements: other headings, the head of a table, lines without a letter or digit
-(boxes, braces), the fences themselves, the title of an admonition, and labels of up to three words like "Acceptance:".
+A statement is a sentence of a paragraph or list item, a table row, a line of a code block, or a heading with
+parentheses. Not statements: other headings, table headers, lines without a letter or digit (boxes, braces), fences,
+admonition titles, and labels of up to three words like "Acceptance:".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Lines that belong together: `kind` is heading, code, row or text."""
+    """Consecutive lines of one `kind`: heading, code, row or text."""
 
     kind: str
     line: int
@@ -37,7 +37,7 @@ class _Block(NamedTuple):
 
 
 def statements(document: str) -> list[Statement]:
-    """Every statement of one document, in its order."""
+    """Return the statements of one document in order."""
     found: list[Statement] = []
     heading = ""
     for block in _blocks(document.splitlines()):
@@ -87,7 +87,7 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
 
 
 def _continues(text: str, line: str) -> bool:
-    """Whether a line goes on with what is open; a list item only if the line is indented or begins in lower case."""
+    """Return whether a line continues the open block; a list item only if indented or in lower case."""
     if _ITEM.match(line) or _LABEL.fullmatch(line) or _LABEL.fullmatch(text):
         return False
     return not _ITEM.match(text) or line[0] == " " or not line[0].isupper()

@@ -1,4 +1,4 @@
-"""The contract every store keeps, as a suite.
+"""Test suite for the contract of a store.
 
 from tests.support.store_contract import StoreContract
 
@@ -7,7 +7,7 @@ class TestMine(StoreContract):
     def connect(self, tmp_path):
         return lambda: MyStore(tmp_path)      # another handle to the same data, each time it is called
 
-Needs pytest. What may be expected of a store is in `midfold.store.protocol`.
+Requires pytest. The contract is documented in `midfold.store.protocol`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RECEIPT = Receipt(
 
 
 def raw(text: str, role: str = "user") -> bytes:
-    """A message whose bytes no JSON writer would make: spaces, and a number Python would change."""
+    """Return a message with bytes no JSON writer would produce: extra spaces, and a number Python would change."""
     content = msgspec.json.encode(text).decode()
     return f'{{ "role" : "{role}",  "content":{content}, "x": 1e-7}}'.encode()
 
@@ -78,9 +78,9 @@ class StoreBase:
     """Fixtures and shortcuts: folds without an engine, two handles on one store."""
 
     clock: ClassVar[FakeClock | None] = None
-    """The store's clock, if tests can move it; else they wait."""
+    """Clock of the store, if tests can move it; otherwise they wait."""
     ttl: ClassVar[float] = 0.5
-    """How long leases of the store under test live."""
+    """Lifetime of leases in the store under test."""
 
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
@@ -95,7 +95,7 @@ class StoreBase:
 
     @pytest.fixture
     def other(self, connect: Callable[[], Store]) -> Any:
-        """Another process's handle, so to speak."""
+        """Return a second handle, as another process would have."""
         opened = connect()
         yield opened
         opened.close()
@@ -125,7 +125,7 @@ class StoreBase:
         return lease
 
     def fold(self, store: Store, name: str, keep: int = 1, summary: str = "in short", **more: Any) -> Commit:
-        """A compaction of everything but the last `keep` messages of the view."""
+        """Return a compaction of all but the last `keep` messages of the view."""
         info = self.info(store, name)
         view = store.view(info)
         folded, kept = view[: len(view) - keep], view[len(view) - keep :]
@@ -143,7 +143,7 @@ class StoreBase:
         )
 
     def compact(self, store: Store, name: str, **how: Any) -> str:
-        """Compacts, and gives the handle of the fold."""
+        """Compact and return the handle of the fold."""
         commit = self.fold(store, name, **how)
         lease = self.lease(store, name)
         store.commit(name, lease, commit)
@@ -159,7 +159,7 @@ SECOND = Prompt(b'[{"type":"text","text":"Be kind."}]', FIRST.tools)
 
 
 class StoreContract(StoreBase):
-    """Subclass this in a test module and give it a fixture `connect`."""
+    """Contract suite; subclass it in a test module and define the fixture `connect`."""
 
     # Messages
 
@@ -424,7 +424,7 @@ class StoreContract(StoreBase):
         for query in (words[0], words[-1], f"{words[3]} {words[29_990]}"):
             assert positions(store, query, name) == [0]
 
-    # Turns that a gateway keeps from its clients
+    # Turns that a gateway hides from its clients
 
     def test_hidden_turns_are_found_by_their_place_and_chain_together(
         self, store: Store, other: Store, name: str
@@ -472,7 +472,7 @@ class StoreContract(StoreBase):
             HiddenTurnKey("used", digest_of(b"again" if self.clock is None else b"used"))
         ]
 
-    # Which session a history belongs to
+    # Finding the session of a history
 
     def test_a_history_finds_its_session_wherever_it_ends(self, store: Store, name: str) -> None:
         said = [f"{number} of {name}" for number in range(60)]
@@ -518,7 +518,7 @@ class StoreContract(StoreBase):
         assert store.find_prefix(asked, under="%/") is None
         assert store.find_prefix(asked) == (f"bob/{name}", 2, 2)
 
-    # The system prompt and the tools beside the messages
+    # System prompt and tools
 
     def test_what_stands_beside_the_messages_is_kept_byte_for_byte(self, store: Store, other: Store, name: str) -> None:
         store.append(name, entries("a"), dialect=CHAT, prompt=FIRST)
@@ -550,7 +550,7 @@ class StoreContract(StoreBase):
         store.append(name, entries("a"), dialect=CHAT, prompt=SECOND, key="k")
         assert store.prompt(self.info(store, name)) == FIRST
 
-    # What is deleted, and only when asked
+    # Explicit deletion
 
     def test_deleting_and_appending_the_same_bodies_at_once(self, store: Store, name: str) -> None:
         rounds, texts = 12, [f"shared {number} of {name}" for number in range(20)]

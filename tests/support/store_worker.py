@@ -1,8 +1,8 @@
-"""A process that appends to and compacts sessions until it is told to stop, or killed; and what must hold afterwards.
+"""Worker process that appends to and compacts sessions until stopped or killed, and checks for the results.
 
     python store_worker.py URL NAME SESSIONS SECONDS SEED
 
-Every acknowledged append is written to standard output, in one write, right after it returned.
+Every acknowledged append is printed to standard output in one write, directly after it returned.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(url: str, name: str, sessions: int, seconds: float, seed: int) -> None:
 
 
 def start(url: str, name: str, sessions: int, seconds: float, log: Path) -> subprocess.Popen[bytes]:
-    """A worker that writes what it was promised into `log`."""
+    """Start a worker that logs acknowledged appends to `log`."""
     file: IO[bytes]
     with log.open("ab") as file:
         arguments = [sys.executable, __file__, url, name, str(sessions), str(seconds), str(sum(name.encode()))]
@@ -55,7 +55,7 @@ def start(url: str, name: str, sessions: int, seconds: float, log: Path) -> subp
 
 
 def acknowledged(logs: list[Path]) -> dict[str, set[str]]:
-    """What was promised: marks by session. A line that a kill has cut is no promise."""
+    """Return acknowledged marks by session, ignoring lines truncated by a kill."""
     promised: dict[str, set[str]] = {}
     for log in logs:
         for line in log.read_bytes().decode().split("\n")[:-1]:
@@ -66,7 +66,7 @@ def acknowledged(logs: list[Path]) -> dict[str, set[str]]:
 
 
 def assert_nothing_lost_or_doubled(url: str, promised: dict[str, set[str]]) -> int:
-    """Every promise is kept once, the order of each writer is kept, and no two compactions are of one span."""
+    """Check that every acknowledged append is stored once, in writer order, and that no two compactions share a span."""
     import midfold
 
     total = 0

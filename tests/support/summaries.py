@@ -1,4 +1,4 @@
-"""Summaries asked of a scripted provider, now or later, and everything that can go wrong with them."""
+"""Request summaries from a scripted provider, synchronously or in the background, with every kind of failure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ASK = ask_of(long_conversation("openai-chat", 3)[1:])
 
 
 class Made(NamedTuple):
-    """What came of an ask."""
+    """Result of a summary request."""
 
     answer: SummaryAnswer | None
     failed: SummaryFailed | None
@@ -90,7 +90,7 @@ def make(
     progress: Callable[[Any], None] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Made:
-    """A summary, asked for now or later; pauses are written down and take no time."""
+    """Make a summary, synchronously or in the background; pauses are recorded and take no time."""
     fake = FakeClock(START)
     summarizer = ModelSummarizer(
         endpoint, main, progress=progress, clock=clock or fake, sleep=fake.sleep, sleep_later=fake.sleep_async
@@ -103,7 +103,7 @@ def make(
 
 
 class Trouble(NamedTuple):
-    """An answer that is no summary: what it is taken for, how often it is asked for, after which pauses."""
+    """Failing response: its failure kind, the number of attempts, and the pauses between them."""
 
     answer: Answer
     kind: FailureKind
@@ -116,7 +116,7 @@ def _stream(wire: str) -> Answer:
 
 
 def _broken(wire: str) -> Answer:
-    """A stream with an event in it that is not JSON."""
+    """Return a stream with an event that is not JSON."""
     whole = _stream(wire)
     return raw(whole.body.replace(b'{"', b'{"broken', 1)[:-40] + b"\n\ndata: {oops\n\n", whole.content_type)
 
@@ -135,7 +135,7 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
 
 @cache
 def troubles(wire: str) -> dict[str, Trouble]:
-    """Everything that can come back over a connection, by a name."""
+    """Return all failing responses, by name."""
     stream = _stream(wire)
     plain = summary(wire, GOOD, stream=False)
     return {

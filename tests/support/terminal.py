@@ -1,4 +1,4 @@
-"""A program in a real pseudo-terminal: type, wait for what it shows, press keys."""
+"""Run a program in a pseudo-terminal: type, wait for output, press keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CTRL_C, CTRL_D = b"\x03", b"\x04"
 
 
 class Terminal:
-    """A context manager; leaving it ends the program and everything in its session."""
+    """Context manager for a program; on exit it ends the program and all processes of its session."""
 
     def __init__(
         self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str], size: tuple[int, int] = (40, 110)
@@ -29,7 +29,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
-        # A session leader that opens a terminal has it as its own: Ctrl-C there reaches the program as a signal.
+        # A session leader that opens a terminal controls it, so Ctrl-C reaches the program as a signal.
         opened = ("/bin/sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", os.ttyname(slave))
         self.process = subprocess.Popen(
             (*opened, *command), cwd=folder, env=dict(environment), start_new_session=True, close_fds=True
@@ -40,29 +40,29 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """Everything on the screen so far, without colours."""
+        """Return all output so far, without colours."""
         return ESCAPES.sub("", self.raw.decode("utf-8", "replace"))
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode() + b"\r")
 
     def answer(self, letter: str) -> None:
-        """A letter and the line end, as a hand types them: one after the other."""
+        """Type a letter and then the line end, as separate keys."""
         for key in (letter.encode(), b"\r"):
             time.sleep(0.2)
             os.write(self._master, key)
 
     def paste(self, text: str, *, bracketed: bool = True) -> None:
-        """Many keys at once, marked as a paste where the terminal was asked to do that."""
+        """Send many keys at once, as a bracketed paste if the terminal enabled it."""
         data = text.replace("\n", "\r").encode()
         os.write(self._master, b"\x1b[200~" + data + b"\x1b[201~" if bracketed else data)
 
     def press(self, key: bytes) -> None:
-        time.sleep(0.3)  # as a person would: not in the instant in which a prompt appears
+        time.sleep(0.3)  # not immediately after a prompt appears, as a person would
         os.write(self._master, key)
 
     def wait_for(self, words: str, seconds: float = 90.0) -> str:
-        """Waits until `words` appear after what was waited for before; gives what came up to there."""
+        """Wait until `words` appear after the previous match; return the output up to there."""
         ends = time.monotonic() + seconds
         while True:
             new = self.shown[self._read_to :]
@@ -81,7 +81,7 @@ class Terminal:
         return bool(ready)
 
     def ended(self, seconds: float = 60.0) -> int:
-        """The exit status, once it has ended."""
+        """Wait for the end and return the exit status."""
         ends = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < ends:
             self._more(0.1)

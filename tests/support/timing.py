@@ -1,7 +1,7 @@
-"""Whether work takes time in proportion to its input, on a machine that others use, too.
+"""Check that work takes time in proportion to its input, on a shared machine.
 
-Small and large inputs are timed in turns, by the processor's clock, and the best run of each counts. What seems slow is
-timed again: work that is busy with something else is quick in one of several turns, quadratic work in none.
+Small and large inputs are timed alternately in processor time, and the best run of each counts. A slow result is
+repeated: linear work that was disturbed is fast in one of several runs, quadratic work in none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 Input = TypeVar("Input")
 TURNS = 6
 QUICK = 0.005
-"""Seconds. What takes less is counted as this much."""
+"""Minimum seconds; shorter times are rounded up to this."""
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of the processor, without looking through what other tests have left."""
+    """Return the processor time of the work, with garbage collection of earlier tests excluded."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -33,7 +33,7 @@ def seconds(work: Callable[[], object]) -> float:
 def assert_in_proportion(
     work: Callable[[Input], object], small: Input, *larger: tuple[Input, float], quick: float = QUICK
 ) -> None:
-    """Each larger input takes at most so many times the time of the small one."""
+    """Assert that each larger input takes at most the given multiple of the small one's time."""
     best = {place: float("inf") for place in range(len(larger) + 1)}
     for _ in range(TURNS):
         for place, given in enumerate((small, *(value for value, _ in larger))):

@@ -1,4 +1,4 @@
-"""Trajectories for tests: made from a seed, or converted from the shared transcripts as agents record them."""
+"""Trajectories for tests: generated from a seed, or converted from the shared transcripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midfold import SummaryRequest
 
 
 class Words:
-    """A counter whose numbers can be checked by eye: one token per word."""
+    """Token counter with one token per word, so that counts can be checked by eye."""
 
     name = "words"
 
@@ -38,7 +38,7 @@ def response(content: object, name: str = "bash") -> str:
 
 
 def run_of(steps: int, seed: int = 0, size: int = 60) -> list[dict[str, str]]:
-    """A run of an agent: system, human, then so many pairs of a call and its result, then an answer."""
+    """Return an agent run: system, human, pairs of a call and its result, then an answer."""
     rng = random.Random(seed)
     turns = [turn("system", "You are an agent."), turn("human", f"Fix bug number {seed} in src/module_{seed}.py")]
     for number in range(steps):
@@ -55,18 +55,20 @@ def record(seed: int = 0, steps: int = 40, size: int = 60) -> dict[str, Any]:
 
 
 def lines(count: int, steps: int = 40, size: int = 60) -> bytes:
-    """Records as JSON lines, every one different."""
+    """Return distinct records as JSON lines."""
     return b"".join(json.dumps(record(seed, steps, size)).encode() + b"\n" for seed in range(count))
 
 
 def slow_summary(ask: SummaryRequest) -> str:
-    """A summarizer that takes its time, for runs that are interrupted."""
+    """Return a summary slowly, for runs that are interrupted."""
     time.sleep(0.15)
     return f"{len(ask.messages)} turns were here."
 
 
 def from_chat(conversation: dict[str, Any]) -> dict[str, Any]:
-    """A recorded conversation as ShareGPT: results of one batch share a turn, calls and thoughts are marked in text."""
+    """Convert a recorded conversation to ShareGPT: results of one batch share a turn; calls and thoughts are marked in
+    text.
+    """
     return {"id": conversation["id"], "conversations": list(_turns(conversation["messages"])), "completed": True}
 
 

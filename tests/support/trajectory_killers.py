@@ -1,4 +1,4 @@
-"""Summarizers that end the process they run in, for tests of what an executor does then."""
+"""Summarizers that end their process, to test how an executor handles it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from midfold import SummaryRequest
 
 
 def kill_once(ask: SummaryRequest) -> str:
-    """The first one that asks dies; a file remembers it."""
+    """End the process on the first call, which a file records."""
     mark = Path(os.environ["MIDFOLD_TEST_KILL_ONCE"])
     try:
         mark.touch(exist_ok=False)
