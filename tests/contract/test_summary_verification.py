@@ -1,4 +1,4 @@
-"""A summary is checked against its source: refusals are rejected, inventions are marked, gaps are filled."""
+"""A summary is checked against its source: invalid ones are rejected, inventions are marked, gaps are filled."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def reminders(messages: list[Value]) -> list[str]:
 
 
 def is_complete(messages: list[Value], following: Value | None) -> bool:
-    """Return whether a client would send this: no system message is still missing after the user's."""
+    """Return whether a client would send these messages: the next turn is the assistant's."""
     return messages[-1]["role"] != "assistant" and (following is None or following["role"] == "assistant")
 
 
