@@ -28,16 +28,14 @@ settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_he
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background job ignores SIGINT, and child processes inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 
 for _name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY"):
     os.environ.pop(_name, None)  # no test may send requests with a developer's keys
 
 
 class _NoOmissions(logging.Handler):
-    """Plugin that fails a test in which a compaction omitted a text after an internal error."""
+    """Log handler that fails a test in which a compaction omitted a text after an internal error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         assert not record.getMessage().startswith("Omitted from the summary"), record.getMessage()

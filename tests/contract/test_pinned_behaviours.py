@@ -1,4 +1,4 @@
-"""pitfalls.md, "Behaviours worth pinning down", and reports of other agents' users, as far as they concern compaction."""
+"""pitfalls.md, "Behaviours worth pinning down", and reports of other agents' users, where they concern compaction."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_automatic_schedule_saves_a_third_of_the_rewrites_of_a_tool_session() ->
 
 @pytest.mark.parametrize("schedule", ["auto", "threshold"])
 def test_pruning_never_adds_rewrites(schedule: str) -> None:
-    """A prune that leaves the view near the threshold is soon followed by another rewrite, so a compaction is better."""
+    """A prune that leaves the view near the threshold soon leads to another rewrite, so a compaction is better."""
     pruned, plain = rewrites(schedule), rewrites(schedule, prune="off")
     assert len(pruned) <= len(plain) + 1
     for rewrite, following in pairwise(pruned):

@@ -17,7 +17,7 @@ from support.rules_provider import RulesProvider
 WINDOW = 200_000
 CLAUDE, CODEX = "claude-cli/2.1.197 (external, sdk-cli)", "codex_exec/0.166.0 (Debian 12.0.0; x86_64) xterm"
 OPENCODE = "opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3.14"
-"""Request headers of these clients, recorded on 2026-11-17."""
+"""User-Agent headers of these clients, recorded on 2026-11-17."""
 
 
 def settings(upstream: str, *, defers: bool, mode: str = "hygiene", **more: Any) -> Config:

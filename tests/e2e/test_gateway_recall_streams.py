@@ -196,7 +196,7 @@ def first_tool_event(wire: str, url: str) -> float:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("recall", ["on", "off"])
 def test_a_call_of_the_clients_reaches_it_while_its_turn_goes_on(wire: str, recall: str) -> None:
-    """The time to the first byte of a tool call is the same as without recall: the provider waits for the client here."""
+    """The time to the first byte of a tool call is unchanged by recall: here the provider waits for the client."""
     arguments = {"text": "the first line of the file, " + "and many more of them. " * 40}
     provider = Halting(reply(wire, Turn("", (("c1", "write_file", arguments),))).pieces)
     with served(provider) as upstream, running(upstream, recall=recall) as gateway:

@@ -1,4 +1,4 @@
-"""Run the official clients on the coding session of `midfold demo`: CodingSession(OpenAIChat(client, "gpt-4o"), 300)."""
+"""Run official clients on the coding session of `midfold demo`: CodingSession(OpenAIChat(client, "gpt-4o"), 300)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def last_result(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 class ReadingModel:
-    """Model that reads `files` files, looks up an early one if it has a tool for it, and reports whether it found it."""
+    """Model that reads `files` files, looks up an early one if it has a tool for it, and reports the result."""
 
     def __init__(self, files: int, *, early: int = 2) -> None:
         self.files, self.early = files, early

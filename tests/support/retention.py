@@ -21,7 +21,7 @@ def port(number: int) -> int:
 
 
 def conversation(steps: int = STEPS, *, name: str = "talk") -> dict[str, Any]:
-    """Build a session in which each step reads one file; from the tenth on it reuses the finding of nine steps before."""
+    """Build a session whose steps each read one file; from the tenth on it reuses a finding of nine steps before."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are careful. The hidden_rule is not for the measure."},
         user(f"Please tidy up {name}. You must never touch the invoices table. Thanks!"),

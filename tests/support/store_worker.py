@@ -66,7 +66,7 @@ def acknowledged(logs: list[Path]) -> dict[str, set[str]]:
 
 
 def assert_nothing_lost_or_doubled(url: str, promised: dict[str, set[str]]) -> int:
-    """Check that every acknowledged append is stored once, in writer order, and that no two compactions share a span."""
+    """Check that every acknowledged append is stored once, in writer order, and no two compactions share a span."""
     import midfold
 
     total = 0
