@@ -188,7 +188,7 @@ class CompactingProvider(RulesProvider):
 
 
 def _paired(items: list[Any]) -> Iterator[Any]:
-    """Yield items with unpaired calls and results completed by their missing half."""
+    """Yield the items, with calls and results that lack their other half relabelled so that they pass the check."""
     calls = {item["call_id"] for item in items if item.get("type") == "function_call"}
     results = {item["call_id"] for item in items if item.get("type") == "function_call_output"}
     for item in items:

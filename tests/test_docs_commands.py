@@ -188,7 +188,7 @@ def test_commands_of_the_pages_run(page: Path, playground: Path, provider: Scrip
 
 
 def with_yes(line: str) -> str:
-    """Answer confirmation prompts with yes."""
+    """Add --yes to commands that ask for confirmation."""
     return f"{line} --yes" if line.startswith("midfold install") else line
 
 

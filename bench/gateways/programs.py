@@ -28,7 +28,7 @@ COMPILED = {
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "midfold-bench-pyc"),
 }
-"""Whether the package is compiled to bytecode, as the installed peers are; a source tree may not be."""
+"""Environment that lets a source tree use compiled bytecode, as the installed peers do."""
 
 
 class Program:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
 FOLDED = "Compaction 4"
-"""Session with a handoff that also has an earlier one."""
+"""Link text of a compaction that has a handoff, as does the previous one."""
 PHONE, DESK = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
 
 

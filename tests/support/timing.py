@@ -18,7 +18,7 @@ QUICK = 0.005
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the processor time of the work, with garbage collection of earlier tests excluded."""
+    """Return the processor time of the work, with garbage collection disabled."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

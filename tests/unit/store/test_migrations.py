@@ -58,7 +58,7 @@ MADE_AT_RUN_TIME = {
 
 
 NAMES: dict[Flavour, list[int]] = {"sqlite": [], "postgres": [8]}
-"""Migration of the name prefix index, which SQLite does not need."""
+"""Migrations for the name prefix index; SQLite needs none."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
