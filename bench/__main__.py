@@ -1,4 +1,4 @@
-"""Runs the benchmarks: all of them, or those named.
+"""Run all benchmarks, or those named.
 
 python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [keys] [gateway] [trajectories] [longtask]
                 [frameworks] [user_words]

@@ -1,11 +1,12 @@
-"""What recorded sessions cost in sessions, in the gateway and in the agent, with and without the automatic schedule.
+"""Measure the cost of recorded sessions in sessions, gateway and agent, with and without the automatic schedule.
 
 python -m bench.bill ../shared/data [--every 4] [--windows 32k,64k,128k,200k] [--out bench/results/bill.json]
 
-Every recording is played through the public parts: `Session.append/compact/observe`, an HTTP gateway in `manage` mode
+Every recording is played through the public API: `Session.append/compact/observe`, an HTTP gateway in `manage` mode
 in front of a simulated provider, and the agent's own compaction. The provider caches prefixes as Anthropic does and
-reports what it read and wrote. Summaries are made without a model, except in the agent, where each one is billed as if
-the conversation's model had written it.
+reports reads and writes. Summaries are made without a model, except in the agent, where each one is billed as if
+the
+conversation's model had written it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SCHEDULES = ("threshold", "auto")
 
 
 class Bill(NamedTuple):
-    """Totals of one place, window and schedule; costs are dollars at the prices of `MODEL`."""
+    """Totals for one integration, window and schedule; costs are dollars at the prices of `MODEL`."""
 
     cost: float = 0.0
     sent: int = 0
@@ -67,7 +68,7 @@ class Bill(NamedTuple):
 
 
 class Meterman(Player):
-    """The simulated provider: what a view costs, and whether it still holds what the recording needed later."""
+    """Simulated provider: bills each view, and checks whether it still has what the recording used later."""
 
     def __init__(self, recording: Recording, window: int) -> None:
         super().__init__(recording, DEFAULT, window, MODEL, fixed_tokens=0)
@@ -94,7 +95,7 @@ class Meterman(Player):
         self.bill += Bill(cost=self.prices.money(units))
 
     def requests(self, clock: FakeClock) -> Iterator[tuple[Transcript, float]]:
-        """Yield what is new before each request, at the time of that request."""
+        """Yield the new messages before each request, with the time of the request."""
         done, began = 0, clock.now
         for at, seconds in zip(self.recording.requests, self.recording.seconds, strict=True):
             clock.now = began + seconds

@@ -1,8 +1,10 @@
-"""Compacting 1,000 to 50,000 messages, against Hermes 0.19's compress on the same lists, both models stubbed.
+"""Compaction of 1,000 to 50,000 messages, against Hermes 0.19's compress on the same lists, both models stubbed.
 
-Hermes takes the answer as it comes; so does midfold here (`compression.verify` off). With the check it is told apart,
-twice: for the same answer, in which every path is invented and must be looked for to the end of the fold, and for one
-of the same length whose paths are the fold's own, as in real summaries nearly all are.
+Hermes does not check the answer, and midfold does not either here (`compression.verify` off). The cost of the check
+is
+reported separately, twice: for an answer with only invented paths, each searched through the whole fold, and for
+one of
+the same length whose paths occur in the fold, as in nearly all real summaries.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ SUMMARY = (
     )
     + "\n\n## Active State\nAll modules are changed, their tests pass, nothing is running.\n"
 )
-"""What a model could have written: with the state of the work, without which midfold asks for another."""
+"""Summary as a model could have written it, with the state of the work, without which midfold sends another request."""
 PEER = """
 import gc, json, sys, time, tracemalloc, types
 import agent.context_compressor as theirs
@@ -102,7 +104,7 @@ def main() -> None:
 
 
 def _checked(values: list[dict[str, Any]], tokens: int, theirs: float) -> None:
-    """What it costs to check an answer against the fold."""
+    """Measure the cost of checking an answer against the fold."""
     own = _with_paths_of(values)
     for what, summary in (("every path in it invented", SUMMARY), ("its paths the fold's own", own)):
 
@@ -118,7 +120,7 @@ def _checked(values: list[dict[str, Any]], tokens: int, theirs: float) -> None:
 
 
 def _with_paths_of(values: list[dict[str, Any]]) -> str:
-    """The summary with paths that the messages name, from all over them, in place of invented ones."""
+    """Return the summary with invented paths replaced by paths from all over the messages."""
     texts = [value["content"] for value in values if isinstance(value.get("content"), str)]
     found = [item.text for text in texts for item in identifiers(text[:500]) if item.kind == "path"]
     paths = iter(found[:: max(len(found) // 120, 1)])
@@ -126,7 +128,7 @@ def _with_paths_of(values: list[dict[str, Any]]) -> str:
 
 
 def _in_turns(values: list[dict[str, Any]], tokens: dict[int, int]) -> tuple[Any, dict[int, float]]:
-    """Both sides in turns: a machine that is slow for a while is slow for both. The best run counts, warmed up."""
+    """Time both sides alternately, so that a temporary slowdown affects both; the best run after a warm-up counts."""
     question = {
         "messages": values[:COUNT],
         "sizes": [(count, tokens[count]) for count in (SMALL, COUNT)],
@@ -146,7 +148,7 @@ def _in_turns(values: list[dict[str, Any]], tokens: dict[int, int]) -> tuple[Any
 
 
 def _stub(ask: SummaryRequest) -> str:
-    """What Hermes' side does too: the whole prompt is written, then the answer is at hand."""
+    """Render the whole prompt and return a fixed answer, as on Hermes' side."""
     ask.prompt()
     return SUMMARY
 
@@ -184,7 +186,7 @@ def _memory(values: list[dict[str, Any]], tokens: int, size: int, theirs: int) -
 
 
 def _deciding(values: list[dict[str, Any]]) -> None:
-    """One appended message, then the question whether to compact."""
+    """Time one appended message and the decision whether to compact."""
     added = [{"role": "user", "content": f"and now number {number}, please"} for number in range(1_000)]
     times: dict[int, float] = {}
     for count in (SMALL, LARGE):
@@ -206,7 +208,7 @@ def _deciding(values: list[dict[str, Any]]) -> None:
 
 
 def _landing(values: list[dict[str, Any]], tokens: dict[int, int], peer: Any) -> None:
-    """Where both land, counted by one meter."""
+    """Compare the resulting sizes, counted by one meter."""
     for count in (SMALL, COUNT):
         ours = _compact(values[:count], tokens[count])
         ours_tokens = Meter().count(read(ours).messages).tokens

@@ -1,7 +1,8 @@
-"""Texts by content type, for fitting and for checking the token estimate.
+"""Texts by content type, to fit and to check the token estimate.
 
-Two halves of each type exist and share no text: ``fit`` sets the constants, ``held`` is what gets reported.
-Real messages are split by conversation, generated texts by seed, sentences by their place in the list.
+Each type has two halves that share no text: ``fit`` sets the constants, ``held`` is reported. Real messages are
+split
+by conversation, generated texts by seed, sentences by their position in the list.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ HTTP_HOSTS = (
 
 
 def corpora(half: Half = "held", data: Path | None = None) -> Corpus:
-    """Every content type: the generated ones, and the real ones where ``data`` holds conversations."""
+    """Return every content type: the generated ones, and the real ones if ``data`` has conversations."""
     found = {name: list(texts) for name, texts in generated(half).items()}
     if data is not None:
         for name, texts in real(half, data).items():
@@ -65,7 +66,7 @@ def corpora(half: Half = "held", data: Path | None = None) -> Corpus:
 
 
 def generated(half: Half = "held", longest: int = LENGTHS[-1]) -> Corpus:
-    """Content types built from a seed and the sentences above, and Python from the standard library in use."""
+    """Return content types built from a seed and the sentences above, and Python from the standard library."""
     lengths = [length for length in LENGTHS if length <= longest]
     found: Corpus = {}
     for name, make in GENERATORS.items():
@@ -75,7 +76,7 @@ def generated(half: Half = "held", longest: int = LENGTHS[-1]) -> Corpus:
 
 
 def real(half: Half, data: Path) -> Corpus:
-    """Message texts of ``data/*/conversations.jsonl`` by content type, and all of them as ``real messages``."""
+    """Return message texts of ``data/*/conversations.jsonl`` by content type, and all of them as ``real messages``."""
     found: Corpus = defaultdict(list)
     everything = [(_half_of(key), kind, text) for key, message in _messages(data) for kind, text in _texts(message)]
     seen = {text for owner, _, text in everything if owner == "fit"} if half == "held" else set()
@@ -112,7 +113,7 @@ def _texts(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _written_files(arguments: str) -> Iterator[tuple[str, str]]:
-    """The files that an agent wrote: a tool call carries the path, and so the language, next to the text."""
+    """Yield files that an agent wrote: a tool call has the path, and so the language, next to the text."""
     names = {".py": "real: Python", ".go": "real: Go", ".ts": "real: TypeScript", ".tsx": "real: TypeScript"}
     try:
         fields = json.loads(arguments)
@@ -142,7 +143,7 @@ Generator = Callable[[random.Random, Half, int], str]
 
 
 def _repeat(piece: Callable[[random.Random], str], joint: str) -> Generator:
-    """Pieces joined until the text is long enough, then cut to the length."""
+    """Return a generator that joins pieces and cuts the text to the length."""
 
     def make(rng: random.Random, half: Half, size: int) -> str:
         pieces: list[str] = []

@@ -1,9 +1,11 @@
-"""Learns the constants of `midfold.compaction.local.identifiers` from the real future of recorded conversations.
+"""Fit the constants of `midfold.compaction.local.identifiers` to the real future of recorded conversations.
 
-    python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
+    python -m bench.fit_ledger            print the constants, and how well they rank on the held-out half
 
-A name of the past is needed if the measure says so (midfold.lab). A logistic regression over the features of
-`worth`, by gradient descent on the training half; every cut weighs the same. Needs ../shared/data and nothing else.
+A name in the past is needed if the retention measure (midfold.lab) says so. The fit is a logistic regression over
+the
+features of `worth`, by gradient descent on the training half; all cuts have equal weight. Requires only
+../shared/data.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SHARES = (0.05, 0.1, 0.2)
 
 
 class Cut:
-    """The names of one past, as features, and which of them were needed."""
+    """Names of one past as features, with labels for the needed ones."""
 
     def __init__(self, rows: list[list[float]], needed: list[bool], half: str) -> None:
         self.rows, self.needed, self.half = rows, needed, half
@@ -82,7 +84,7 @@ def features(name: str, entry: NameCounts, reading: FoldReader) -> list[float]:
 
 
 def fitted(cuts: list[Cut]) -> list[float]:
-    """Weights by gradient descent with a step that shrinks; the same on every run."""
+    """Fit weights by gradient descent with a decreasing step; deterministic."""
     weights = [0.0] * len(FEATURES)
     weights[-1] = -3.0
     for number in range(ROUNDS):
@@ -105,7 +107,7 @@ def probability(row: list[float], weights: list[float]) -> float:
 
 
 def recall(cuts: list[Cut], weights: list[float], share: float) -> float:
-    """Needed names among the best of each cut, on average."""
+    """Return the mean share of needed names among the best of each cut."""
     found = []
     for cut in cuts:
         order = sorted(range(len(cut.rows)), key=lambda place: -probability(cut.rows[place], weights))

@@ -1,10 +1,11 @@
-"""How many tokens providers bill per message beyond the meter's own count, from the usage recorded in real sessions.
+"""Measure the tokens providers bill per message beyond the meter's count, from usage recorded in real sessions.
 
     python -m bench.fit_overhead [--data DIR]
 
-For each two neighbouring requests of a session, the growth of the reported prompt is compared with the units of the
-messages between them. With the table's factor f fixed, the overhead is the median of (growth - f * units) / messages.
-Growth across a recorded compaction is left out.
+For each two consecutive requests of a session, the growth of the reported prompt is compared with the units of the
+messages between them. With the table's factor f fixed, the overhead is the median of (growth - f * units) /
+messages.
+Growth across a recorded compaction is excluded.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     python -m bench.fit_tokens --speed    time the estimate on 10,000 real messages
 
 The fit minimises the squared relative error over whole texts, with one weight per content type, every price
-kept between 1 and `TOP_PRICE` units, and a weak pull towards a plain guess for pairs that the texts hardly contain.
+between 1 and `TOP_PRICE` units, and weak regularisation towards a default for pairs that hardly occur.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from midfold.transcript import tokens as estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES = 256 + len(estimate.BLOCKS)
-LONGEST_FITTED = 8_000  # characters of one text that enter the fit
+LONGEST_FITTED = 8_000  # maximum characters of one text in the fit
 TEXTS_PER_TYPE = 400
 REAL_SHARE = 0.6
 PULL = 1e-5
-GUESS = 0.3  # tokens, for a pair that never occurs
+GUESS = 0.3  # tokens for a pair that never occurs
 SWEEPS = 300
-RARE = 200  # occurrences below which a Unicode block is fitted on random characters too
+RARE = 200  # occurrences below which a Unicode block is also fitted on random characters
 
 TOKENIZER = splintr.Tokenizer.from_pretrained("o200k_base")
 
@@ -50,7 +50,7 @@ class Row:
 
 
 def row(text: str, weight: float) -> Row:
-    """How often each priced feature occurs in a text, and its true token count."""
+    """Return the counts of each priced feature in a text, and its true token count."""
     block_of = {hi: 256 + i for i, (_, lo, up, _) in enumerate(estimate.BLOCKS) for hi in range(lo, up + 1)}
     counts = Counter(estimate.pair_codes(text)[: len(text)])
     for hi, count in Counter(estimate.block_codes(text)).items():
@@ -72,7 +72,7 @@ def rows(found: Corpus) -> list[Row]:
 
 
 def rare_blocks(made: list[Row]) -> list[Row]:
-    """Random characters of the blocks that no content type covers: better a rough price than none."""
+    """Return random characters of the blocks that no content type covers, for an approximate price."""
     seen: Counter[int] = Counter()
     for one in made:
         seen.update(one.counts)
@@ -87,7 +87,7 @@ def rare_blocks(made: list[Row]) -> list[Row]:
 
 
 def solve(made: list[Row]) -> list[int]:
-    """Coordinate descent on the normal equations, first in real numbers and then in whole units."""
+    """Solve by coordinate descent on the normal equations, first in real numbers and then in whole units."""
     size = range(FEATURES)
     matrix = [[0.0] * FEATURES for _ in size]
     right = [0.0] * FEATURES

@@ -1,9 +1,13 @@
-"""One long session in each framework, under what it ships and under midfold: refusals, tokens, cache, what is known.
+"""One long session in each framework, with its own compaction and with midfold: refusals, tokens, cache, recalled
+facts.
 
-`python -m bench frameworks [LangChain]`. The model is scripted and the provider is on the loopback; it enforces the
-rules of its wire and a window of 24,000 tokens, and bills by a prefix cache. Twelve asks, each of which makes the model
-read six files; a thirteenth asks for a word of the first ask and for a number in an early file. Whoever asks the model
-for a summary gets the goal, if it can be seen, and the newest twenty facts.
+`python -m bench frameworks [LangChain]`. The model is scripted and the provider is on loopback; it enforces the
+rules
+of its wire format and a window of 24,000 tokens, and bills by a prefix cache. Each of twelve user messages makes
+the
+model read six files; a thirteenth asks for a word of the first one and for a number in an early file. A summary
+request
+is answered with the goal, if it is visible, and the newest twenty facts.
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ LABELS = {
 
 
 class Row(NamedTuple):
-    """What one session came to."""
+    """Result of one session."""
 
     framework: str
     policy: str
@@ -91,7 +95,7 @@ def asks() -> Iterator[str]:
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """Everything that a model sees, its provider's own compactions included."""
+    """Return all text that a model sees, including its provider's own compactions."""
     items = body.get("messages") or body.get("input") or ""
     hidden = (_sealed(item) for item in items if isinstance(item, dict) and item.get("type") == "compaction")
     return "\n".join([json.dumps(items, ensure_ascii=False), str(body.get("instructions") or ""), *hidden])
@@ -106,7 +110,9 @@ def summary(text: str) -> str:
 
 
 class Reader:
-    """The model: reads what the newest ask names, and answers the last one by what it sees or can look up."""
+    """Model that reads the files named in the newest user message, and answers the last one from its context or by
+    lookup.
+    """
 
     def __init__(self) -> None:
         self.read = 0
@@ -142,7 +148,7 @@ def _sealed(item: dict[str, Any]) -> str:
 
 
 def _last_user(body: dict[str, Any]) -> str:
-    """The newest ask; the last line of what was compacted is one, for who sends only that."""
+    """Return the newest user message; in a request with only compacted content, its last line."""
     items = [item for item in body.get("messages") or body["input"] if isinstance(item, dict)]
     said = [
         json.dumps(item) if item.get("role") == "user" else _sealed(item).splitlines()[-1]
@@ -153,9 +159,9 @@ def _last_user(body: dict[str, Any]) -> str:
 
 
 class CompactingProvider(RulesProvider):
-    """Has OpenAI's endpoint for compaction, too: messages of the user stay, a sealed summary stands for the rest.
+    """Provider that also has OpenAI's compaction endpoint: user messages stay, an opaque summary replaces the rest.
 
-    What is sealed may hold calls: whose results come with a compaction, or whose calls go into one, is not checked.
+    The opaque part may contain calls, so pairs of calls and results across a compaction are not checked.
     """
 
     def _answer(self, request: Request) -> Answer:
@@ -182,7 +188,7 @@ class CompactingProvider(RulesProvider):
 
 
 def _paired(items: list[Any]) -> Iterator[Any]:
-    """Calls and results that stand alone, as what they would be if the other half were there."""
+    """Yield the items, with calls and results that lack their other half relabelled so that they pass the check."""
     calls = {item["call_id"] for item in items if item.get("type") == "function_call"}
     results = {item["call_id"] for item in items if item.get("type") == "function_call_output"}
     for item in items:

@@ -1,4 +1,4 @@
-"""The gateway beside a bare relay, LiteLLM's proxy and Headroom's, on one upstream and one load."""
+"""The gateway compared with a bare relay, LiteLLM's proxy and Headroom's, with one upstream and one load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def body(words: int, number: int, *, stream: bool = False, slowly: bool = False)
 
 
 def marked(number: int) -> bytes:
-    """A request on Anthropic's wire without markers of its own: the planner reads it and sets some."""
+    """Return an Anthropic request without markers, so that the planner reads it and sets some."""
     said = [f"{number}.{turn}: " + SENTENCE * (WORDS["36k tokens"] // 60) for turn in range(61)]
     messages = [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(said)]
     return json.dumps({"model": "claude-opus-4-6", "max_tokens": 1_000, "messages": messages}).encode()
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _start(target: str) -> tuple[float, float]:
-    """Seconds by the clock until the first answer, and of processor time."""
+    """Return the wall-clock seconds until the first response, and the processor time."""
     with programs.midfold(target) as again:
         return again.started, again.cpu
 
@@ -73,7 +73,7 @@ def _added(
     value: Callable[[Timed], float],
     path: str = CHAT,
 ) -> None:
-    """What a relay adds to the median, best of several rounds in turns: a busy machine is busy for all of them."""
+    """Print the time a relay adds to the median, best of several alternating rounds so that load affects all alike."""
     runs = LARGE_RUNS if "36k" in name else SMALL_RUNS
     best: dict[str, float] = {}
     for round_number in range(ROUNDS):
@@ -92,7 +92,7 @@ def _added(
 
 
 def _rate(program: Program, count: int = CROWD_REQUESTS) -> float:
-    """Requests per second, the better of two runs."""
+    """Return requests per second, the better of two runs."""
     best = 0.0
     for run in range(2):
         seconds, done = asyncio.run(together(program.url, [body(12, run * count + n) for n in range(count)], CROWD))
@@ -118,7 +118,7 @@ def _memory(program: Program) -> None:
 
 
 def _against(make: Callable[[str], Program], goal: int) -> None:
-    """A peer and midfold in turns on the same upstream; processor time tells what a busy machine hides."""
+    """Run a peer and midfold alternately on the same upstream; processor time is less affected by other load."""
     with programs.upstream() as direct, make(direct.url) as peer, programs.midfold(direct.url) as ours:
         asyncio.run(one_by_one(peer.url, [body(12, n) for n in range(20)]))
         spent = {program: program.cpu for program in (peer, ours)}

@@ -1,8 +1,7 @@
-"""What the check of identifiers notices, on recorded sessions: wrong alarms, and paths put together wrongly.
+"""Accuracy of the identifier check on recorded sessions: false alarms, and detected wrong paths.
 
-Wrong alarms are counted in summaries that agents themselves wrote of their own sessions, and in what the assistants
-said, which is all true. Wrong paths are the folder of one path of a session and the file of another, standing nowhere
-in it.
+False alarms are counted in summaries that agents wrote of their own sessions, and in true assistant messages. Wrong
+paths combine the folder of one path of a session with the file name of another, and do not occur in it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _conversations() -> Iterator[list[dict[str, Any]]]:
 
 
 def _summaries(messages: list[dict[str, Any]]) -> Iterator[tuple[Transcript, str]]:
-    """The messages a recorded compaction folded, and what the agent wrote in their place."""
+    """Yield the messages a recorded compaction folded, with the agent's summary of them."""
     start = 0
     for index, message in enumerate(messages):
         if (message.get("_meta") or {}).get("compact_summary"):

@@ -1,8 +1,10 @@
-"""What contexts without a model still say of the answers to 456 questions on 38 real sessions, beside other methods.
+"""Share of answer strings that contexts made without a model keep, for 456 questions on 38 real sessions, by method.
 
-For every question of `bench/probes` somebody who read the whole past wrote down which strings a context must show for a
-careful reader to answer it. The share of them that is there is no measure of readers (they conclude much, and a model
-says things in its own words), but it takes seconds, and it is the same for everybody.
+For every question of `bench/probes`, an annotator who read the whole past listed the strings a context must contain
+for
+a careful reader to answer it. The share of these is not a measure of readers (they infer much, and models
+paraphrase),
+but it takes seconds and is deterministic.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def main() -> None:
 
 
 def shares(probe: Probe, method: str, share: float, floor: int) -> Iterator[tuple[str, float]]:
-    """For each question its kind, and the share of what its answer needs that a context says."""
+    """Yield for each question its kind, and the share of its answer strings that a context contains."""
     budget = max(int(tokens(read(probe.past).messages) * share / 100), floor)
     view = _folded(render(ViewMaker(probe, budget, _nobody).make(method)))
     for question in json.loads((PROBES / f"{probe.name}.json").read_text("utf-8"))["questions"]:

@@ -1,8 +1,10 @@
 """A task of hundreds of tool calls in windows of 16k to 200k: how often must a file be read again?
 
-The same policy, tools and stub summary with midfold inside the agent's loop, with a sliding window, and with Hermes'
-compressor; midfold with and without the search of its own past that its agent offers. The others have none: nothing is
-kept of what they drop. `python -m bench.longtask 16000 32000` runs some windows.
+The same policy, tools and stub summary run with midfold inside the agent loop, with a sliding window, and with
+Hermes'
+compressor; midfold with and without the search of past messages that its agent offers. The others keep nothing of
+the
+messages they drop. `python -m bench.longtask 16000 32000` runs some windows.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ TOLD: dict[Needs, str] = {
     "definitions": "what stands in files: the definitions they import",
 }
 OF_MIDFOLD = frozenset(("context_search", "context_unfold"))
-"""Tools that a plain loop has not: nothing is kept of what it drops."""
+"""Tools that a plain loop cannot offer, because it keeps nothing of the messages it drops."""
 LEAST_CALLS = 400
 HEADINGS = (
     f"  {'window':>8} {'':32} {'re-reads':>9} {'of needs':>9} {'recalls':>8} {'in vain':>8} {'tokens':>8} "
@@ -60,7 +62,7 @@ Document the source tree, one note per module.
 
 
 class Run(NamedTuple):
-    """One run: how it went, and what was wrong in what it wrote."""
+    """Result of one run, with the errors in its output."""
 
     tally: Tally
     compactions: int
@@ -69,7 +71,7 @@ class Run(NamedTuple):
 
 
 def stub(ask: SummaryRequest) -> SummaryAnswer:
-    """The model that summarises: it always says the same, and is believed although it says so little."""
+    """Return a fixed summary that is accepted although it says little."""
     ask.prompt()
     return SummaryAnswer(text=SUMMARY)
 
@@ -84,7 +86,7 @@ def with_midfold(
     may_recall: bool = True,
     last: int = 20,
 ) -> Run:
-    """The agent as it is shipped; `floor` is `compression.minimum_context_floor`, `last` is `protect_last_n`."""
+    """Run the agent as shipped; `floor` is `compression.minimum_context_floor`, `last` is `protect_last_n`."""
     folds: list[Folded] = []
 
     def watch(event: Event) -> None:
@@ -150,7 +152,7 @@ def _run(
 
 
 def _wrong(repository: Repository, needs: Needs) -> int:
-    """Quotes that are not in the notes as they are true."""
+    """Count quotes in the notes that are missing or wrong."""
     wrong = 0
     for _, modules in repository.work:
         for module in modules:
@@ -176,7 +178,7 @@ ROWS: dict[str, Make] = {
 
 
 def rows_at(window: int, needs: Needs) -> list[str]:
-    """Which rows there are. Hermes begins at 85 % of a window of 64,000; midfold has a setting that does the same."""
+    """Return the rows to run. Hermes starts at 85 % of a window of 64,000; midfold has a setting for the same."""
     rows = [OURS, PLAIN, SLIDING] if needs == "definitions" else [OURS, PLAIN, LOCAL, SLIDING]
     theirs = [HERMES] if window in HERMES_WINDOWS else []
     return [*rows, *theirs, *([LATE] if theirs and window <= HERMES_FLOOR else [])]
@@ -190,7 +192,7 @@ def main(windows: tuple[int, ...] = WINDOWS) -> None:
     print(f"  midfold's own source, packages {', '.join(PACKAGES)}, in a temporary folder; sizes by o200k")
     print("  re-read: what a note must quote had been seen, was no longer in the context, and was looked up again")
     print("  recall: it was first asked of a tool of the agent that searches the conversation, where there is one")
-    work(PACKAGES), sums()  # once, before the processes that do the runs are begun
+    work(PACKAGES), sums()  # once, before the worker processes start
     if set(windows) & set(HERMES_WINDOWS):
         environment(HERMES)
     with ProcessPoolExecutor() as pool:

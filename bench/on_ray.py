@@ -1,6 +1,6 @@
-"""What Ray takes: the same trajectories with two workers of the pool, and on a real cluster of two nodes.
+"""Overhead of Ray: the same trajectories with two workers of the pool, and on a real cluster of two nodes.
 
-Processor time of everything that runs for it: the command, its workers, and Ray's own processes.
+Processor time includes the command, its workers, and Ray's own processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from midfold.lab.trajectory_run import TrajectoryJob, compress_trajectories
 from midfold.lab.trajectory_settings import TrajectorySettings
 
 FEW, MANY = 2, 14
-"""Times that the recorded sessions are in the input: a small one and a large one tell what is paid once."""
+"""Copies of the recorded sessions in a small and a large input, to separate fixed costs."""
 NODE = {"num_cpus": 1, "object_store_memory": 256 << 20}
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -56,7 +56,7 @@ def _both(folder: Path, executor: str, address: str | None) -> list[tuple[float,
 
 
 def _input(path: Path, copies: int) -> float:
-    """Recorded sessions as one file, several times; its size in MB."""
+    """Write copies of the recorded sessions into one file; return its size in MB."""
     if SHARED.is_dir():
         found = sorted(SHARED.glob("*/conversations.jsonl"))
         recorded = [json.loads(line) for item in found for line in item.read_text("utf-8").splitlines()]
@@ -78,7 +78,7 @@ def _cluster() -> Any:
 
 
 def _spent(source: Path, target: Path, executor: str, address: str | None) -> tuple[float, float]:
-    """Processor time and time by the clock, in seconds."""
+    """Return processor time and wall-clock time in seconds."""
     job = TrajectoryJob(
         source=str(source),
         target=str(target),
@@ -94,7 +94,7 @@ def _spent(source: Path, target: Path, executor: str, address: str | None) -> tu
 
 
 class _Watch:
-    """Workers end with the run, and what they spent is gone with them: it is read while they are there."""
+    """Sampler of processor time: workers end with the run, so their usage is read while they are alive."""
 
     def __init__(self) -> None:
         self._before = _processor()
@@ -117,7 +117,7 @@ class _Watch:
 
 
 def _processor() -> dict[int, int]:
-    """What this process and each below it has used, in ticks."""
+    """Return the processor ticks of this process and each descendant."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

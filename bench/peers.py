@@ -1,4 +1,4 @@
-"""Peers from their public packages, each in an environment of its own under .bench/."""
+"""Peers from their public packages, each in its own environment under .bench/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADROOM = "headroom-ai[proxy]==0.42.0"
 
 
 def environment(requirement: str, *more: str) -> Path:
-    """The interpreter of an environment that has the package, and `more` beside it; made on first use."""
+    """Return the interpreter of an environment with the package and `more`; create it on first use."""
     folder = HOME / "-with-".join([requirement, *more]).replace("==", "-")
     python = folder / "bin" / "python"
     ready = folder / ".ready"
@@ -36,7 +36,7 @@ def environment(requirement: str, *more: str) -> Path:
 
 
 def ask(requirement: str, script: str, question: Any, *more: str) -> Any:
-    """Runs `script` in the peer's environment with a JSON question on standard input; its last line is the answer."""
+    """Run `script` in the peer's environment with a JSON question on standard input; return its last line, parsed."""
     python = environment(requirement, *more)
     done = subprocess.run(
         [str(python), "-c", script], input=json.dumps(question), capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Searching 10,000 messages on SQLite and PostgreSQL: time of a search, and size of the index against the text."""
+"""Search in 10,000 messages on SQLite and PostgreSQL: time per search, and size of the index relative to the text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _measure(name: str, url: str, talk: list[dict[str, object]]) -> None:
 
 
 def _spend(tools: Recall, query: str) -> tuple[float, float]:
-    """Milliseconds by the clock, and of this process by the processor: the second ones do not count who else works."""
+    """Return wall-clock and processor milliseconds; processor time excludes other load on the machine."""
     start, worked = time.perf_counter(), time.process_time()
     tools.run("context_search", {"query": query})
     return (time.perf_counter() - start) * 1000, (time.process_time() - worked) * 1000

@@ -45,7 +45,7 @@ HOSTILE = {
 
 
 def hostile(name: str, size: int) -> str:
-    """About `size` characters made to cost a redactor time."""
+    """Return about `size` characters that are expensive for a redactor."""
     alphabets = {"hex": "0123456789abcdef", "base64url": "ABCDEFGHIJKLMNOPabcdefghijklmnop0123456789-_"}
     if name in alphabets:
         return "".join(random.Random(size).choices(alphabets[name], k=size))
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _seconds(text: str) -> float:
-    """Processor time of the fastest of three runs."""
+    """Return the processor time of the fastest of three runs."""
     fastest = float("inf")
     for _ in range(3):
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""Recorded conversations as ShareGPT trajectories, laid out as Hermes records its own runs."""
+"""Recorded conversations as ShareGPT trajectories, in the format Hermes records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 
 def convert(conversation: dict[str, Any]) -> dict[str, Any]:
-    """Thoughts and calls are marked in the text of a gpt turn; the results of one batch share a tool turn."""
+    """Convert a conversation: thoughts and calls are marked in the text of a gpt turn; results of a batch share a tool
+    turn.
+    """
     turns = list(_turns(conversation["messages"]))
     return {
         "id": conversation["id"],

@@ -1,4 +1,4 @@
-"""Inserting, compacting, searching and storing 3,000 messages, against Hermes 0.19's session database."""
+"""Insert, compact, search and store 3,000 messages, against Hermes 0.19's session database."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def main() -> None:
     question = {"messages": values, "compacted": values[:2] + values[-KEPT:], "queries": QUERIES, "modes": MODES}
     peer: dict[str, float] = {}
     ours: dict[str, float] = {}
-    for _ in range(RUNS):  # in turns: a machine that is slow for a while is slow for both
+    for _ in range(RUNS):  # alternating, so that a temporary slowdown affects both
         _keep_best(peer, ask(HERMES, PEER, question))
         _keep_best(ours, _ours(values))
         _keep_best(ours, {"waits": _waits() * COUNT})
@@ -147,7 +147,7 @@ def _one_by_one(values: list[dict[str, Any]], mode: str) -> dict[str, float]:
 
 
 def _waits() -> float:
-    """Seconds until the disk has what was written over in a file: the least that synchronous=full can cost."""
+    """Return the seconds to sync an overwritten file to disk: the minimum cost of synchronous=full."""
     block, times = b"x" * 28_000, 300
     with tempfile.TemporaryFile() as file:
         file.write(block * times)
@@ -160,7 +160,7 @@ def _waits() -> float:
 
 
 def _committed(sessions: Sessions, session: midfold.Session) -> float:
-    """The store's part of a compaction, as on Hermes' side: the planning and the summary are not in it."""
+    """Time the store's part of a compaction, without planning and summary, as on Hermes' side."""
     spent: list[float] = []
     commit = sessions.store.commit
 
@@ -186,12 +186,12 @@ def _on_disk(folder: Path) -> int:
 
 
 def _flat() -> None:
-    """One appended message, and the view from a session that was just opened, short and long in turns."""
+    """Time one appended message, and the view of a newly opened session, alternating short and long ones."""
     tail = messages(500)[-SHORT // 2 :]
     with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db?synchronous=normal") as store:
         open_sessions = {count: store.session(f"s{count}", context_length=WINDOW) for count in (SHORT, LONG)}
         for count, session in open_sessions.items():
-            session.append([*messages(count - len(tail)), *tail])  # the same end, and so nearly the same view
+            session.append([*messages(count - len(tail)), *tail])  # same end, and so nearly the same view
             session.compact(force=True, target_tokens=15_000)
         appended: dict[int, list[float]] = {SHORT: [], LONG: []}
         viewed: dict[int, list[float]] = {SHORT: [], LONG: []}
@@ -212,7 +212,7 @@ def _viewed(store: Sessions, name: str) -> object:
 
 
 def _known(values: list[dict[str, Any]]) -> None:
-    """A client's whole history, of which the store knows all but the last message."""
+    """Time a client's whole history when the store has all but the last message."""
     with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db?synchronous=normal") as store:
         store.session("s").append(values)
         for number in range(200):
@@ -231,7 +231,7 @@ def _known(values: list[dict[str, Any]]) -> None:
 
 
 def _size(values: list[dict[str, Any]]) -> None:
-    """Many sessions of a thousand messages, no two alike, so that nothing is stored once for several."""
+    """Measure the size of many distinct sessions of a thousand messages, so that nothing is deduplicated."""
     raw = 0
     with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db?synchronous=normal") as store:
         start = time.perf_counter()

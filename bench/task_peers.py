@@ -1,7 +1,8 @@
 """Other ways to keep a conversation in its window, for the same policy and the same tools.
 
-`window` drops the oldest messages as soon as the threshold would be passed. `Hermes` is the released compressor, in a
-process of its own, with its own threshold.
+`window` drops the oldest messages at the threshold. `Hermes` is the released compressor, in its own process and
+with
+its own threshold.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Shrink = Callable[[Messages, int], Messages]
 
 
 class PlainLoop:
-    """An agent's loop over a plain list; `shrink` is asked before each request, with the exact size of it."""
+    """Agent loop over a plain list; `shrink` is called before each request, with its exact size."""
 
     def __init__(self, policy: Any, toolbox: Toolbox, system: str, shrink: Shrink) -> None:
         self.policy, self.toolbox, self.shrink = policy, toolbox, shrink
@@ -50,7 +51,7 @@ class PlainLoop:
 
 
 def sliding(policy: Any, threshold: int, landing: int) -> Shrink:
-    """The system prompt and the newest messages: at the threshold, as many as fit into `landing`."""
+    """Keep the system prompt and, at the threshold, as many of the newest messages as fit into `landing`."""
 
     def shrink(messages: Messages, size: int) -> Messages:
         if size < threshold:
@@ -90,7 +91,7 @@ for line in sys.stdin:
 
 
 class Hermes:
-    """Hermes' compressor in a process of its own. A context manager; `shrink` asks it."""
+    """Hermes' compressor in its own process; a context manager, called by `shrink`."""
 
     def __init__(self, window: int, summary: str) -> None:
         self._process = subprocess.Popen(

@@ -1,12 +1,13 @@
-"""A model that is a policy: it does the long task step by step, and knows only what its context says, as plain text.
+"""Scripted model that does the long task step by step, knowing only the text of its context.
 
-Rules of this file:
-1. What a note quotes is looked up in the context by its name. There is no memory beside the context.
-2. What was there and is not any more is first asked of a tool that searches the conversation, if the request offers
-   one: once, by the name or path that is looked for. That is counted as a recall, whatever comes of it.
-3. What is still not there is read again from its file; that is counted as a re-read.
-4. The policy knows nothing about summaries, handles or ledgers: a fact counts wherever a line of the context has it
-   whole. A line that ends in an ellipsis is not whole. Of code in backticks the backticks are no part.
+Rules:
+1. Quotes for a note are looked up in the context by name. There is no other memory.
+2. A fact that has left the context is first looked up with a tool that searches the conversation, if the request
+   offers
+   one: once, by its name or path. That counts as a recall, whether or not it succeeds.
+3. A fact that is still missing is read again from its file; that counts as a re-read.
+4. The policy knows nothing about summaries, handles or ledgers: a fact counts if any line of the context has it in
+   full. A line that ends in an ellipsis is incomplete. Backticks around code are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SIGNED = re.compile(r'must end with the line: "([^"\n]+)"')
 PER_MESSAGE = 4
 Step = tuple[str, dict[str, Any]] | str
 Needs = Literal["findings", "definitions"]
-"""What later notes quote of earlier work: what a command once printed, or what stands in the files themselves."""
+"""Source of the quotes in later notes: earlier command output, or the files themselves."""
 
 
 class _Request(msgspec.Struct):
@@ -44,7 +45,7 @@ class _Request(msgspec.Struct):
 
 
 class Tally(NamedTuple):
-    """How the task went."""
+    """Counts of one task."""
 
     calls: int
     rereads: int
@@ -60,7 +61,7 @@ class Tally(NamedTuple):
 
 
 class Seen:
-    """A message as text, its size, and what was looked for in it: most of a context has been seen before."""
+    """Message as text with its size and lookup results, cached because most of a context was seen before."""
 
     def __init__(self, text: str, tokens: int) -> None:
         self.text, self.tokens = text, tokens
@@ -74,7 +75,7 @@ class Seen:
 
 
 def _without_marks(found: re.Match[str]) -> str:
-    """What was found, up to the backticks that end the code it stands in."""
+    """Return the match up to the backticks that end the code around it."""
     marks = ""
     for run in re.findall("`+", found.string[found.string.rfind("\n", 0, found.start()) + 1 : found.start()]):
         marks = "" if run == marks else marks or run
@@ -83,7 +84,7 @@ def _without_marks(found: re.Match[str]) -> str:
 
 
 class Policy:
-    """Does the work of a repository; use it as an agent's model."""
+    """Policy for the work on a repository; use it as an agent's model."""
 
     def __init__(
         self, repository: Repository, window: int, needs: Needs = "findings", *, may_recall: bool = True
@@ -103,7 +104,7 @@ class Policy:
         self._steps: Iterator[Step] = iter(())
 
     def begin(self, package: str, modules: list[Module]) -> str:
-        """What the user says next; the policy will then do it."""
+        """Return the next user message, and plan the work for it."""
         self._steps = self._package(package, modules)
         return f"{FIRST if not self.requests else ''}Now write the notes for the package {package}."
 
@@ -122,7 +123,7 @@ class Policy:
             recalled_tokens=self.recalled_tokens,
         )
 
-    # As a model
+    # Model interface
 
     def ask(self, body: bytes, hear: Any, again: Any) -> ModelAnswer:
         request = msgspec.json.decode(body, type=_Request)
@@ -147,7 +148,7 @@ class Policy:
         return ModelAnswer(messages=(message,), calls=(call,), usage=usage)
 
     def tokens(self, messages: Any, tools: Any = ()) -> int:
-        """The exact size of a request, by OpenAI's vocabulary."""
+        """Return the exact size of a request in OpenAI's vocabulary."""
         return sum(self._read(jsonio.encode(value)).tokens for value in (*messages, list(tools)))
 
     def _read(self, value: bytes) -> Seen:
@@ -157,7 +158,7 @@ class Policy:
             known = self._known_texts[value] = Seen(text, self._tokenizer.count(text) + PER_MESSAGE)
         return known
 
-    # The work
+    # Work
 
     def _package(self, package: str, modules: list[Module]) -> Iterator[Step]:
         yield "plan", {"steps": [{"step": f"note on {module.path}", "status": "open"} for module in modules]}
@@ -167,7 +168,7 @@ class Policy:
         yield f"The notes for {package} are written."
 
     def _note(self, module: Module) -> Iterator[Step]:
-        """Reads a module, measures it, and writes what it is and what it rests on."""
+        """Read a module, measure it, and write a note on it and its imports."""
         yield from self._known(module.path, module.own if self.needs == "definitions" else ())
         yield from self._measured(module.path)
         if self.needs == "definitions":
@@ -185,7 +186,7 @@ class Policy:
         yield self._append(module, [self._signature()])
 
     def _has(self, path: str, facts: tuple[Fact, ...]) -> bool:
-        """Whether the context tells what a note must say of this module."""
+        """Return whether the context has everything a note needs about this module."""
         return all(map(self._quote, facts)) if self.needs == "definitions" else bool(self._sum_of(path))
 
     def _told(self, path: str, facts: tuple[Fact, ...]) -> list[str]:
@@ -195,7 +196,7 @@ class Policy:
         yield from self._known(path, facts) if self.needs == "definitions" else self._measured(path)
 
     def _known(self, path: str, facts: tuple[Fact, ...]) -> Iterator[Step]:
-        """Reads a file unless everything that is needed of it is in the context."""
+        """Read a file unless the context has all the facts needed from it."""
         if path in self._read_once:
             for fact in facts:
                 yield from self._recalled(fact.query, partial(self._quote, fact))
@@ -210,7 +211,7 @@ class Policy:
                 yield "search", {"pattern": rf"\b{fact.name}\b", "path": path}
 
     def _measured(self, path: str) -> Iterator[Step]:
-        """The checksum and the size of a file, unless they are in the context."""
+        """Measure checksum and size of a file unless they are in the context."""
         if path in self._measured_once:
             yield from self._recalled(path, partial(self._sum_of, path))
         if self._sum_of(path):
@@ -221,7 +222,7 @@ class Policy:
         self.unknown += not self._sum_of(path)
 
     def _recalled(self, query: str, quote: Callable[[], str]) -> Iterator[Step]:
-        """Asks for something that was seen before, if it is gone and there is somebody to ask."""
+        """Look up a fact that has left the context, if a search tool is offered."""
         if not self._offered or quote():
             return
         self.recalls += 1
@@ -230,7 +231,7 @@ class Policy:
         self.helpful += bool(quote())
 
     def _index(self, package: str, modules: list[Module]) -> Iterator[Step]:
-        """The checksums of all modules, as they were measured."""
+        """Write the checksums of all modules as measured."""
         lines: list[str] = []
         for module in modules:
             self.needed += 1
@@ -243,7 +244,7 @@ class Policy:
         quoted = "\n".join(lines)
         return "shell", {"command": f"cat >> {module.note} <<'END'\n{quoted}\nEND"}
 
-    # What the context says
+    # Lookups in the context
 
     def _found(self, key: Fact | str, name: str, pattern: Callable[[], re.Pattern[str]]) -> str:
         return next((quote for seen in self.context if (quote := seen.quote(key, name, pattern))), "")
@@ -257,7 +258,7 @@ class Policy:
         return quotes
 
     def _sum_of(self, path: str) -> str:
-        """Checksum, size and name, as cksum prints them."""
+        """Return checksum, size and name as cksum prints them."""
         return self._found(path, path, lambda: re.compile(rf"(?<!\d)\d+ \d+ {re.escape(path)}\b"))
 
     def _signature(self) -> str:
@@ -267,7 +268,7 @@ class Policy:
 
 
 def _search_of_the_past(tools: bytes) -> str:
-    """The name of a tool that says it searches the conversation, by one query."""
+    """Return the name of a tool whose description says it searches the conversation by one query."""
     for tool in jsonio.decode(tools):
         function = tool["function"]
         says_so = re.search(r"\bsearch\b.*\bconversation\b", function["description"], re.IGNORECASE)
@@ -277,7 +278,7 @@ def _search_of_the_past(tools: bytes) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a message, as somebody who reads it sees it: arguments are read, not their JSON."""
+    """Yield every text in a message as a reader sees it: the values of arguments, not their JSON."""
     if isinstance(value, str):
         if value[:1] in "{[" and (decoded := _decoded(value)) is not None:
             yield from _texts(decoded)

@@ -1,8 +1,8 @@
-"""The work of the long task: which notes must be written about a Python package, and what they must quote.
+"""Work of the long task: the notes to write about a Python package, and the quotes they need.
 
-It is read from the source with `ast` before the task begins, and is all the policy knows from elsewhere than its
-context: which files there are, what each imports from the others, and what a definition looks like. What the
-definitions say, it must see.
+It is read from the source with `ast` before the task begins. Besides its context the policy knows only this: the
+files,
+their imports from each other, and the syntax of a definition. It must read the definitions themselves.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PACKAGE = "midfold"
 
 
 class Fact(NamedTuple):
-    """Something a note must quote: a line of a file that one knows by a name."""
+    """Quote that a note needs: a line of a file, identified by a name."""
 
     path: str
     name: str
     line: str
-    """What is true; only the judge looks at it."""
+    """True text of the line; used only for scoring."""
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """How anybody would look for it in a text."""
+        """Return the pattern that finds the fact in a text."""
         name = re.escape(self.name)
         if self.line.startswith(("def ", "class ", "async def ")):
             return re.compile(rf"(?:async def|def|class) {name}[(:\[][^\n]*")
@@ -40,13 +40,13 @@ class Fact(NamedTuple):
 
     @property
     def query(self) -> str:
-        """What anybody would type to find it."""
+        """Return the search query for the fact."""
         kind = re.match(r"(?:async )?def |class ", self.line)
         return f"{kind[0].removeprefix('async ')}{self.name}" if kind else f"{self.name} ="
 
 
 class Module(NamedTuple):
-    """One file, what it defines, and what it takes from the others."""
+    """File, its definitions, and its imports from other files."""
 
     path: str
     own: tuple[Fact, ...]
@@ -59,7 +59,7 @@ class Module(NamedTuple):
 
 
 class Repository:
-    """A copy of midfold's own source in a temporary folder, and the notes that are to be written about it."""
+    """Copy of midfold's source in a temporary folder, and the notes to write about it."""
 
     def __init__(self, folder: Path, packages: tuple[str, ...], most: int | None = None) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class Repository:
 
 @cache
 def work(packages: tuple[str, ...], most: int | None = None) -> list[tuple[str, list[Module]]]:
-    """The packages in order, with their modules. The same for every copy of the source."""
+    """Return the packages in order, with their modules; the same for every copy of the source."""
     left = most if most is not None else 1 << 30
     found: list[tuple[str, list[Module]]] = []
     for package in packages:
@@ -84,7 +84,7 @@ def work(packages: tuple[str, ...], most: int | None = None) -> list[tuple[str, 
 
 @cache
 def sums() -> dict[str, str]:
-    """Path -> what `cksum` says of it."""
+    """Return path -> output of `cksum`."""
     names = [_name(path) for path in _files()]
     done = subprocess.run(["cksum", *names], cwd=SOURCE, capture_output=True, text=True, check=True)
     return {line.split(" ", 2)[2]: line for line in done.stdout.splitlines()}
@@ -92,7 +92,7 @@ def sums() -> dict[str, str]:
 
 @cache
 def definitions() -> dict[str, dict[str, str]]:
-    """Path -> name -> the first line of its definition; only names that are defined once in the whole source."""
+    """Return path -> name -> first line of its definition, for names defined once in the whole source."""
     texts = {_name(path): path.read_text() for path in _files()}
     counts = Counter(name for text in texts.values() for name in _all_names(text))
     return {
@@ -122,7 +122,7 @@ def _module(path: Path) -> Module:
 
 @cache
 def _tree(text: str) -> ast.Module:
-    """Every run reads the same files."""
+    """Parse a file; cached, because every run reads the same files."""
     return ast.parse(text)
 
 
@@ -142,12 +142,12 @@ _NAMED = re.compile(r"^\s*(?:(?:async )?def|class) (\w+)|^\s*(\w+(?:, \w+)*)(?::
 
 
 def _all_names(text: str) -> Iterator[str]:
-    """Everything that is defined or assigned anywhere in a file."""
+    """Yield every name defined or assigned anywhere in a file."""
     return (name for match in _NAMED.finditer(text) for name in (match[1] or match[2]).split(", "))
 
 
 def _imports(text: str) -> Iterator[tuple[str, list[str]]]:
-    """What is imported from other files of the package."""
+    """Yield imports from other files of the package."""
     for node in ast.walk(_tree(text)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
             yield f"{node.module.replace('.', '/')}.py", [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""Estimating the tokens of 10,000 messages, against Hermes 0.19's estimate_messages_tokens_rough on the same list."""
+"""Token estimates of 10,000 messages, against Hermes 0.19's estimate_messages_tokens_rough on the same list."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def main() -> None:
 
 
 def _errors(read_messages: tuple[Message, ...], theirs: list[int]) -> None:
-    """Error per message against two truths: o200k of its texts alone, and the same with the envelopes around them.
+    """Print the error per message against two references: o200k of its texts alone, and with the envelopes around
+    them.
 
-    Texts are compared with text estimates (characters / 4 is what Hermes does with a text), messages with messages.
+    Texts are compared with text estimates (Hermes uses characters / 4), messages with messages.
     """
     tokenizer = Tokenizer("o200k")
     texts = [text for message in read_messages for text in _texts(message)]

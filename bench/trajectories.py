@@ -1,8 +1,8 @@
-"""Recorded runs into 15,250 tokens, against Hermes 0.19's trajectory_compressor on the same files, its model stubbed.
+"""Compaction of recorded runs to 15,250 tokens, against Hermes 0.19's trajectory_compressor, its model stubbed.
 
-Hermes counts with a tokenizer that it downloads, by default Kimi K2's: tiktoken inside a Python class. Here it is given
-bare tiktoken with the o200k vocabulary, so that nothing needs the network and both sides count alike: the same
-vocabulary, and nothing for a chat template.
+Hermes counts with a downloaded tokenizer, by default Kimi K2's: tiktoken inside a Python class. Here it uses plain
+tiktoken with the o200k vocabulary, so that no network is needed and both sides count the same way, without the
+overhead of a chat template.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ print(json.dumps({"seconds": seconds, "prompts": prompts if question["want_promp
 
 
 def stub(request: SummaryRequest) -> str:
-    """What Hermes' side has too: an answer at hand."""
+    """Return a fixed answer, as on Hermes' side."""
     return STUB
 
 
 def blind(request: SummaryRequest) -> SummaryAnswer:
-    """midfold's summary for a conversation whose future nobody knows."""
+    """Return midfold's summary of a conversation with an unknown future."""
     return local_summarizer(msgspec.structs.replace(request, dense=True))
 
 
 class Output(NamedTuple):
-    """What a compressor made of the files: the turns of each record, by its id."""
+    """Output of a compressor: the turns of each record, by id."""
 
     records: dict[str, list[dict[str, str]]]
 
@@ -173,7 +173,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def _in_turns(source: Path, work: Path) -> dict[str, float]:
-    """Both sides in turns: a machine that is slow for a while is slow for both. The best run counts."""
+    """Time both sides alternately, so that a temporary slowdown affects both; the best run counts."""
     times = dict.fromkeys(["Hermes, summary stubbed", *WAYS], float("inf"))
     for _ in range(RUNS):
         seconds = _hermes(source, work / "time")["seconds"]
@@ -200,7 +200,7 @@ def _outputs(source: Path, work: Path) -> dict[str, Output]:
 
 
 def _answer(prompt: str) -> str:
-    """A summary of what Hermes shows its model, in the size it asks for."""
+    """Return a summary of the text in Hermes' prompt, of the size it requests."""
     turns = prompt.partition("TURNS TO SUMMARIZE:")[2]
     messages = tuple(Message("assistant", (Text(turn),)) for turn in turns.split("\n\n[Turn "))
     fold = blake2b(prompt.encode("utf-8", "replace"), digest_size=6).hexdigest()
@@ -222,7 +222,7 @@ def _rates(times: dict[str, float], count: int, size: int) -> None:
 
 
 def _kept(before: Output, outputs: dict[str, Output]) -> None:
-    """Protected turns as they were, and records above the target, both by one count of the values alone."""
+    """Count unchanged protected turns, and records above the target, by one count of the values alone."""
     count = Tokenizer("o200k").count
     over = {
         name: sum(sum(count(turn["value"]) for turn in turns) > TARGET for turns in output.records.values())
@@ -249,7 +249,7 @@ def _is_protected(old: list[dict[str, str]], new: list[dict[str, str]]) -> bool:
 
 
 def _retained(before: Output, outputs: dict[str, Output]) -> None:
-    """What each output keeps of what the turns after all folds use: one exam per record, the same for everybody."""
+    """Measure how much each output keeps of what the turns after all folds use, with the same test per record."""
     marks: dict[str, list[float]] = {name: [] for name in outputs}
     for key, turns in before.records.items():
         rests = [_rest(output.records[key]) for output in outputs.values()]
@@ -279,7 +279,7 @@ def _retained(before: Output, outputs: dict[str, Output]) -> None:
 
 
 def _rest(turns: list[dict[str, str]]) -> int | None:
-    """How many turns stand behind the summary; None if there is none."""
+    """Return the number of turns after the summary, or None if there is no summary."""
     places = [place for place, turn in enumerate(turns) if turn["value"].startswith(MARKER)]
     return len(turns) - 1 - places[-1] if places else None
 

@@ -1,9 +1,9 @@
-"""Are the user's words kept? Plans, rules and corrections through many compactions, on every path.
+"""Retention of user messages: plans, rules and corrections through many compactions, in every API.
 
     python -m bench.user_words             all scenarios
     python -m bench.user_words --compactbench FOLDER   also the cases that CompactBench generated into FOLDER (JSON)
 
-Each line prints what was kept of what had to be kept, after the worst compaction of the run.
+Each line prints the kept and the required items after the worst compaction of the run.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def kept_of_plan(items: int, text: str, *, has_later: bool) -> tuple[int, int]:
 
 
 class Library:
-    """The stateless function, with the state passed on by the caller."""
+    """Stateless `compact()`, with the state passed on by the caller."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -103,7 +103,7 @@ class Library:
         self.state = midfold.CompactionState()
 
     def step(self, messages: Messages) -> bool:
-        """Append messages and compact where it is time; return whether that happened."""
+        """Append messages and compact if due; return whether a compaction happened."""
         self.view = [*self.view, *messages]
         result = midfold.compact(self.view, state=self.state, **self.options)
         self.view, self.state = list(result.messages), result.state
@@ -111,14 +111,14 @@ class Library:
 
 
 class Host:
-    """The verbs of the specification."""
+    """Engine host with the specification's methods."""
 
     def __init__(self, **options: Any) -> None:
         self.host = midfold.EngineHost(**options)
         self.view: Messages = []
 
     def step(self, messages: Messages) -> bool:
-        """Append messages and compact where it is time; return whether that happened."""
+        """Append messages and compact if due; return whether a compaction happened."""
         self.view = [*self.view, *messages]
         before = self.host.state.count
         self.view = list(self.host.compress(self.view))
@@ -126,7 +126,7 @@ class Host:
 
 
 class Session:
-    """A stored session."""
+    """Stored session."""
 
     def __init__(self, **options: Any) -> None:
         summarizer = options.pop("summarizer", None)
@@ -135,7 +135,7 @@ class Session:
         self.view: Any = []
 
     def step(self, messages: Messages) -> bool:
-        """Append messages and compact where it is time; return whether that happened."""
+        """Append messages and compact if due; return whether a compaction happened."""
         self.session.append(messages)
         result = self.session.compact()
         self.view = self.session.view().messages
@@ -231,7 +231,7 @@ Rules:
 
 
 def relay(folds: int = 6) -> tuple[int, int]:
-    """Return after how many folds the whole ask stands exactly once, in the situation of the relay kit."""
+    """Return after how many folds the whole user message occurs exactly once, in the situation of the relay kit."""
     view: Messages = [{"role": "user", "content": RELAY_ASK}]
     kept = number = 0
     for fold in range(folds):

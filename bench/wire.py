@@ -1,4 +1,4 @@
-"""Reading and writing 10,000 messages, against json.loads + copy.deepcopy + json.dumps of the same list."""
+"""Read and write 10,000 messages, against json.loads + copy.deepcopy + json.dumps of the same list."""
 
 from __future__ import annotations
 

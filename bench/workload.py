@@ -1,4 +1,4 @@
-"""Inputs and clocks that the benchmarks share."""
+"""Inputs and clocks shared by the benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG_SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "m
 
 
 def messages(count: int) -> list[dict[str, Any]]:
-    """Real messages without bookkeeping, repeated up to `count`; from the shipped example where the data is absent."""
+    """Return real messages without bookkeeping, repeated up to `count`; the shipped example if the data is absent."""
     real = list(_real())
     return [dict(real[index % len(real)]) for index in range(count)]
 
@@ -39,7 +39,7 @@ def origin() -> str:
 
 
 def best(work: Callable[[], object], runs: int = 5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the fastest run by `clock`. The result of each run is dropped outside of it."""
+    """Return the seconds of the fastest run by `clock`; results are freed outside the timed part."""
     fastest = float("inf")
     for _ in range(runs):
         gc.collect()

@@ -1,1 +1,1 @@
-"""End to end with a real language model on this machine: `make e2e-model`. Not part of `make test`."""
+"""End-to-end tests with a real local language model: `make e2e-model`. Not part of `make test`."""

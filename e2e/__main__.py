@@ -1,6 +1,6 @@
-"""`make e2e-model`: a real language model on this machine summarises real sessions through midfold's own path.
+"""`make e2e-model`: a real local language model summarizes real sessions through midfold.
 
-The model is as small as models get. What it writes is not judged; what midfold makes of it is.
+The model is very small: the checks cover how midfold handles its output, not the quality of the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from e2e.steps import Done, Steps, conversations, settings
 
 SMALL, LARGE = 2_048, 4_096
 SHORT = 14
-"""Messages: the small model takes seconds for each call, and these steps ask how midfold answers, not the model."""
+"""Messages in short conversations: each call of the model takes seconds, and these steps test midfold only."""
 EXCERPT = 10
 HEAD = f"{'step':<44}{'s':>5} {'status':<10}{'source':<7}{'failure':<16}{'calls':>5}{'read':>8}{'written':>8}"
 HEAD += f"{'unver.':>7}{'rem.':>5}{'quot.':>6}{'kept':>5}{'behind':>7}  checks"
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def large(python: Path, file: Path) -> list[Done]:
-    """A window in which a piece has room; everything that can be wrong about the settings."""
+    """Run the steps with a window that fits a summary request, and with invalid settings."""
     first, second = conversations()
     with Server(python, file, LARGE) as server:
         steps = Steps(server, row)
@@ -56,7 +56,9 @@ def large(python: Path, file: Path) -> list[Done]:
 
 
 def small(python: Path, file: Path) -> list[Done]:
-    """A window that barely holds the question; one that is smaller than was said; and a server that dies."""
+    """Run the steps with a window that barely fits the request, with a window smaller than configured, and with a
+    crash.
+    """
     first, _ = conversations()
     with Server(python, file, SMALL) as server:
         steps = Steps(server, row)
@@ -84,7 +86,9 @@ def row(step: Done) -> None:
 
 
 def show(done: list[Done]) -> None:
-    """The first handoff that the model wrote: its beginning, and its end, where loose text of the model stands."""
+    """Print the first handoff written by the model: its beginning and its end, where unstructured text of the model
+    is.
+    """
     written = next((step for step in done if step.receipt.summary.source == "model" and step.handoff), None)
     if written is None:
         print("\nthe model wrote no summary that was accepted")

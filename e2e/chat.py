@@ -1,4 +1,4 @@
-"""A short chat with the real model, through the agent's own loop, until it has been folded once."""
+"""Short chat with the real model through the agent loop, until it has been folded once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ EXAMPLE = ROOT / "examples" / "coding-session.json"
 MOST_TURNS = 10
 LONGEST_ANSWER = 24
 ASKED = 450
-"""Characters of each question: some of a real conversation to talk about."""
+"""Characters of each user message, taken from a real conversation."""
 
 
 def chatted(steps: Steps, server: Server, window: int) -> None:
-    """Turns until the conversation was folded, and one more on top of the fold."""
+    """Run turns until the conversation was folded, and one more after the fold."""
     started, events = time.monotonic(), list[Event]()
     config = settings(server.url, window)
     texts = [text for message in json.loads(EXAMPLE.read_text())["messages"] if (text := message.get("content"))]

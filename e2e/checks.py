@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever the model wrote. Each check gives the sentences that it found broken."""
+"""Invariants after every step, whatever the model wrote. Each check returns a sentence per violation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = {"compacted": ("model", "local"), "aborted": ("none",), "unchanged": (
 def folded(
     before: Transcript, after: Transcript, archive: dict[str, tuple[Message, ...]], receipt: Receipt
 ) -> list[str]:
-    """A whole compaction: legal, one handoff, and every message that left the view is behind a handle."""
+    """Check a compaction: a legal view, one handoff, and a handle for every message that left the view."""
     broken = [f"law: {found}" for found in violations(after)]
     handoffs = [ours for message in after if (ours := recognise(message)) and ours.kind == "fold"]
     if len(handoffs) != 1:
@@ -35,7 +35,7 @@ def folded(
 
 
 def filled(receipt: Receipt, model: str) -> list[str]:
-    """The receipt of a summary that a model wrote."""
+    """Check the receipt of a summary written by a model."""
     facts = receipt.summary
     wanted = {
         "source": facts.source == "model",
@@ -50,13 +50,13 @@ def filled(receipt: Receipt, model: str) -> list[str]:
 
 
 def decided(receipt: Receipt, kinds: Collection[str]) -> list[str]:
-    """The outcome of the failure table for one of these kinds."""
+    """Check that the receipt has the failure policy's outcome for one of these kinds."""
     facts = receipt.summary
     broken = [] if facts.failure in kinds else [f"failure {facts.failure!r}, expected {' or '.join(kinds)}"]
     return broken + ([] if facts.source in SOURCES[receipt.status] else [f"{receipt.status} from {facts.source}"])
 
 
 def untouched(given: Any, returned: Any, copy: Any) -> list[str]:
-    """The very object that was given, with the very content it had."""
+    """Check that the same object was returned, with unchanged content."""
     broken = [] if returned is given else ["another object was returned"]
     return broken + ([] if given == copy else ["the caller's messages were changed"])

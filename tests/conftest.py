@@ -1,6 +1,6 @@
-"""One PostgreSQL server per test process, and one profile for all property tests.
+"""Fixtures for one PostgreSQL server per test process, and the profile of all property tests.
 
-The profile: the same examples on every run, and no verdict about a busy machine.
+The profile uses the same examples on every run, and no deadline, because machines may be busy.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_he
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would ours
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 
 for _name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY"):
-    os.environ.pop(_name, None)  # no test may ask a model that a developer's keys would reach
+    os.environ.pop(_name, None)  # no test may send requests with a developer's keys
 
 
 class _NoOmissions(logging.Handler):
-    """Fails the test in which a compaction had to omit a text: what the product survives is a defect all the same."""
+    """Log handler that fails a test in which a compaction omitted a text after an internal error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         assert not record.getMessage().startswith("Omitted from the summary"), record.getMessage()
@@ -54,12 +54,12 @@ def _no_omissions(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A server of this process's own."""
+    """Start a server for this test process."""
     with server() as running:
         yield running
 
 
 @pytest.fixture
 def postgres_url(postgres: Server) -> str:
-    """A new database."""
+    """Return the URL of a new database."""
     return postgres.database(f"d{uuid4().hex[:12]}")

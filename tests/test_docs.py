@@ -1,4 +1,4 @@
-"""What the pages show is true: their Python blocks run, their links lead somewhere, no machine's paths are in them."""
+"""Documentation checks: Python blocks run, links resolve, and no page has local paths."""
 
 from __future__ import annotations
 

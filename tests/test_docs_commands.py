@@ -1,7 +1,8 @@
-"""Every command that the tutorial and the how-tos show is run, and every one they mention exists with its options.
+"""Every command in the tutorial and the how-tos runs, and every mentioned one exists with its options.
 
-What stands in a block is run by a shell in a folder that has the files the pages speak of, with a home of its own, a
-provider on this machine, and stand-ins for other programs. What needs a machine that is not there has its reason below.
+Blocks run in a shell, in a folder with the files that the pages mention, with a temporary home, a local provider
+and
+stubs for other programs. Commands that need another machine are skipped with the reason below.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ PREPARED = {
     "session:last": "midfold import claude-code --all",
     "midfold pages": "midfold import codex --all",
 }
-"""What must have been done before a page's commands."""
+"""Setup required before a page's commands."""
 STAYS = re.compile(r"midfold (?:serve|pages)\b")
-"""Commands that run until they are interrupted."""
+"""Commands that run until interrupted."""
 DIFFERS = re.compile(r"midfold cache diff ")
-"""The exit code says that two requests differ."""
+"""Commands whose exit code reports that two requests differ."""
 SHELLS = ("", "sh", "console")
 STARTS = ("midfold ", ".venv/bin/midfold ", "cat ", "zcat ", "echo ")
 INLINE = re.compile(r"`midfold ([a-z][^`]*)`")
 
 
 def blocks_of(text: str) -> Iterator[list[str]]:
-    """The lines of each block that is no program: behind a fence, or indented."""
+    """Yield the lines of each fenced or indented block that is not a program."""
     language, block = None, list[str]()
     for line in [*text.splitlines(), ""]:
         is_fence = line.lstrip().startswith("```")
@@ -73,7 +74,7 @@ def blocks_of(text: str) -> Iterator[list[str]]:
 
 
 def commands_of(page: Path) -> list[str]:
-    """The command lines in the blocks of a page, without prompts."""
+    """Return the command lines in the blocks of a page, without prompts."""
     found = []
     for lines in blocks_of(page.read_text(encoding="utf-8")):
         prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -97,7 +98,7 @@ def provider() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture
 def playground(tmp_path: Path, provider: ScriptedProvider) -> Path:
-    """A folder with what the pages speak of."""
+    """Create a folder with the files that the pages mention."""
     folder = tmp_path / "project"
     for name in ("runs", "sessions", "examples", "bin", "my_package", ".venv/bin"):
         (folder / name).mkdir(parents=True)
@@ -187,7 +188,7 @@ def test_commands_of_the_pages_run(page: Path, playground: Path, provider: Scrip
 
 
 def with_yes(line: str) -> str:
-    """Nobody is there to be asked."""
+    """Add --yes to commands that ask for confirmation."""
     return f"{line} --yes" if line.startswith("midfold install") else line
 
 
@@ -271,7 +272,7 @@ ON_SHARED_DATA = (
     "midfold compact ../shared/data/claude_code_entire/conversations.jsonl --conversation 1 --preview",
     "midfold trajectories compress ../shared/data/tau_airline_gpt4o/conversations.jsonl short.jsonl",
 )
-"""What the pages show for transcripts of the reader's own, at default settings."""
+"""Commands that the pages show for the reader's own transcripts, at default settings."""
 
 
 def commands_on_shared_data() -> list[str]:

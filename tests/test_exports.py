@@ -1,4 +1,4 @@
-"""The public face: what is in it, that nothing it shows is outside of it, and that pages teach nothing else."""
+"""Public API: its names, that it exposes only public types, and that the documentation uses nothing else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ INNER = {
     "Sessions.given": "what the gateway and the adapters hand over, already measured",
     "Setup.forecast Setup.prices Setup.schedule": "follow from the settings; `Sessions` and hosts ask for them",
 }
-"""What midfold's own rooms call, and why a user neither calls it nor has one of its types to give."""
+"""Names used only by midfold's own packages, with the reason why users do not need them."""
 
 
 def test_every_name_is_there_once_and_leads_somewhere() -> None:
@@ -86,7 +86,7 @@ def test_every_error_is_in_the_drawn_tree_with_a_message_of_its_own() -> None:
 
 
 def functions(kind: type) -> Iterator[tuple[str, FunctionType]]:
-    """The public functions of a class: methods, properties, and how it is made."""
+    """Yield the public functions of a class: methods, properties and constructors."""
     for name, value in vars(kind).items():
         found = value.fget if isinstance(value, property) else value
         found = found.func if isinstance(found, cached_property) else inspect.unwrap(getattr(found, "__func__", found))
@@ -95,7 +95,7 @@ def functions(kind: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def shown(value: Any) -> Iterator[tuple[str, str, ModuleType]]:
-    """Where an annotation of something public stands, what it says, and in which module."""
+    """Yield the location, text and module of each annotation of a public value."""
     if inspect.isfunction(value):
         yield from ((value.__name__, text, sys.modules[value.__module__]) for text in value.__annotations__.values())
     if not inspect.isclass(value):
@@ -112,7 +112,7 @@ def shown(value: Any) -> Iterator[tuple[str, str, ModuleType]]:
 
 
 def names(annotation: ast.AST) -> Iterator[str]:
-    """The names in an annotation; what stands in a Literal, or is noted in an Annotated, is none."""
+    """Yield the names in an annotation, except in Literal values and Annotated metadata."""
     outer = ast.unparse(annotation.value) if isinstance(annotation, ast.Subscript) else ""
     if isinstance(annotation, ast.Name):
         yield annotation.id
@@ -128,7 +128,7 @@ def names(annotation: ast.AST) -> Iterator[str]:
 
 @cache
 def imported(module: ModuleType) -> dict[str, tuple[str, str]]:
-    """What a module has from elsewhere in midfold, also where only type checkers read it."""
+    """Return the names a module imports from midfold, including those under TYPE_CHECKING."""
     tree = ast.parse(inspect.getsource(module))
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     return {
@@ -140,7 +140,7 @@ def imported(module: ModuleType) -> dict[str, tuple[str, str]]:
 
 
 def meant(name: str, module: ModuleType) -> Any:
-    """What a name in an annotation stands for; None for what is none of ours."""
+    """Resolve a name in an annotation; None if it is not midfold's."""
     home, original = imported(module).get(name, ("", name))
     if home:
         return getattr(__import__(home, fromlist=[original]), original)
@@ -153,7 +153,7 @@ def meant(name: str, module: ModuleType) -> Any:
 
 
 def classes(kind: Any) -> Iterator[type]:
-    """Our classes in what a name stands for: itself, or those that an alias is made of."""
+    """Yield midfold's classes in a value: the class itself, or those in an alias."""
     if inspect.isclass(kind) and not typing.get_args(kind):
         yield from (kind,) if kind.__module__.startswith("midfold") else ()
     else:

@@ -1,4 +1,4 @@
-"""Importing midfold is cheap, quiet and reaches for nothing but msgspec."""
+"""Importing midfold is fast, prints nothing, and imports only msgspec."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_reading_and_writing_loads_msgspec_and_nothing_else_from_outside_the_standard_library() -> None:
-    # msgspec itself takes typing_extensions along where that is installed.
+    # msgspec imports typing_extensions if it is installed.
     assert set(python("-c", LOADED).stdout.split()) - {"typing_extensions"} == {"midfold", "msgspec"}
 
 
@@ -35,7 +35,7 @@ def test_import_takes_at_most_80_ms_more_than_a_bare_interpreter() -> None:
         return usage.ru_utime + usage.ru_stime
 
     def cost(code: str) -> float:
-        """Processor time, which a busy machine does not stretch as it does the clock's."""
+        """Return the processor time, which is less affected by other load than wall-clock time."""
         start = spent()
         python("-c", code)
         return spent() - start

@@ -1,4 +1,4 @@
-"""tests/mutants.toml cannot rot: every mutation applies to the code as it is, and names tests that exist."""
+"""Every mutation in tests/mutants.toml applies to the current code and names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The locked files say what pyproject.toml asks for, each package with a hash; the container installs from them."""
+"""Lock files match pyproject.toml, with a hash for each package; the container installs from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTAINER = (ROOT / "deploy" / "Containerfile").read_text(encoding="utf-8")
 
 
 def pinned(name: str) -> dict[str, tuple[str, str]]:
-    """Versions and what else is said, by package."""
+    """Return versions and remaining lines by package."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     return {package: (version, rest) for package, version, rest in PINNED.findall(text)}
 

@@ -1,4 +1,4 @@
-"""The measure of linear time notices what is not."""
+"""The linear-time check detects work that is not linear."""
 
 from __future__ import annotations
 

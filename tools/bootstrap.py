@@ -51,7 +51,7 @@ def create(venv_dir: Path) -> None:
 
 
 def installers(python: Path) -> list[list[str]]:
-    """The install commands to try, in order: uv if there is one or one can be had, then pip."""
+    """Return the install commands to try in order: uv if available or installable, then pip."""
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     uv = Path(shutil.which("uv") or python.with_name("uv"))
     if not uv.exists():
@@ -63,7 +63,7 @@ def installers(python: Path) -> list[list[str]]:
 
 
 def install(commands: list[list[str]], what: list[str]) -> list[list[str]]:
-    """Installs with the first command that can, and returns that one and those after it; ends when none can."""
+    """Install with the first command that works, and return it with those after it; exit if none works."""
     first, *others = commands
     code = run([*first, *what])
     if code == 0:
@@ -75,7 +75,7 @@ def install(commands: list[list[str]], what: list[str]) -> list[list[str]]:
 
 
 def run(command: list[str]) -> int:
-    """The exit code; 127, as in a shell, for a program that cannot be started."""
+    """Run a command and return its exit code; 127, as in a shell, if it cannot be started."""
     try:
         return subprocess.run(command, check=False, env={**os.environ, "PIP_NO_INPUT": "1"}).returncode
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rewrites docs/reference/cli.md from the help texts of the commands.
+"""Write docs/reference/cli.md from the help texts of the commands.
 
 python tools/gen_cli_doc.py [--check]
 """

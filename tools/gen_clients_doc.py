@@ -1,4 +1,4 @@
-"""Rewrites the table of docs/reference/clients.md from what `make clients` has measured.
+"""Write the table of docs/reference/clients.md from the results of `make clients`.
 
 .venv/bin/python tools/gen_clients_doc.py
 """

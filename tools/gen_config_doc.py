@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference/config.md from the settings; what stands above the marker is written by hand.
+"""Write the tables of docs/reference/config.md from the settings; the text above the marker is written by hand.
 
 .venv/bin/python tools/gen_config_doc.py          write the file
 .venv/bin/python tools/gen_config_doc.py --check  exit 1 when it is out of date
@@ -16,7 +16,7 @@ MARKER = "<!-- Below this line: made by tools/gen_config_doc.py from src/midfold
 
 
 def updated(page: str) -> str:
-    """The page with fresh tables."""
+    """Return the page with new tables."""
     introduction, marker, _ = page.partition(MARKER)
     if not marker:
         raise SystemExit(f"{PAGE} has lost its marker line: {MARKER}")

@@ -1,7 +1,7 @@
-"""Rewrites the table of docs/reference/failures.md from the table in the package; the introduction stays as it is.
+"""Write the table of docs/reference/failures.md from the failure policy; the introduction is not changed.
 
 python tools/gen_failures_doc.py          write the file
-python tools/gen_failures_doc.py --check  say whether it is up to date (exit 1 if not)
+python tools/gen_failures_doc.py --check  exit 1 when it is out of date
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COLUMNS = ("failure", "what the receipt says", "class", "tried again", "main mod
 
 
 def table() -> str:
-    """The policy as Markdown."""
+    """Return the policy as Markdown."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for kind, row in FAILURES.items():
         again = f"{row.retries}x" + (f" after {row.wait:g} s" if row.wait else "") if row.retries else "no"
@@ -29,7 +29,7 @@ def table() -> str:
 
 
 def render(page: str) -> str:
-    """`page` with everything below the mark made anew."""
+    """Return `page` with a new table below the marker."""
     introduction, mark, _ = page.partition(MARK)
     if not mark:
         raise SystemExit(f"{PAGE}: the line that starts the generated part is missing: {MARK}")

@@ -1,7 +1,7 @@
-"""Writes docs/reference/http.md from the OpenAPI description that the pages serve.
+"""Write docs/reference/http.md from the OpenAPI description that the pages serve.
 
 python tools/gen_http_doc.py          write the file
-python tools/gen_http_doc.py --check  say whether it is up to date (exit 1 if not)
+python tools/gen_http_doc.py --check  exit 1 when it is out of date
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rewrites the tables of docs/reference/models.md from the table in the package; the introduction stays as it is.
+"""Write the tables of docs/reference/models.md from the model table; the introduction is not changed.
 
 python tools/gen_models_doc.py          write the file
-python tools/gen_models_doc.py --check  say whether it is up to date (exit 1 if not)
+python tools/gen_models_doc.py --check  exit 1 when it is out of date
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MARK = "<!-- Below this line: tools/gen_models_doc.py. Do not edit. -->"
 
 
 def tables() -> str:
-    """Every row of the package's table as Markdown."""
+    """Return every row of the model table as Markdown."""
     lines = ["## The table", ""]
     for source, tokens, rows in groups():
         lines += [f"### {', '.join(row.pattern for row in rows[:3])}{', ...' if len(rows) > 3 else ''}", ""]
@@ -34,7 +34,7 @@ def tables() -> str:
 
 
 def render(page: str) -> str:
-    """`page` with everything below the mark made anew."""
+    """Return `page` with new tables below the marker."""
     introduction, mark, _ = page.partition(MARK)
     if not mark:
         raise SystemExit(f"{PAGE}: the line that starts the generated part is missing: {MARK}")

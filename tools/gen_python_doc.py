@@ -1,10 +1,12 @@
-"""Writes what follows from the table of public names: src/midfold/__init__.pyi, and tables in docs/reference/python.md.
+"""Write src/midfold/__init__.pyi and the tables of docs/reference/python.md from the table of public names.
 
 .venv/bin/python tools/gen_python_doc.py          write both files
-.venv/bin/python tools/gen_python_doc.py --check  exit 1 when one is out of date, or a name has no line or no example
+.venv/bin/python tools/gen_python_doc.py --check  exit 1 when one is out of date, or a name has no line or no
+example
 
-In the page, a line `<!-- names: compact Compaction -->` is followed by the table of these names. Each of them stands in
-a Python block of the same section; the tests run those.
+In the page, a line `<!-- names: compact Compaction -->` is followed by the table of these names. Each name is used
+in a
+Python block of the same section; the tests run those.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def stub() -> str:
 
 
 def updated(page: str) -> str:
-    """The page with fresh tables."""
+    """Return the page with new tables."""
     return TABLE.sub(lambda found: "".join(_table(found[1].split())), page)
 
 
@@ -89,7 +91,7 @@ def _signature(name: str) -> str:
 
 
 def _line(name: str) -> str:
-    """The first sentence of what the code says about a name; what it stands for, where that is an alias."""
+    """Return the first sentence of a name's docstring, or the definition of an alias."""
     value = value_of(name)
     if inspect.isclass(value) or inspect.isfunction(value):
         told = inspect.getdoc(value) or ""
@@ -101,7 +103,7 @@ def _line(name: str) -> str:
 
 
 def _alias(name: str) -> str:
-    """An alias as its module defines it."""
+    """Return an alias as its module defines it."""
     module, attribute = vars(midfold)["_HOMES"].get(name, ("types", name))
     tree = ast.parse(inspect.getsource(import_module(f"midfold.{module}")))
     for node in ast.walk(tree):
@@ -115,7 +117,7 @@ def _alias(name: str) -> str:
 
 
 def problems(page: str) -> Iterator[str]:
-    """Names without a line, without an example, or with two of them."""
+    """Yield names that have no line or no example, or that are listed twice."""
     counted = Counter(name for names in TABLE.findall(page) for name in names.split())
     yield from (f"{name} is missing" for name in PUBLIC if name not in counted)
     yield from (f"{name} is not public" for name in counted if name not in PUBLIC)

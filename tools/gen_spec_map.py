@@ -1,7 +1,7 @@
-"""Writes docs/reference/specification.md from tests/contract/spec_statements.toml and tests/mutants.toml.
+"""Write docs/reference/specification.md from tests/contract/spec_statements.toml and tests/mutants.toml.
 
 python tools/gen_spec_map.py          write the file
-python tools/gen_spec_map.py --check  say whether it is up to date (exit 1 if not)
+python tools/gen_spec_map.py --check  exit 1 when it is out of date
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sessions for all of it at once:
 
 
 class Row(NamedTuple):
-    """Statements of one heading that the same tests prove, or that say nothing about midfold for the same reason."""
+    """Statements of one heading proved by the same tests, or not applicable to midfold for the same reason."""
 
     document: str
     heading: str
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def load_rows(path: Path = SOURCE) -> list[Row]:
-    """The rows of the map, in the order of the documents."""
+    """Return the rows of the map in document order."""
     return [
         Row(
             one["document"],
@@ -61,7 +61,7 @@ def load_rows(path: Path = SOURCE) -> list[Row]:
 
 
 def mutations_of(row: Row, mutants: list[Mutant]) -> list[str]:
-    """The ids of the mutations that a test of this row kills."""
+    """Return the ids of the mutations that a test of this row kills."""
     return [mutant.id for mutant in mutants if not set(mutant.tests).isdisjoint(row.tests)]
 
 

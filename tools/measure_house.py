@@ -1,10 +1,11 @@
-"""How large the house is, and how much of it one fold runs through.
+"""Measure the size of the code base, and how much of it one fold runs through.
 
 .venv/bin/python tools/measure_house.py
 
-Files and lines of src, the functions and files that a plain `compact`, a fold of a stored session and a fold in the
-gateway run through (traced), and the ten modules that most others import. docs/explanation/architecture.md shows the
-figures before and after the rooms were made.
+Prints files and lines of src, the functions and files that a plain `compact`, a fold of a stored session and a fold
+in
+the gateway run through (traced), and the ten most imported modules. docs/explanation/architecture.md has the
+figures.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ANSWER = json.dumps(
 
 
 def talk() -> list[dict[str, Any]]:
-    """A conversation with tool results, long enough to be folded at 16,000 tokens."""
+    """Return a conversation with tool results, long enough to be folded at 16,000 tokens."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Port the parser to Rust. Keep the tests."}]
     for step in range(60):
         name, arguments = "read_file", json.dumps({"path": f"src/module_{step}.py"})
@@ -50,7 +51,7 @@ def talk() -> list[dict[str, Any]]:
 
 
 def traced(work: Callable[[], object]) -> tuple[int, int]:
-    """Functions and files of midfold that some work runs through, in every thread."""
+    """Return the number of midfold functions and files that run during some work, in every thread."""
     seen: set[CodeType] = set()
 
     def look(frame: FrameType, event: str, _: object) -> None:
@@ -85,7 +86,7 @@ class _Provider(BaseHTTPRequestHandler):
         self.wfile.write(ANSWER)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Suppress the log line."""
 
 
 def fold_in_gateway() -> None:
@@ -128,7 +129,7 @@ async def _request(app: Any) -> dict[bytes, bytes]:
 
 
 def importers() -> Counter[str]:
-    """How many modules import each one."""
+    """Count the modules that import each module."""
     modules = {_dotted(path): path for path in SOURCE.rglob("*.py")}
     found: Counter[str] = Counter()
     for name, path in modules.items():

@@ -1,11 +1,12 @@
-"""Runs the mutations of tests/mutants.toml against the tests that must fail under them, and prints the survivors.
+"""Run the mutations of tests/mutants.toml against the tests that must fail under them, and print the survivors.
 
 python tools/mutants.py             every mutation, two at a time
 python tools/mutants.py ID ...      these only
-python tools/mutants.py --list      what there is
+python tools/mutants.py --list      list the mutations
 
-Each mutation replaces one piece of text of one file in a copy of the tree. It is killed if every test it names fails,
-and survives if one passes or is skipped. First all of these tests must pass on the tree as it is.
+Each mutation replaces one piece of text of one file in a copy of the tree. It is killed if every test it names
+fails,
+and survives if one passes or is skipped. All of these tests must first pass on the unchanged tree.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
 
 
 class Mutant(NamedTuple):
-    """One change of the code that the named tests must notice."""
+    """Change of the code that the named tests must detect."""
 
     id: str
     file: str
@@ -45,7 +46,7 @@ class Mutant(NamedTuple):
 class Result(NamedTuple):
     mutant: Mutant
     passed: tuple[str, ...]
-    """The named tests that did not fail; empty: the mutation was killed."""
+    """Named tests that did not fail; empty if the mutation was killed."""
     trouble: str
     seconds: float
 
@@ -56,7 +57,7 @@ def load_mutants(path: Path = SOURCE) -> list[Mutant]:
 
 
 def mutate(text: str, mutant: Mutant) -> str:
-    """The text of the file with the mutation in it; its old text must be there exactly once."""
+    """Return the file's text with the mutation; its old text must occur exactly once."""
     count = text.count(mutant.old)
     if count != 1:
         raise ValueError(f"{mutant.id}: its old text occurs {count} times in {mutant.file}, not once")
@@ -64,7 +65,7 @@ def mutate(text: str, mutant: Mutant) -> str:
 
 
 def run_tests(tree: Path, tests: Iterable[str], *, processes: int = 0) -> tuple[set[str], str]:
-    """Which of the tests fail in a copy of the tree, and the end of what pytest says."""
+    """Run tests in a copy of the tree; return those that fail, and the end of pytest's output."""
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", f"-n{processes}"]
     shared = os.environ.get("MIDFOLD_SHARED", str(ROOT.parent / "shared"))
     surroundings = os.environ | {"PYTHONPATH": str(tree / "src"), "MIDFOLD_SHARED": shared}
@@ -83,7 +84,7 @@ def run_tests(tree: Path, tests: Iterable[str], *, processes: int = 0) -> tuple[
 
 
 def run_mutant(tree: Path, mutant: Mutant) -> Result:
-    """Puts the mutation into the copy, runs its tests, and takes it out again."""
+    """Apply the mutation to the copy, run its tests, and revert it."""
     started = time.monotonic()
     path = tree / mutant.file
     original = path.read_text(encoding="utf-8")
@@ -100,14 +101,14 @@ def run_mutant(tree: Path, mutant: Mutant) -> Result:
 
 
 def _write(path: Path, text: str) -> None:
-    """Also removes what was compiled: a change within one second and of one length would not be seen."""
+    """Write a file and remove its bytecode: a change within one second that keeps the length would go unnoticed."""
     path.write_text(text, encoding="utf-8")
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink(missing_ok=True)
 
 
 def run_all(mutants: list[Mutant], *, checked: bool = True) -> list[Result]:
-    """Every mutation in one of two copies of the tree, in any order; prints a line for each."""
+    """Run every mutation in one of two copies of the tree, in any order; print a line for each."""
     with tempfile.TemporaryDirectory(prefix="midfold-mutants-") as folder:
         free: SimpleQueue[Path] = SimpleQueue()
         for number in range(WORKERS):

@@ -1,9 +1,10 @@
-"""Fills a store with recorded transcripts, replayed turn by turn, so that there is something to look at.
+"""Fill a store with recorded transcripts, replayed turn by turn, as demo data for the pages.
 
-python tools/pages_demo.py sqlite:///demo.db FILE.jsonl...   conversations in OpenAI chat shape, one per line
+python tools/pages_demo.py sqlite:///demo.db FILE.jsonl...   conversations in OpenAI chat format, one per line
 
-Sessions are folded as they go, in small windows. Usage is what a provider's cache with a lifetime of five minutes would
-report for the requests midfold made (midfold.lab has the model of it); nothing is sent anywhere.
+Sessions are folded during the replay, in small windows. Usage is simulated by the cache model of midfold.lab, with
+a
+lifetime of five minutes; nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NAMES = {
 
 
 class Clock:
-    """The time at which things were said."""
+    """Clock set to the time of the recorded messages."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +61,7 @@ def conversations(paths: list[str]) -> Iterator[dict[str, Any]]:
 def replay(
     sessions: Sessions, clock: Clock, conversation: dict[str, Any], *, began: float, name: str, window: int
 ) -> Session:
-    """One conversation, turn by turn, with its own pauses where they were recorded."""
+    """Replay one conversation turn by turn, with its recorded pauses if there are any."""
     model = conversation["model"]
     session = sessions.session(name, model=model, context_length=window)
     turns, cache, meter = Turns(sessions.store), SimulatedCache(prices_for(model), LEAST_CACHED), Meter()
@@ -82,7 +83,7 @@ def replay(
 
 
 def billed(cache: SimulatedCache, view: SentView, session: Session, now: float) -> Usage:
-    """What Anthropic would report with the planned markers, and what a provider that caches by itself would."""
+    """Return the usage Anthropic would report with the planned markers, or a provider with automatic caching."""
     if is_claude(session.setup.model):
         places = (hint.message_index for hint in session.cache_hints())
         marked = [place for place in places if 0 <= place < len(view.messages)]
@@ -92,7 +93,7 @@ def billed(cache: SimulatedCache, view: SentView, session: Session, now: float) 
 
 
 def name_of(conversation: dict[str, Any]) -> str:
-    """As a gateway or a plugin would call it: whose it is, the client, an id."""
+    """Return a session name as a gateway or plugin would build it: owner, client, id."""
     source, last = conversation["id"].partition("/")[0], conversation["id"].rpartition("/")[2]
     return f"{NAMES.get(source, f'{source}/')}{last[:8] if len(last) == UUID else last}"
 

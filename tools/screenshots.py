@@ -1,10 +1,10 @@
-"""Takes the pictures of the pages that the documentation shows, with headless Chromium.
+"""Take the screenshots of the pages for the documentation, with headless Chromium.
 
 python tools/screenshots.py URL                 of the store at URL (tools/pages_demo.py fills one)
-python tools/screenshots.py URL --into FOLDER   elsewhere than docs/images
+python tools/screenshots.py URL --into FOLDER   write to FOLDER instead of docs/images
 
-Needs playwright (requirements/all.txt) and Debian's chromium package. WebP, because a picture of text is a third of
-what it is as PNG.
+Requires playwright (requirements/all.txt) and Debian's chromium package. The format is WebP, a third of the size of
+PNG.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"
 
 
 def pictures(sessions: Sessions) -> Iterator[tuple[str, str, dict[str, int], str]]:
-    """Name, path, size of the screen, colours. The session in which folding saved most is the one to look at."""
+    """Yield name, path, screen size and colour scheme; the session shown is the one with the largest savings."""
     best = max(Lookup(sessions).overview(everything).sessions, key=lambda facts: facts.saved.net or 0.0)
     one = session_path(best.name)
     seq = max((record.seq for record in sessions.session(best.name).receipts() if record.receipt.fold), default=1)

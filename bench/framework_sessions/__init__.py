@@ -1,1 +1,1 @@
-"""The sessions of `bench.frameworks`, one program for each framework."""
+"""Session programs of `bench.frameworks`, one for each framework."""

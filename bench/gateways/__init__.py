@@ -1,1 +1,1 @@
-"""The programs that the gateway benchmark runs beside each other."""
+"""Programs that the gateway benchmark compares."""

@@ -1,4 +1,4 @@
-"""The yardstick of the gateway benchmark: a bare relay of starlette and the client that a relay would be built from.
+"""Baseline of the gateway benchmark: a bare relay of starlette and an HTTP client.
 
 UPSTREAM=http://... python -m uvicorn bench.gateways.bare:app
 """

@@ -1,4 +1,4 @@
-"""The load generator of the gateway benchmark: one process, plain sockets, as little work per request as possible."""
+"""Load generator of the gateway benchmark: one process, plain sockets, minimal work per request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHAT = "/v1/chat/completions"
 
 
 class Timed(NamedTuple):
-    """One request: whether it was answered well, and the seconds to its first byte of body and to its end."""
+    """Timed request: whether it succeeded, and the seconds to the first byte of its body and to its end."""
 
     good: bool
     first: float
@@ -19,7 +19,7 @@ class Timed(NamedTuple):
 
 
 class Connection:
-    """One HTTP/1.1 connection that is kept open."""
+    """Persistent HTTP/1.1 connection."""
 
     def __init__(self, url: str, path: str = CHAT) -> None:
         place = urlsplit(url)
@@ -74,7 +74,7 @@ async def one_by_one(url: str, bodies: list[bytes], path: str = CHAT) -> list[Ti
 
 
 async def together(url: str, bodies: list[bytes], clients: int) -> tuple[float, list[Timed]]:
-    """All bodies by so many clients at once; the seconds it took."""
+    """Send all bodies with a number of concurrent clients; return the total seconds and the timed requests."""
     queue = iter(bodies)
     done: list[Timed] = []
 

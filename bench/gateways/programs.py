@@ -1,4 +1,4 @@
-"""Starting and watching the programs of the gateway benchmark, each on a loopback port of its own."""
+"""Start and monitor the programs of the gateway benchmark, each on its own loopback port."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ COMPILED = {
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "midfold-bench-pyc"),
 }
-"""A package that was installed, as the peers are, is compiled; a source tree may not be."""
+"""Environment that lets a source tree use compiled bytecode, as the installed peers do."""
 
 
 class Program:
-    """`with Program(name, command) as program:`; it is ended however the block ends."""
+    """Program that runs inside a block: `with Program(name, command) as program:`."""
 
     def __init__(self, name: str, command: list[str], port: int, health: str = "/", **variables: str) -> None:
         self.name, self.command, self.port, self.health = name, command, port, health
@@ -64,7 +64,7 @@ class Program:
         self._end()
 
     def _end(self) -> None:
-        """The program and whatever it started."""
+        """End the program and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -80,12 +80,12 @@ class Program:
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time it has used, its children included."""
+        """Return the processor seconds used, children included."""
         return sum(_cpu(pid) for pid in self._family())
 
     @property
     def resident(self) -> float:
-        """Megabytes in memory."""
+        """Return the resident memory in megabytes."""
         return sum(_resident(pid) for pid in self._family())
 
     def _family(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The provider of the gateway benchmark: answers at once, whole or as a stream, and does nothing else.
+"""Provider of the gateway benchmark: answers immediately, whole or as a stream.
 
 python -m uvicorn bench.gateways.upstream:app
 """
@@ -32,7 +32,7 @@ def _event(delta: dict[str, Any], **more: Any) -> bytes:
 PIECES = [_event({"role": "assistant", "content": f"word {n} "}) for n in range(EVENTS)]
 PIECES += [_event({}, usage=_USAGE), b"data: [DONE]\n\n"]
 PAUSE = 0.02
-"""Seconds between the events of a stream that asks for a pause."""
+"""Seconds between the events of a stream that requests a pause."""
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""A context engine that is broken in any way: everybody is told, and nothing is lost, whatever face it is used by."""
+"""Broken context engines are reported, and no data is lost, through every API."""
 
 from __future__ import annotations
 

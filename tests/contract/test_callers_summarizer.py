@@ -1,4 +1,4 @@
-"""What a caller's own summarizer raises is classified like our own failures: the classes of the real SDKs included."""
+"""Exceptions of a caller's summarizer are classified like built-in failures, including those of the real SDKs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CASES = [*of_sdk(openai), *of_sdk(anthropic), *OTHERS]
 
 
 class Raising:
-    """A summarizer with both faces."""
+    """Summarizer with a sync and an async interface."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Sessions of real clients over many folds: the instructions, the task and its facts are still there, word for word."""
+"""Sessions of real clients keep their instructions, task and facts verbatim over many folds."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ AGENTS = "# AGENTS.md instructions for /home/ann/shop\n\n<INSTRUCTIONS>\n{}\n</I
 FEW = setting(prune="off", protect_last_n=6)
 MORE = "\n".join(f"- Part {number} was looked at and is in order, as the log of it says." for number in range(60))
 FORGETFUL = f"## Goal\nThe work goes on.\n\n## Progress\n### Done\n{MORE}\n\n## Active State\nAll is well."
-"""A model's summary that says nothing of what the user asked for."""
+"""Model summary that omits the user's request."""
 
 
 def views_of_library(name: str, result: str = "", **options: Any) -> Iterator[list[dict[str, Any]]]:
-    """The view after each fold, the conversation carried on by the caller."""
+    """Yield the view after each fold; the caller keeps the state."""
     view: list[dict[str, Any]] = []
     state = None
     for piece in pieces(name, result=result):
@@ -68,7 +68,7 @@ def views_of_session(name: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def sent_by_gateway(name: str) -> list[list[dict[str, Any]]]:
-    """The messages that reach a provider, in a session that sends its whole history after every ninth message."""
+    """Return the messages that reach a provider when the whole history is sent after every ninth message."""
     dialect = recorded(name)["dialect"]
     key = "input" if dialect == "openai-responses" else "messages"
     history: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""Every way to hold a conversation: the same history and settings, the same decision, pause, size and view.
+"""All APIs make the same decision, with the same cooldown, size and view, for the same history and settings.
 
-Hygiene folds by a trigger of its own, so it has a table of its own at the end.
+Hygiene has a separate trigger, so it has a separate table at the end.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ TALK: list[dict[str, Any]] = [
 ] + [{"role": "user", "content": "And what is left?"}]
 SIZE = midfold.compact(TALK, model="m", context_length=10**6).report.old_tokens
 UNCOUNTED = value({"choices": []})
-"""An answer without usage: sizes stay estimates."""
+"""Answer without usage: sizes remain estimates."""
 SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n" + "- the parts were looked at\n" * 60
 SUMMARY += "\n## Next Steps\n- tell the user what the parts are"
 
 
 class Writer:
-    """A summary model: it fails as it is told, and counts how often it was asked."""
+    """Summary model that fails as scripted and counts its requests."""
 
     def __init__(self) -> None:
         self.kind: Any = ""
@@ -64,7 +64,7 @@ class Writer:
 
 
 class Way:
-    """One way to hold a conversation. `attempt` is what happens before a request: fold if it is time."""
+    """API that holds a conversation. `attempt` runs before a request and folds if due."""
 
     mode: ClassVar[str] = "manage"
 
@@ -84,7 +84,7 @@ class Way:
         self.size = 0
 
     def restart(self) -> None:
-        """The process ends, and another one goes on."""
+        """End the process and continue in a new one."""
         self.begin()
 
     def attempt(self, *, force: bool = False) -> bool:
@@ -166,7 +166,7 @@ class StoredVerbs(Stored):
 
 
 class Agent(Stored):
-    """The room of midfold's own agent."""
+    """Context management of midfold's agent."""
 
     def attempt(self, *, force: bool = False) -> bool:
         if force:
@@ -179,7 +179,7 @@ class Agent(Stored):
 
 
 class Managed(Stored):
-    """The gateway: it is sent the whole history each time, and cannot be asked to fold."""
+    """Gateway: it receives the whole history each time and cannot be requested to fold."""
 
     def begin(self) -> None:
         super().begin()
@@ -206,7 +206,7 @@ class Hygiene(Managed):
 
 
 class Hermes(Way):
-    """The plugin: Hermes asks whether to compress, and its own client writes the summary."""
+    """Hermes plugin: Hermes decides when to compress, and its own client writes the summary."""
 
     def begin(self) -> None:
         super().begin()
@@ -253,7 +253,7 @@ Begin = Callable[..., Way]
 
 
 class Eager(Compressor):
-    """Wants to fold whatever the size."""
+    """Engine that wants to fold at any size."""
 
     name: ClassVar[str] = "eager"
     reads_messages: ClassVar[bool] = True
@@ -267,7 +267,7 @@ class Eager(Compressor):
 
 
 class Reluctant(Compressor):
-    """Never asks for a fold by itself."""
+    """Engine that never starts a fold automatically."""
 
     name: ClassVar[str] = "reluctant"
 
@@ -276,7 +276,7 @@ class Reluctant(Compressor):
 
 
 class Useless(Compressor):
-    """Tries, and never helps."""
+    """Engine that attempts folds without any reduction."""
 
     name: ClassVar[str] = "useless"
 
@@ -378,7 +378,7 @@ def test_sizes_and_views_are_the_same_everywhere(begin: Begin) -> None:
     assert all(way.attempt() for way in made.values())
     assert {name: way.size for name, way in made.items()} == dict.fromkeys(made, SIZE)
     views = {name: [plain(message) for message in way.view] for name, way in made.items()}
-    # Hermes offers the tools for unfolding, and a handoff says so only where somebody does.
+    # Hermes offers the unfold tools, and a handoff mentions them only if they are offered.
     views["Hermes"] = json.loads(json.dumps(views["Hermes"]).replace(UNFOLDS, ""))
     first = views["Plain"]
     assert len(first) < len(TALK)
@@ -387,7 +387,7 @@ def test_sizes_and_views_are_the_same_everywhere(begin: Begin) -> None:
 
 @contextmanager
 def measured(window: int, body: dict[str, Any]) -> Iterator[int]:
-    """The size a gateway sees."""
+    """Yield the size that a gateway measures."""
     config = Config(models={"*": ModelOverride(context_window=window)}, gateway=GatewaySettings(mode="manage"))
     with (
         ScriptedProvider(then=lambda request: UNCOUNTED) as provider,
@@ -419,7 +419,7 @@ def test_system_blocks_and_tools_are_counted_the_same_everywhere() -> None:
 
 
 EDGE = max(window for window in range(SIZE, 2 * SIZE) if int(window * 0.85) <= SIZE)
-"""The largest window of which this conversation takes 85 %."""
+"""Largest window in which this conversation takes 85 %."""
 HYGIENE = [
     ("a token below 85 %", EDGE + 1, False),
     ("at 85 %", EDGE, True),

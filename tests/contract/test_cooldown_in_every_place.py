@@ -1,4 +1,4 @@
-"""The pause after a failed summary is what the receipt promised: in hosts, stored sessions, the agent, the gateway."""
+"""The cooldown after a failed summary equals the receipt's, in hosts, stored sessions, the agent and the gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = httpx.Request("POST", "http://127.0.0.1/")
 
 
 class Refusing:
-    """A summarizer whose provider refuses, and a count of how often it was asked."""
+    """Summarizer whose provider refuses, with a count of requests."""
 
     def __init__(self, status: int = 401, **headers: str) -> None:
         self.answer = httpx.Response(status, headers=headers, request=ASKED)
@@ -55,7 +55,7 @@ def test_a_stored_session_asks_again_when_the_pause_is_over_and_not_before(
     url = f"sqlite:///{tmp_path}/s.db"
 
     def compact(again: int) -> midfold.Receipt:
-        """In a process of its own, as it were: what is known is in the store."""
+        """Compact as a new process would: with no state except the store."""
         with midfold.open(url, summarizer=model, clock=clock) as sessions:
             session = sessions.session("s", context_length=WINDOW)
             session.append([user(f"Go {again}."), assistant("Yes."), *TALK])
@@ -73,7 +73,7 @@ def test_a_stored_session_asks_again_when_the_pause_is_over_and_not_before(
 
 
 def filled(session: Session, share: float) -> None:
-    """Messages until the session has so much of its threshold."""
+    """Append messages until the session reaches a share of its threshold."""
     number = 0
     while session.size.tokens < THRESHOLD * share:
         session.append([user(f"Look at part {number}."), assistant(f"Part {number} is fine. " * 20)])

@@ -1,4 +1,4 @@
-"""Digests of every recorded result, checked against what the recordings state, by code that shares none of theirs."""
+"""Digests of every recorded result, checked against the recordings by independent code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_recorded_result_has_a_digest_of_the_right_family() -> None:
 
 
 def stated(row: Row) -> tuple[int, int] | None:
-    """Exit code and line count as the recording's own format states them, read the slow and simple way."""
+    """Return exit code and line count as stated in the recording's format."""
     text = row.text
     if row.call.name == "Bash" and (found := re.match(r"Exit code (\d+)\n?", text)):
         return int(found[1]), len(text[found.end() :].split("\n")) - (text[found.end() :][-1:] in ("\n", ""))
@@ -109,7 +109,9 @@ def test_exit_codes_and_line_counts_are_those_of_the_recording() -> None:
 
 
 def test_recorded_errors_are_stated_and_false_alarms_are_rare() -> None:
-    """A pipe (`make test | tail`) hides the exit code from the recording, not from the output: counted apart."""
+    """Errors hidden from the exit code by a pipe (`make test | tail`) but visible in the output are counted
+    separately.
+    """
     counts: Counter[str] = Counter()
     for row in rows():
         if not row.source.startswith("claude_code"):

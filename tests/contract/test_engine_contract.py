@@ -1,4 +1,4 @@
-"""Every engine there is keeps the contract, and the suite notices those that do not."""
+"""All engines satisfy the contract, and the contract suite detects engines that do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestNoop(EngineContract):
 
 
 class TestTheEngineOfTheHowTo(EngineContract):
-    """Installed as the page says: a directory beside config.yaml, named in the configuration."""
+    """Engine installed as in the how-to: a directory next to config.yaml, named in the configuration."""
 
     examples = 5
 
@@ -49,7 +49,7 @@ class TestTheEngineOfTheHowTo(EngineContract):
 
 
 class Bent(Compressor):
-    """The built-in with one thing wrong."""
+    """Built-in engine with one defect."""
 
     name: ClassVar[str] = "bent"
 
@@ -118,7 +118,7 @@ class Peeking(Bent):
 
 
 class Stubborn(Compressor):
-    """Folds whatever the summarizer said."""
+    """Engine that folds regardless of the summarizer's result."""
 
     def compress(self, request: CompactionRequest) -> Flow:
         flow = super().compress(request)

@@ -27,7 +27,7 @@ for number in range(25):
 
 
 class Early(Compressor):
-    """An engine that wants a compaction at 3,000 tokens, whatever the threshold."""
+    """Engine that requests a compaction at 3,000 tokens, whatever the threshold."""
 
     name: ClassVar[str] = "early"
 
@@ -36,7 +36,7 @@ class Early(Compressor):
 
 
 class Always(Early):
-    """An engine that always reports HARD, also where nothing is left to compact."""
+    """Engine that always reports HARD, even with nothing left to compact."""
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
         return Pressure.HARD

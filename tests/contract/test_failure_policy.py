@@ -1,4 +1,4 @@
-"""What a failed summary does to a conversation, through `compact` and through a host, with a real client and server."""
+"""Effects of a failed summary on a conversation, through `compact` and a host, with a real client and server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from support.summaries import GOOD, KEY, START, troubles
 MESSAGES = long_conversation("openai-chat", 14)
 WINDOW = 20_000
 KINDS: list[FailureKind] = sorted(set(FAILURES) - {"no_provider", "timeout"})
-"""A timeout takes time; the other one needs no server."""
+"""Failure kinds without timeout, which is slow, and without the one that needs no server."""
 
 
 @contextmanager
 def failing(kind: FailureKind, clock: FakeClock, **changes: Any) -> Iterator[tuple[ScriptedProvider, ModelSummarizer]]:
-    """A provider that fails in one way for as long as it is asked."""
+    """Run a provider that always fails in one way."""
     found = [trouble.answer for trouble in troubles("openai").values() if trouble.kind == kind]
     with ScriptedProvider(then=found[0] if found else error(500)) as provider:
         where = {"base_url": refusing_url()} if kind == "network" else {}
@@ -152,7 +152,7 @@ def test_the_pause_begins_when_the_failing_call_ended_not_when_it_began() -> Non
 
 
 def test_a_failure_counts_also_where_the_fold_was_not_worth_it() -> None:
-    """The local summary brings too little: nothing changes, and the model is left alone all the same."""
+    """The local summary saves too little: nothing changes, and the cooldown still starts."""
     clock = FakeClock(START)
     talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "short words here " * 40} for n in range(7)]
     result = midfold.compact(

@@ -1,4 +1,4 @@
-"""Real recordings, sent as their agents would have sent them: whole, again and again, with a small window."""
+"""Real recordings, sent as their agents would: the whole history in each request, with a small window."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MANY = 1 << 40
 
 
 def recording(source: str) -> list[dict[str, Any]]:
-    """The first 150 messages of a long one, as the API takes them."""
+    """Return the first 150 messages of a long recording in API format."""
     long = next(one for one in conversations(source) if len(one["messages"]) >= 150)
     return [{key: message[key] for key in FIELDS if key in message} for message in long["messages"][:150]]
 
 
 def ends(messages: list[dict[str, Any]]) -> list[int]:
-    """Where a request could have ended; recordings have gaps, and a dozen requests are enough."""
+    """Return up to a dozen positions where a request could have ended; recordings have gaps."""
     asked = [end for end in range(6, len(messages) + 1) if messages[end - 1]["role"] in ("user", "tool")]
     legal = [end for end in asked if check("chat", {"model": "m", "messages": messages[:end]}, MANY) is None]
     return legal[:: max(len(legal) // 12, 1)]
@@ -63,7 +63,7 @@ def test_every_request_of_a_recording_is_legal_and_goes_on_where_the_last_one_en
 
 @pytest.mark.parametrize("source", EVERY_SOURCE if FULL else ["claude_code_packmind", "codex_agentv"])
 def test_requests_are_refused_only_where_system_prompts_leave_no_room(source: str) -> None:
-    """Also at the start of a session, where nothing stands between head and tail, and a few results are huge."""
+    """Includes the start of a session, with nothing between head and tail and a few huge results."""
     long = [one["messages"] for one in conversations(source) if len(one["messages"]) >= 40]
     refused: list[int] = []
     sent = 0
@@ -84,5 +84,5 @@ def test_requests_are_refused_only_where_system_prompts_leave_no_room(source: st
 
 
 def system_tokens(messages: list[dict[str, Any]]) -> int:
-    """What nobody may shorten."""
+    """Return the tokens of the system messages, which are never shortened."""
     return prompt_tokens("chat", {"messages": [message for message in messages if message["role"] == "system"]})

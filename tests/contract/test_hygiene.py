@@ -1,4 +1,4 @@
-"""The numbers of the gateway's safety net: 85 % of the context length, and 5,000 messages."""
+"""Limits of the gateway's hygiene: 85 % of the context length, and 5,000 messages."""
 
 from __future__ import annotations
 

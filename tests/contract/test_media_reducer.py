@@ -1,4 +1,4 @@
-"""A caller's media reducer, from outside: what it is shown, what it may return, and what happens where it fails."""
+"""A caller's media reducer: its input, its allowed output, and its failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = "iVBORw0KGgo" * 300
 
 
 def shot(number: int) -> list[dict[str, Any]]:
-    """A screenshot that names its number in its data, and an answer."""
+    """Return a screenshot with its number in the data, and an answer."""
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{number:04}{BODY}"}}
     text = {"type": "text", "text": f"Screenshot {number}: move the button."}
     return [{"role": "user", "content": [text, image]}, fixtures.assistant("Moved.")]

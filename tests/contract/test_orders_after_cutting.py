@@ -1,4 +1,4 @@
-"""Text is cut for summaries, prompts and ledgers: what is left is judged as it then reads, and by what it stood in."""
+"""Truncated text in summaries, prompts and ledgers is classified by what remains and by its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pitfalls.md, "Behaviours worth pinning down" and what users of other agents report, as far as compaction goes."""
+"""pitfalls.md, "Behaviours worth pinning down", and reports of other agents' users, where they concern compaction."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_a_pasted_handoff_is_not_taken_for_the_one_the_state_knows() -> None:
 
 
 def test_a_conversation_that_begins_with_a_handoff_continues_the_session_it_tells_of() -> None:
-    """Word for word the view of that session: nothing tells the two apart, and going on from it is what is meant."""
+    """The view equals that session's view verbatim, so it cannot be distinguished and continues the session."""
     other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
     asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The defects of the best-known implementation (pitfalls.md, 1 to 21): each as a test that would fail on it."""
+"""Defects of the best-known implementation (pitfalls.md, 1 to 21), each as a test that would fail on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One search for every face: the same folded conversation gives the same hits in the same order, and the same words."""
+"""Recall returns the same hits, order and text for the same folded conversation through every API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ _BESIDE = re.compile(r"^\[before: .*\]$|^\[after: .*\]$", re.MULTILINE)
 
 
 def conversation() -> list[dict[str, Any]]:
-    """Work on some files, long enough to be folded; what is looked for stands in the middle, and nothing twice."""
+    """Return work on some files, long enough to be folded; the searched text is in the middle, and nothing occurs
+    twice.
+    """
     turns = [user("Port it."), assistant("I will.")]
     for number in range(30):
         found = f"def parse_url(text_{number}):\n" if 8 <= number < 14 else ""
@@ -59,7 +61,7 @@ TALK = conversation()
 
 
 def hits_in(answer: str) -> list[tuple[str, str, str]]:
-    """Handle, what it is and lines of each part an answer tells of. Positions are those of who keeps the originals."""
+    """Return handle, kind and lines of each hit in an answer. Positions depend on the archive."""
     assert answer.startswith((FOUND, NEAREST)) or "nothing found" in answer
     pieces = _HIT.split(_BESIDE.sub("", answer))[1:]
     return [
@@ -104,7 +106,7 @@ def gateway() -> Iterator[Callable[[str, dict[str, Any]], str]]:
 
 def asked(who: Owners, name: str, given: dict[str, Any]) -> str:
     who.model.turns = [Turn("", (("h1", name, given),)), Turn("Done.")]
-    # A handle stands for the very bytes: they are sent as the others write them.
+    # A handle identifies exact bytes, so they are sent as the other clients write them.
     body = jsonio.encode({"model": "gpt-4o", "messages": TALK})
     status, head, _ = post(who.gateway.url, "POST", "/v1/chat/completions", body, **who.headers["alice"])
     assert status == 200 and head["x-midfold-session"], "nothing was folded"
@@ -134,7 +136,7 @@ def test_every_face_finds_the_same_in_the_same_order(
 
 
 def is_beside(what: str) -> bool:
-    """Whether it stands beside a hit: how many do depends on the room."""
+    """Return whether an entry is context next to a hit; how many there are depends on the budget."""
     return what.startswith(("then ", "before "))
 
 
@@ -158,12 +160,12 @@ def test_every_face_says_the_same_of_what_is_not_there(agent: Ask, hermes: Ask, 
         assert ask("context_search", {"query": "zebra"}).startswith(NOTHING)
 
 
-# People's faces
+# Command-line and page output
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, Sessions, str]]:
-    """The same conversation in a file, with a search in it: an echo of a question is no answer to it."""
+    """Return the same conversation in a file, with an earlier search in it, whose query must not count as a hit."""
     url = f"sqlite:///{tmp_path_factory.mktemp('faces')}/s.db"
     with midfold.open(url) as sessions:
         made = sessions.session("s", model="gpt-4o", context_length=8_000)

@@ -1,4 +1,4 @@
-"""Redaction leaves real conversations alone, but for what looks like a credential."""
+"""Redaction changes nothing in real conversations except what looks like a credential."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_fewer_than_one_text_in_two_hundred_changes_and_by_little() -> None:
 
 
 def test_what_changes_was_named_a_credential_or_has_the_form_of_one() -> None:
-    """The word before each mark is the name of a credential, or the mark is of a kind that only a form can give."""
+    """The word before each mark names a credential, or the mark is of a kind detected by its format alone."""
     by_form = {
         "jwt",
         "private-key",

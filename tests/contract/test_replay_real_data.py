@@ -1,6 +1,6 @@
-"""The scheduler against the documented policy on real sessions.
+"""The scheduler compared with the documented policy on real sessions.
 
-One source at one window here; `MIDFOLD_SOAK=1` plays all of the shared transcripts at all four windows.
+Runs one source at one window; `MIDFOLD_SOAK=1` plays all shared transcripts at all four windows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 SOURCES = "*" if SOAK else "claude_code_packmind"
 CHEAPER = 0.8
 LEAST_KEPT = -0.07
-"""Retention is a mean over exams: some three hundred on all transcripts, thirty here, at three times as many folds."""
+"""Minimum retention, a mean over exams: about three hundred on all transcripts, thirty here with three times as many
+folds.
+"""
 WORST = 1.1
 DEFAULT_CHEAPER, DEFAULT_WORST = 0.9, 1.15
 DEFAULT_KEPT = -0.01
-"""Measured on all transcripts: -.0099 at 32k, 2 of 680 sessions and windows 11 to 12 % dearer."""
+"""Measured on all transcripts: -.0099 at 32k; 2 of 680 sessions and windows cost 11 to 12 % more."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The measure on real sessions: what it must find again of the first measurements of bound recall."""
+"""The retention measure on real sessions reproduces the first measurements of bound recall."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "minisw
 
 @pytest.fixture(scope="module")
 def sessions() -> list[RecordedSession]:
-    """All of them, or in `make test` every third."""
+    """Return all sessions, or every third in `make test`."""
     need(SHARED.is_dir(), "the shared transcripts (../shared/data) are not here")
     return load_sessions(SHARED / source / "conversations.jsonl" for source in SOURCES)[:: effort(3, 1)]
 

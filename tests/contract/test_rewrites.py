@@ -1,4 +1,4 @@
-"""How often a tool session rewrites the prefix that its provider has cached."""
+"""Frequency of rewrites of the provider's cached prefix in a tool session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rewrite(NamedTuple):
 
 
 def rewrites(schedule: str, prune: str = "digest") -> list[Rewrite]:
-    """Return the rewrites of a session whose provider reads everything from its cache that was there before."""
+    """Return the rewrites of a session whose provider reads every known prefix from its cache."""
     rng, clock, found = random.Random(1), FakeClock(1_000.0), []
     config = Config(
         compression=Compression(prune=prune),  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_automatic_schedule_saves_a_third_of_the_rewrites_of_a_tool_session() ->
 
 @pytest.mark.parametrize("schedule", ["auto", "threshold"])
 def test_pruning_never_adds_rewrites(schedule: str) -> None:
-    """A prune that leaves the view near the threshold is followed by the next rewrite at once: compact instead."""
+    """A prune that leaves the view near the threshold soon leads to another rewrite, so a compaction is better."""
     pruned, plain = rewrites(schedule), rewrites(schedule, prune="off")
     assert len(pruned) <= len(plain) + 1
     for rewrite, following in pairwise(pruned):

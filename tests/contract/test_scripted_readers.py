@@ -1,7 +1,8 @@
-"""Scripted readers: the words of each reading probe's question are searched for, and the hits held against its gold.
+"""Scripted readers: the words of each reading probe's question are the query, and hits are compared with its gold.
 
-The query is made by rule from the question alone, so it is worse than what a reader would type. Rankings are tuned on
-the sessions at odd places of the sorted names; the others are only reported.
+The query is built by rule from the question alone, so it is worse than a reader's. Rankings are tuned on the
+sessions at
+odd positions of the sorted names; the others are held out and only reported.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _PATH = re.compile(r"[\w./-]*[\w-]\.(?:py|go|ts|json|md)\b|[\w-]+(?:/[\w.-]+)+")
 _NAME = re.compile(r"\w*[a-z][A-Z]\w*|\w+[_.]\w[\w.]*\w")
 KINDS = {"artifact": "edits", "decision": "decisions", "recall": "errors", "continuation": "tests"}
 LEAST = {"tuned": (0.80, 0.64), "others": (0.82, 0.58)}
-"""Of the searches, those with evidence among six hits; of those with key strings, those that the first hit answers."""
+"""Minimum shares: searches with evidence among six hits; of those with key strings, searches answered by the first
+hit.
+"""
 MOST_EMPTY = 0.02
 LEAST_NARROW = 0.65
-"""Of searches with filters, quotes and patterns, those whose answer has evidence."""
+"""Minimum share of searches with filters, quotes and patterns whose answer has evidence."""
 
 
 class Tally(NamedTuple):
@@ -48,7 +51,7 @@ class Tally(NamedTuple):
 
 
 def past_of(probe: dict[str, Any]) -> tuple[Transcript, dict[int, bytes]]:
-    """The past, and the digests of its messages by their places in the data."""
+    """Return the past, and the digests of its messages by position in the data."""
     lines = (SHARED / probe["source"] / "conversations.jsonl").read_bytes().splitlines()
     raw = json.loads(lines[probe["line"]])["messages"][: probe["cut"]]
     places = [place for place, message in enumerate(raw) if message["role"] != "system"]
@@ -64,7 +67,7 @@ def query_of(question: str) -> str:
 
 
 def keys_of(gold: str) -> list[str]:
-    """What an answer must name: code, numbers, paths, identifiers."""
+    """Return the strings an answer must contain: code, numbers, paths, identifiers."""
     found = (next(filter(None, each)).strip(".,:;").lower() for each in _KEY.findall(gold))
     return [key for key in found if len(key) > 1]
 
@@ -89,7 +92,7 @@ def outcomes(is_tuned: bool) -> Iterator[tuple[bool, bool | None, bool]]:
 
 
 def narrow_searches(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same words with what a reader may add, right or wrong: filters, quotes, a pattern."""
+    """Yield the same query with right or wrong additions of a reader: filters, quotes, a pattern."""
     text, query = question["q"], query_of(question["q"])
     yield {"query": query, "kind": KINDS[question["kind"]]}
     yield {"query": query, "role": "user" if "user" in text.lower() else "tool"}

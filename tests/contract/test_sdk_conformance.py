@@ -1,4 +1,4 @@
-"""What midfold writes is what the official SDKs' types accept: real conversations, converted, changed and new ones."""
+"""midfold's output is valid for the official SDKs' types: real, converted, changed and new conversations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bodies() -> dict[str, dict[str, Any]]:
 
 
 def materialise(value: Any) -> Any:
-    """pydantic checks iterables of TypedDicts only when they are walked."""
+    """Consume iterables; pydantic checks iterables of TypedDicts only when they are iterated."""
     if isinstance(value, dict):
         return {key: materialise(item) for key, item in value.items()}
     if isinstance(value, str | int | float | bool) or value is None:

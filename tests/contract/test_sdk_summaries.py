@@ -1,4 +1,4 @@
-"""What the summary client sends is what the official SDKs' types describe, and it understands what their models say."""
+"""Requests of the summary client match the official SDKs' types, and it parses their response models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLAUDE_USAGE = {
 
 
 def walked(value: Any) -> Any:
-    """pydantic checks iterables of TypedDicts only when they are walked."""
+    """Consume iterables; pydantic checks iterables of TypedDicts only when they are iterated."""
     if isinstance(value, dict):
         return {key: walked(item) for key, item in value.items()}
     if isinstance(value, str | int | float | bool) or value is None:
@@ -80,7 +80,7 @@ def test_the_check_can_fail() -> None:
             walked(adapter.validate_python({"model": "m", "stream": True, "messages": [{"role": "robot"}]})), wire
 
 
-# Answers as the SDKs' models write them
+# Answers as the SDKs' models serialize them
 
 
 def completion(**changes: Any) -> Answer:
@@ -191,7 +191,7 @@ def test_answers_of_the_sdks_models_that_are_no_summary_are_understood_too(name:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_scripted_answers_are_what_the_sdks_models_accept(wire: str, stream: bool) -> None:
-    """A double that no SDK could read would prove nothing."""
+    """A test double that no SDK could read would prove nothing."""
     answer = summary(wire, GOOD, stream=stream)
     if not stream and wire == "openai":
         assert ChatCompletion.model_validate_json(answer.body, strict=False).choices[0].message.content == GOOD

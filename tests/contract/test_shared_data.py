@@ -1,4 +1,4 @@
-"""Every message of the shared transcripts, in all three shapes, leaves as it came."""
+"""Every message of the shared transcripts round-trips unchanged in all three dialects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_converted_conversations_say_the_same_and_leave_byte_for_byte(source: st
 
 
 def facts(messages: tuple[Message, ...]) -> dict[str, list[Any]]:
-    """What a conversation says, whatever the shape: texts, thoughts, calls and results in order."""
+    """Return the content independent of the dialect: texts, thoughts, calls and results in order."""
     found: dict[str, list[Any]] = {"text": [], "thinking": [], "call": [], "result": []}
     for message in messages:
         if message.role == "system":

@@ -116,7 +116,7 @@ def test_the_selected_boundary_is_deterministic() -> None:
 
 
 def small_transcripts() -> list[tuple[Message, ...]]:
-    """Every layout of up to six messages made of asks, answers, single and parallel calls, and their results."""
+    """Return every layout of up to six messages of user messages, answers, single and parallel calls, and results."""
     ask, said = Message("user", (Text("ask"),)), Message("assistant", (Text("said"),))
     one = Message("assistant", (ToolCall("a", "t", "{}"),))
     two = Message("assistant", (ToolCall("a", "t", "{}"), ToolCall("b", "t", "{}")))

@@ -1,4 +1,4 @@
-"""context-compression-and-caching.md: what it says of engines, budgets, the four phases and its example, as tests."""
+"""context-compression-and-caching.md: its statements on engines, budgets, the four phases and its example, as tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def work(count: int, words: int = 300) -> list[dict[str, Any]]:
 
 
 class Recorder(ContextEngine):
-    """Another engine, written only against the abstract class."""
+    """Engine written only against the abstract class."""
 
     name = "recorder"
 

@@ -1,4 +1,4 @@
-"""docs/reference/specification.md leaves out no statement of the two documents, and what it names is there."""
+"""docs/reference/specification.md has every statement of the two documents, and the tests it names exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = re.compile(r"\bdocs/[\w/-]+\.md")
 
 
 def quoted(document: str) -> list[Statement]:
-    """The statements of one document that the map has, in their order."""
+    """Return the statements of one document in the map, in order."""
     rows = [row for row in ROWS if row.document == document]
     found = [Statement(row.heading, line, text) for row in rows for line, text in row.statements]
     return sorted(found, key=lambda statement: statement.line)

@@ -1,6 +1,6 @@
-"""Statements of both documents, tried as a user would: through `compact`, a session, an agent, a gateway, a terminal.
+"""Statements of both documents, tested as a user would: through `compact`, a session, an agent, a gateway, a terminal.
 
-Each of these fails under a mutation of the code (tests/mutants.toml) that nothing noticed before.
+Each test fails under a mutation of the code (tests/mutants.toml).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from support.fixtures import assistant, call, number_lines, system, tool_results
 from support.gateways import running
 
 PIECE = 10
-"""So many characters of a credential in a row are a leak."""
+"""Consecutive characters of a credential that count as a leak."""
 
 
 def leaks(text: str, secret: str = SECRET) -> list[str]:
-    """The pieces of a credential that a text shows, also where something was put between them."""
+    """Return the pieces of a credential in a text, even with characters inserted between them."""
     pieces = {secret[start : start + PIECE] for start in range(len(secret) - PIECE + 1)}
     return sorted(piece for piece in pieces if piece in text)
 
@@ -55,7 +55,7 @@ def test_no_piece_of_a_key_in_a_models_summary_is_left(said: str, verify: bool) 
 
 
 def picture_in_result(number: int) -> list[dict[str, Any]]:
-    """A screenshot that a tool took, in Anthropic's shape."""
+    """Return a screenshot in a tool result, in Anthropic's format."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": f"AAA{number % 10}" * 50}}
     content = [{"type": "text", "text": f"shot {number}"}, image]
     return [
@@ -98,7 +98,7 @@ def test_no_back_reference_leads_to_a_copy_that_became_a_digest_itself() -> None
     assert {digest.kind for digest in result.receipt.digests} == {"digest"}
 
 
-# The tail, and the role of the handoff
+# Tail, and role of the handoff
 
 
 def test_the_tail_is_the_callers_own_messages_and_nothing_stands_behind_it() -> None:
@@ -164,11 +164,11 @@ def test_a_call_that_was_lost_before_another_batch_at_the_end_is_answered() -> N
     assert violations(midfold.read(result.messages).messages) == ()
 
 
-# The engine decides, and its tools reach the model
+# Engine decisions and tools
 
 
 class Contrary(Compressor):
-    """Folds small conversations and leaves large ones alone; one tool."""
+    """Engine with one tool that folds small conversations and no large ones."""
 
     name = "contrary"
 
@@ -197,7 +197,7 @@ def test_the_engine_decides_whatever_the_size(calls: int, folds: bool) -> None:
         assert session.compact().changed is folds
 
 
-# The gateway's hygiene
+# Gateway hygiene
 
 UNCOUNTED = value({"choices": []})
 HUGE = [
@@ -208,7 +208,7 @@ HUGE = [
 
 
 def sent_through(messages: list[Any], **settings: Any) -> tuple[str, Any]:
-    """What a gateway in front of a window of 32,000 tokens did with a request, and what the provider got."""
+    """Return the gateway's action on a request at a window of 32,000 tokens, and the provider's request."""
     body = json.dumps({"model": "m", "messages": messages}).encode()
     with (
         ScriptedProvider(then=lambda request: UNCOUNTED) as provider,
@@ -231,7 +231,7 @@ def test_hygiene_leaves_everything_alone_where_compression_is_disabled() -> None
     assert (action, got) == ("passed", HUGE)
 
 
-# Sessions: the pause after a failure
+# Sessions: cooldown after a failure
 
 
 def test_a_failure_of_no_known_kind_is_another_and_keeps_its_words() -> None:
@@ -344,7 +344,7 @@ def test_a_holder_that_slept_past_its_time_commits_nothing_also_if_nobody_else_c
             database = sessions.store.database
             held = database.write(lambda tx: tx.one("lease", session="s"))
             assert held is not None
-            # The renewing thread is stopped as a suspended process would be: its lease just runs out.
+            # The renewing thread is stopped, as in a suspended process, so its lease expires.
             sessions.store.leases.refresh = lambda lease: True  # type: ignore[method-assign]
             assert _eventually(lambda: (database.write(lambda tx: tx.one("lease", session="s")) or [0, 0, 1])[2] <= 0)
             return "## Goal\nlate"
@@ -359,7 +359,7 @@ def test_a_holder_that_slept_past_its_time_commits_nothing_also_if_nobody_else_c
 
 
 def _eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether it comes true: leases run by the clock of the database."""
+    """Return whether a condition becomes true; leases use the clock of the database."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():

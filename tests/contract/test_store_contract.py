@@ -1,4 +1,4 @@
-"""Memory, SQLite and PostgreSQL keep the one contract of stores."""
+"""Memory, SQLite and PostgreSQL satisfy the store contract."""
 
 from __future__ import annotations
 

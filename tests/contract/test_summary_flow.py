@@ -1,4 +1,4 @@
-"""A summary made of several calls: pieces and their merging, overflows, answers cut by length, cached prefixes."""
+"""Summaries made of several calls: chunks and merging, overflows, answers truncated by length, cached prefixes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dense(text: str, turns: int = 60) -> list[dict[str, Any]]:
 
 
 def prompt_tokens(request: Request) -> int:
-    """The size of a request, by the estimate that is used everywhere."""
+    """Return the estimated size of a request."""
     system = request.body.get("system") or ""
     return estimate_text(str(system)) + sum(estimate_text(str(m["content"])) + 4 for m in request.body["messages"])
 
@@ -44,7 +44,7 @@ def limit_of(request: Request) -> int:
 
 
 class Model:
-    """A model with a window: what does not fit is refused, what fits is answered at the length that was allowed."""
+    """Model with a window: it refuses requests that do not fit, and answers others at the maximum length."""
 
     def __init__(self, wire: str, window: int, *, names_it: bool = True, share: float = 0.6) -> None:
         self.wire, self.window, self.names_it, self.share = wire, window, names_it, share
@@ -85,7 +85,7 @@ def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: s
 @pytest.mark.parametrize("window", [3_000, 4_000, 8_000, 16_000, 60_000])
 @pytest.mark.parametrize("text", sorted(DENSE))
 def test_every_request_fits_the_window_whatever_the_text_is_made_of(window: int, text: str) -> None:
-    """Answers come as long as was allowed, so that the partial summaries are as large as they can be."""
+    """Answers have the maximum length, so that the partial summaries are as large as possible."""
     model = Model("openai", window, share=0.95)
     with ScriptedProvider(then=model) as provider:
         made = make("now", provider.endpoint(context_length=window), ask=ask_of(dense(DENSE[text])))
@@ -97,7 +97,7 @@ def test_every_request_fits_the_window_whatever_the_text_is_made_of(window: int,
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("names_it", [True, False])
 def test_an_overflow_leads_to_smaller_pieces(way: str, names_it: bool) -> None:
-    """The window is half of what was believed; an error that names it is believed, else the pieces shrink by steps."""
+    """The window is half the assumed one; an error that names it is used, otherwise the chunks shrink in steps."""
     model = Model("openai", 8_000, names_it=names_it)
     with ScriptedProvider(then=model) as provider:
         made = make(way, provider.endpoint(context_length=16_000), ask=ask_of(LONG))
@@ -195,7 +195,7 @@ def test_a_continuation_that_is_no_text_is_a_failure(finish: str) -> None:
         assert make("now", provider.endpoint()).failure.kind == kind
 
 
-# What is sent
+# Requests
 
 
 def test_the_openai_wire_is_spoken_with_its_own_names() -> None:
@@ -268,7 +268,7 @@ def test_the_turns_are_redacted_and_cannot_close_their_frame() -> None:
     assert text.index("</turns>") < text.index("## Goal\n["), "what is asked stands behind the data"
 
 
-# The prefix that is in the cache
+# Cached prefix
 
 TOOLS = [
     {"type": "function", "function": {"name": "read_file", "description": "reads", "parameters": {"type": "object"}}}
@@ -298,7 +298,7 @@ def compacted(wire: str, provider: ScriptedProvider, body: Any = None, **more: A
 
 
 def unmarked(value: Any) -> Any:
-    """The same without cache markers."""
+    """Return the value without cache markers."""
     if isinstance(value, dict):
         return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
     return [unmarked(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Every way in which a provider can fail, over real connections, now and later: what it is called, what is retried."""
+"""Every provider failure over real connections, sync and async: its kind, and the retries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = [(wire, name) for wire in WIRES for name in troubles(wire)]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("wire", "name"), CASES)
 def test_a_failure_is_recognised_and_tried_again_as_the_table_says(way: str, wire: Any, name: str) -> None:
-    """And neither the key nor a word of the answer gets into the error."""
+    """Neither the key nor any text of the response appears in the error."""
     trouble = troubles(wire)[name]
     with ScriptedProvider(then=trouble.answer) as provider:
         made = make(way, provider.endpoint(wire, key=KEY))
@@ -40,7 +40,7 @@ def test_every_failure_of_the_table_is_shown_here_or_comes_from_elsewhere() -> N
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wire", WIRES)
 def test_what_is_recognised_can_also_be_recovered_from(way: str, wire: str) -> None:
-    """Whatever is tried again leads to the summary when it passes."""
+    """Every failure that is retried leads to a summary once it passes."""
     for name, trouble in troubles(wire).items():
         if trouble.requests > 1:
             with ScriptedProvider([trouble.answer], then=summary(wire, GOOD)) as provider:
@@ -71,7 +71,7 @@ def test_an_address_that_cannot_be_called_is_a_network_failure(way: str, address
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_body_that_trickles_is_bounded_as_a_whole(way: str, status: int) -> None:
-    """Each piece comes in time, all of them together do not."""
+    """Each chunk arrives in time, but not all of them together."""
     body = raw(b" " * 200, "application/json", status).slow(0.05, 1)
     with ScriptedProvider(then=body) as provider:
         started = time.monotonic()
@@ -83,7 +83,7 @@ def test_a_body_that_trickles_is_bounded_as_a_whole(way: str, status: int) -> No
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("status", [200, 500])
 def test_headers_that_trickle_are_bounded_as_a_whole(way: str, status: int) -> None:
-    """Each byte comes in time, all of them together would take a minute."""
+    """Each byte arrives in time, but all of them together would take a minute."""
     with ScriptedProvider(then=raw(b"{}", "application/json", status).slow_head(0.1)) as provider:
         started = time.monotonic()
         made = make(way, provider.endpoint("openai", timeout=0.4), clock=time.time)
@@ -138,7 +138,7 @@ def test_an_answer_is_read_by_what_it_is_not_by_what_a_proxy_calls_it(wire: Any,
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_too_large_is_not_read_to_its_end(way: str) -> None:
-    """A server that never stops does not fill the memory: reading stops, and the server notices."""
+    """Reading stops at the limit, and the server notices, so that an endless response does not fill the memory."""
     sent: list[int] = []
 
     class Counting(tuple):  # type: ignore[type-arg]
@@ -171,7 +171,7 @@ def test_failures_of_several_kinds_are_counted_each_on_their_own_and_end(way: st
     assert made.slept == [1, 5, 2, 0]
 
 
-# The conversation's own model
+# Conversation's own model
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -218,7 +218,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(way: str, 
     assert provider.requests == []
 
 
-# The words of providers
+# Error messages of providers
 
 WORDS: list[tuple[int, str, str]] = [
     (

@@ -1,4 +1,4 @@
-"""A summary is checked against its source: none is refused, inventions are marked, gaps are filled."""
+"""A summary is checked against its source: invalid ones are rejected, inventions are marked, gaps are filled."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_inventions_are_marked_in_strict_answers_and_only_counted_in_others(stri
 
 
 def real_folds(step: int = 1) -> Iterator[tuple[Any, list[str]]]:
-    """Folds of real transcripts, and what the assistant itself said in them."""
+    """Yield folds of real transcripts with the assistant's own sentences in them."""
     for conversation in islice(data.conversations(), 0, None, step):
         messages = [{k: v for k, v in message.items() if k != "_meta"} for message in conversation["messages"]]
         said = [m["content"] for m in messages if m["role"] == "assistant" and isinstance(m.get("content"), str)]
@@ -356,7 +356,7 @@ def real_folds(step: int = 1) -> Iterator[tuple[Any, list[str]]]:
 
 
 def respelled(line: str) -> str:
-    """The same facts as another writer would spell them."""
+    """Return the same facts in another spelling."""
     line = re.sub(r"\b(\d{1,3})(\d{3})\b(?![.\d/-])", r"\1,\2", line)
     return re.sub(r"(?<![\w/.])/(?:[\w.-]+/)+(?=[\w-]+/[\w-]+\.\w+)", "", line)
 
@@ -480,7 +480,7 @@ def test_sentences_of_real_sessions_are_marked_only_where_their_doubt_was_taken_
     assert whole <= bare * 0.1, (whole, bare)
 
 
-# Coverage, asks, redaction
+# Coverage, user messages, redaction
 
 
 def test_nothing_of_the_fold_is_added_to_fill_room_and_what_is_there_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""What stays of real conversations: the tail that is configured, word for word, below the threshold."""
+"""Real conversations keep the configured tail verbatim, below the threshold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sent(talk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def tiled(source: str, least: int) -> list[dict[str, Any]]:
-    """Conversations of a source, one after the other, of at least so many tokens."""
+    """Return concatenated conversations of a source with at least so many tokens."""
     messages: list[dict[str, Any]] = []
     for talk in conversations(source):
         messages += [message for message in sent(talk) if not messages or message["role"] != "system"]
@@ -31,7 +31,7 @@ def tiled(source: str, least: int) -> list[dict[str, Any]]:
 
 
 def tail_of(result: midfold.Compaction) -> tuple[int, int]:
-    """Messages and tokens of the tail."""
+    """Return messages and tokens of the tail."""
     assert result.boundary is not None
     tail = result.before[result.boundary.end :]
     return len(tail), sum(result.meter.tokens(result.meter.units(message), 1) for message in tail)

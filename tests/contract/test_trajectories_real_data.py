@@ -1,4 +1,4 @@
-"""Real runs of real agents into a token target: what is protected stays, what is promised holds."""
+"""Real agent runs compacted to a token target: protected turns stay, and the documented guarantees hold."""
 
 from __future__ import annotations
 

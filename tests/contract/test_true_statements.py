@@ -1,4 +1,4 @@
-"""A summary made without a model, and what recall answers, state only what calls and messages show."""
+"""Built-in summaries and recall answers state only what calls and messages show."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shell(number: int, command: str, output: str = "") -> Turns:
 
 
 def later(count: int = 30) -> Turns:
-    """Turns that push what stands before them into the fold."""
+    """Return turns that push earlier ones into the fold."""
     turns: Turns = []
     for number in range(count):
         turns += shell(900 + number, f"cat notes/{number}.txt", f"note {number}\n" * 40)
@@ -151,7 +151,7 @@ def test_process_that_runs_is_listed_once() -> None:
     assert "[done] start" not in summary
 
 
-# Who said it.
+# Attribution.
 
 
 def test_answer_of_a_service_is_not_what_the_user_said() -> None:
@@ -181,7 +181,7 @@ def test_search_does_not_claim_that_no_message_has_the_words() -> None:
     assert not re.search(r"(?i)no earlier message|no message has", answer)
 
 
-# What the fallback must keep.
+# Required content of the built-in summary.
 
 
 def blocked(said: str, *, then: str = "") -> Turns:
@@ -222,7 +222,7 @@ def test_call_ids_are_named_for_each_tool_as_far_as_they_fit() -> None:
     assert re.search(r"Bash x\d+ \(c9\d\d, (?:c9\d\d, ){4,}c9\d\d and older ones\)", summary)
 
 
-# Filler: what is omitted rather than used to fill the budget.
+# Filler that is omitted even if the budget allows it.
 
 
 def remark(number: int, text: str) -> Turns:

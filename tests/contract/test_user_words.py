@@ -1,4 +1,4 @@
-"""The user's words survive every compaction: library, host and session; local summary, vague and copying models."""
+"""User messages survive every compaction: library, host and session; local summary, vague and copying models."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_smolagents_task_behind_an_observation_is_the_newest_ask() -> None:
 
 
 class Forgetful(midfold.ContextEngine):
-    """An engine that keeps nothing but the last message."""
+    """Engine that keeps only the last message."""
 
     name = "forgetful"
 

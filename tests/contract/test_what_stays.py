@@ -1,4 +1,4 @@
-"""Anchors, pictures, the handoff's place and role, and sizes that were asked for, as a user sees them."""
+"""Anchors, images, position and role of the handoff, and requested sizes, as a user sees them."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rou
 
 
 def test_a_result_that_the_model_has_not_seen_stays_whole_where_the_window_holds_it() -> None:
-    """Above the threshold, once: who asked for a file and sees its ends asks for it again."""
+    """It may exceed the threshold once: a model that sees only the ends of a file it requested reads it again."""
     file = number_lines("line {n} defines a function of laws.py", 850)
     asked = call(900, "read_file", {"path": "src/laws.py"}, file)
     messages = [*OPENING, *work(0, 30), *asked]

@@ -1,4 +1,4 @@
-"""What a receipt says of itself is computed: what its sizes rest on, and whether the originals can be had back."""
+"""Receipts compute the basis of their sizes, and whether the originals can be restored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_after_an_overflow_the_larger_size_counts_with_what_it_rests_on() -> Non
 
 
 class Forgetful(Compressor):
-    """An engine that keeps no originals."""
+    """Engine that keeps no originals."""
 
     name = "forgetful"
 
@@ -97,7 +97,7 @@ FULL = [
         )
     ),
 ]
-"""More names than any summary of it has room for."""
+"""More names than fit into any summary."""
 
 
 def test_a_compaction_is_recoverable_only_if_its_originals_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""Whose summary it is: clients' own summaries, lineages, and none where no model may write one."""
+"""Origin of summaries: clients' own summaries, lineages, and none if no model may write one."""
 
 from __future__ import annotations
 

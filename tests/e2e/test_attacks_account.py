@@ -1,4 +1,4 @@
-"""Attacks on the provider's account: routes, ids of others, and spellings of both, with the gateway's own key."""
+"""Attacks on the provider's account with the gateway's own key: routes, other owners' ids, and spellings of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAKING = ("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/uploads", "/v
 
 
 class Account:
-    """A provider's account with things of everybody in it."""
+    """Provider account with objects of several owners."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -54,7 +54,7 @@ class Account:
 
 
 class Door:
-    """A gateway with a provider's key behind it."""
+    """Gateway with a provider key."""
 
     def __init__(self, url: str, provider: ScriptedProvider) -> None:
         self.url, self.provider = url, provider
@@ -347,7 +347,7 @@ def test_an_id_inside_a_body_must_be_the_owners_too(path: str, body: Any) -> Non
 
 
 def hidden_in(made: str) -> list[tuple[bytes, dict[str, str]]]:
-    """Ways to write the id so that a hasty reader does not see it."""
+    """Return spellings of the id that a careless parser misses."""
     plain = json.dumps({"model": "m", "input": "x", "previous_response_id": made})
     twice = plain[:-1] + ',"previous_response_id":"resp_of_blue"}'
     escaped = plain.replace("previous_response_id", "previous\\u005fresponse\\u005Fid")

@@ -1,4 +1,4 @@
-"""Attacks on where a request goes and what it is: targets that are addresses, headers that choose a key, upgrades."""
+"""Attacks on the destination and type of a request: absolute targets, headers that choose a key, upgrades."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_target_leads_to_another_host(configured: Callable[..., Config], with
 
 
 def test_the_application_alone_refuses_them_too() -> None:
-    """Under a server that does not look at targets itself."""
+    """Under a server that does not check targets."""
     with Listener() as upstream, Listener() as thief:
         with served(create_app(by_default(upstream.url), environment={"K": PROVIDERS_KEY})) as url:
             for method in METHODS:

@@ -1,6 +1,6 @@
-"""Attacks on who sits at `midfold chat` and `midfold agent`: pastes that agree, patterns without end, keys in commands.
+"""Attacks on users of `midfold chat` and `midfold agent`: pasted confirmations, endless patterns, keys in commands.
 
-A real pseudo-terminal, a real process, a provider on loopback that plays the model.
+Uses a real pseudo-terminal, a real process, and a provider on loopback as the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def wanting(command: str = "echo done > made.txt", wait: float = 0.0) -> Callable[[Request], Answer]:
-    """A model that wants to run a command for every message of the user's, and takes no for an answer."""
+    """Return a model that requests a command for every user message, and accepts a refusal."""
 
     def answer(request: Request) -> Answer:
         if request.body["messages"][-1]["role"] == "tool":
@@ -68,7 +68,7 @@ def said(provider: ScriptedProvider) -> list[str]:
 def test_a_pasted_yes_does_not_run_the_command(
     provider: ScriptedProvider, folder: Path, pasted: str, terminal_type: str
 ) -> None:
-    """From a terminal that does not mark pastes, or was not asked to: the lines come as if they were typed."""
+    """In a terminal without bracketed paste the lines arrive as if typed."""
     with chat(provider, folder, TERM=terminal_type) as terminal:
         terminal.wait_for("> ")
         terminal.paste(pasted, bracketed=False)
@@ -254,5 +254,5 @@ def test_commands_do_not_get_keys_passwords_or_settings(folder: Path) -> None:
     assert "PATH=" in given
     assert "NPM_TOKEN=let-through" in given
     assert not [name for name in (*secrets, "MIDFOLD_", "INNOCENT", SECRET, "hunter22") if name in given]
-    if os.getuid():  # the superuser may read every process
+    if os.getuid():  # root may read every process
         assert SECRET not in of_parent

@@ -1,6 +1,6 @@
-"""Pages of other sites in a browser on this machine, against the gateway as `midfold serve` runs it.
+"""Attacks from web pages in a local browser against the gateway as `midfold serve` runs it.
 
-A browser tells the truth in `Host`, `Origin` and `Sec-Fetch-*`; what it would send is sent here over a socket.
+Browsers set `Host`, `Origin` and `Sec-Fetch-*` truthfully; the same requests are sent here over a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORM = (EVIL, b"sec-fetch-site: cross-site", b"sec-fetch-mode: navigate", b"cont
 
 
 class Door:
-    """One gateway, and the provider that must not hear of what is refused."""
+    """Gateway, and a provider that must not receive refused requests."""
 
     def __init__(self, process: Process, provider: Process) -> None:
         self.process, self.provider = process, provider

@@ -1,6 +1,6 @@
-"""One small request stops nobody: while it is served, `/healthz` answers, and afterwards its memory is free again.
+"""One small request blocks no other client: `/healthz` answers meanwhile, and its memory is freed afterwards.
 
-A real `midfold serve` in a process of its own, asked every 20 ms.
+Runs a real `midfold serve` process, polled every 20 ms.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from support.gateways import call, running
 from support.pulse import ANSWER, Pulse, provider
 
 SOON = 0.25
-"""Seconds within which everybody else is answered."""
+"""Maximum seconds for a response to other clients."""
 SLACK = 2
-"""Times that, on a machine that runs other tests as well."""
+"""Multiplier of that on a machine that runs other tests."""
 TRIES = 3
 AFTERWARDS = 0.15
-"""Seconds in which a request is over for its client and begins to be a burden for others; that is waited for."""
+"""Seconds to wait for work that starts after a request's response was sent."""
 MEGABYTE = 1_000_000
 PATH = "/v1/chat/completions"
 PATIENT = 90.0
 FREED = 100_000
-"""Kilobytes that may stay in use after a burden: memories that are bounded, and pages of the store."""
+"""Kilobytes that may stay in use after a load: bounded caches, and pages of the store."""
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 
 
 @pytest.fixture(params=["hygiene", "busy"], scope="module")
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A gateway as it comes, and one with everything on."""
+    """Run a gateway with default settings, and one with everything on."""
     folder = tmp_path_factory.mktemp("cost")
     config = folder / "config.yaml"
     extra = "gateway: {mode: manage, recall: on}\n" if request.param == "busy" else ""
@@ -69,9 +69,9 @@ def post(process: Process, body: Any, path: str = PATH, **headers: str) -> tuple
 
 
 def burdened(process: Process, work: Callable[[], Any]) -> Any:
-    """Does it while everybody else is answered in time, also by what begins right afterwards.
+    """Run work while other clients are answered in time, including work that starts directly afterwards.
 
-    Other tests run beside this one and take the processor from it: what is slow is slow each time.
+    Other tests may use the processor, so a slow result must be reproducible.
     """
     results, waits = [], []
     for _ in range(TRIES):
@@ -86,7 +86,7 @@ def burdened(process: Process, work: Callable[[], Any]) -> Any:
 
 
 def assert_let_go(process: Process, before: int) -> None:
-    """Require that the memory of requests is given back, also by folds that go on after their client has left."""
+    """Require that the memory of requests is freed, also by folds that continue after their client has left."""
     ends = time.monotonic() + 60
     while process.memory() - before > FREED and time.monotonic() < ends:
         time.sleep(0.2)
@@ -192,7 +192,7 @@ def test_tens_of_thousands_of_messages_are_folded(served: Process) -> None:
 
 
 def tool_calls(count: int, per_message: int = 1) -> bytes:
-    """A conversation of so many tool calls, each with its result."""
+    """Return a conversation of a number of tool calls with results."""
     messages = [said(b"go on")]
     for first in range(0, count, per_message):
         numbers = range(first, first + per_message)
@@ -231,7 +231,7 @@ def test_one_message_of_forty_megabytes_of_line_breaks(served: Process) -> None:
 
 
 def test_many_different_messages_are_folded_without_a_pause(served: Process) -> None:
-    """Full garbage collections would stop the process for as long as there are objects of the request."""
+    """Full garbage collections would block the process in proportion to the objects of the request."""
     body = different(49_000)
     status, headers, _ = burdened(served, lambda: post(served, body))
     assert status == 200
@@ -239,14 +239,14 @@ def test_many_different_messages_are_folded_without_a_pause(served: Process) -> 
 
 
 def large(megabytes: int, seed: int) -> bytes:
-    """Words nobody else sends."""
+    """Return a body of unique words."""
     choice = random.Random(seed)
     text = (" ".join(f"w{choice.randrange(10**6)}" for _ in range(5_000)) + " ").encode()
     return talk(*[said(text * (MEGABYTE // len(text)))] * megabytes)
 
 
 def abandon(process: Process, body: bytes, share: float, wait: float) -> None:
-    """Sends a part of a request, or all of it, and goes away."""
+    """Send part or all of a request and disconnect."""
     with socket.create_connection(("127.0.0.1", process.port)) as connection:
         head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[: int(len(body) * share)])
@@ -284,7 +284,7 @@ def test_tags_without_a_line_end(served: Process) -> None:
 
 
 def endless(head: bytes, piece: bytes, counted: list[int], most: int) -> Callable[[socket.socket], None]:
-    """A provider that never ends its answer, or stops a long time after it should have been stopped."""
+    """Return a provider whose response never ends, or ends long after it should have been stopped."""
 
     def answering(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -302,7 +302,7 @@ HEAD = b"HTTP/1.1 %s\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def test_an_error_without_end_is_relayed_as_it_comes() -> None:
-    """Its first part is looked at, and the rest passes: nothing is kept, and the client decides when it has enough."""
+    """Only the first part is inspected; the rest is relayed without buffering until the client disconnects."""
     counted: list[int] = []
     answering = endless(HEAD % (b"400 Bad Request", b"text/plain"), b"no " * 20_000, counted, 400 * MEGABYTE)
     body = talk(said(b"hi"))
@@ -349,7 +349,7 @@ def test_a_turn_without_end_that_must_be_known_as_a_whole_is_an_error_of_ours(ki
 
 @pytest.fixture(scope="module")
 def with_our_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A gateway with a provider key of its own: requests are looked through for ids of others."""
+    """Run a gateway with a provider key, which checks requests for ids of other owners."""
     folder = tmp_path_factory.mktemp("ours")
     config = folder / "config.yaml"
     config.write_text("gateway: {mode: passthrough, api_key_env: HOME}\n")
@@ -387,7 +387,7 @@ STREAM = b"content-type: text/event-stream"
 
 
 class Relay(NamedTuple):
-    """A gateway, and what the provider behind it answers next: headers and body."""
+    """Gateway, and the next response of its provider: headers and body."""
 
     process: Process
     answer: list[tuple[bytes, bytes]]
@@ -395,7 +395,7 @@ class Relay(NamedTuple):
 
 @pytest.fixture(params=["on", "off"], scope="module")
 def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
-    """With recall, which reads answers, or without."""
+    """Run a gateway with recall, which parses responses, or without."""
     folder, answer = tmp_path_factory.mktemp("answers"), list[tuple[bytes, bytes]]()
 
     def answering(connection: socket.socket) -> None:
@@ -434,7 +434,7 @@ def test_answers_that_are_hard_to_read_stop_nobody(relay: Relay, kind: bytes, ma
 
 
 def test_a_message_of_a_hundred_thousand_calls_takes_seconds(served: Process) -> None:
-    """It took hours, and went on when its client was gone: eight of them, and nobody was looked after any more."""
+    """Regression: it took hours and continued after its client had left; eight of them blocked all others."""
     one = b'{"id":"c%d","type":"function","function":{"name":"f","arguments":"{}"}}'
     calls = b",".join(one % number for number in range(100_000))
     body = talk(said(b"go"), b'{"role":"assistant","content":null,"tool_calls":[' + calls + b"]}", *FILL)

@@ -1,4 +1,4 @@
-"""Folders of strangers: modules named like ours and like Python's, and files that lead elsewhere."""
+"""Untrusted project folders: modules that shadow midfold's and Python's, and links to other files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMPRESS += ["--tokenizer", "estimate", "--batch-kb", "30", "--workers", "2"]
 
 
 class HostileFolder:
-    """A project whose modules write down that they were imported."""
+    """Project whose modules record that they were imported."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.path, self._ran = home, home / "project", home / "ran"
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileFolder:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in ("MIDFOLD_CONFIG", "PYTHONSAFEPATH", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    # Entries relative to the working directory would be the test's doing, not midfold's.
+    # Entries relative to the working directory would come from the test, not from midfold.
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(path).absolute()) for path in paths if path))
     return HostileFolder(tmp_path)
@@ -164,7 +164,7 @@ def test_installing_again_replaces_entries_of_earlier_versions(folder: HostileFo
 
 
 class Victim:
-    """A file of the user's outside the project, and links to it inside."""
+    """User file outside the project, with links to it inside."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "rc"

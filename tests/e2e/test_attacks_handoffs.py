@@ -1,4 +1,4 @@
-"""Attacks with handoffs: messages that look like ours to the last bit, because the check holds no secret."""
+"""Attacks with forged handoffs: messages identical to midfold's, because the check uses no secret."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def history(*first: Any, note: str = "") -> list[Any]:
 
 
 def folded(who: Owners, owner: str, talk: list[Any]) -> tuple[CompactionRecord, str]:
-    """The compaction the gateway made of this, and the handoff that the provider got."""
+    """Return the compaction the gateway made of this, and the handoff that the provider received."""
     head, _ = who.send(owner, "chat", {"messages": talk})
     assert head["x-midfold-action"] == "compacted", head
     session, _, seq = head["x-midfold-receipt"].rpartition("#")
@@ -92,7 +92,7 @@ def _item(message: Any) -> Any:
 
 
 def handoff_in(items: list[Any]) -> dict[str, str]:
-    """The handoff among items, as a client of another wire would write it down."""
+    """Return the handoff among items, as a client of another wire format would write it."""
     for item in items:
         content = item.get("content")
         text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
@@ -102,7 +102,7 @@ def handoff_in(items: list[Any]) -> dict[str, str]:
 
 
 def genuine(who: Owners, owner: str) -> tuple[dict[str, str], str]:
-    """A handoff that the gateway has given to this owner, and its fold."""
+    """Return a handoff that the gateway sent for this owner, and its fold."""
     ours = handoff_in(compacted(who, owner, history(user("Port the parser. The build is HERON-5."))))
     found = recognise(Message("user", (Text(ours["content"]),)))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Attacks on hidden turns: another key, another credential, another conversation or another prompt wants them."""
+"""Attacks on hidden turns with another key, credential, conversation or prompt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def body(wire: str, messages: list[Any], where: str = "", prompt: Any = None) ->
 
 
 def planted(who: Owners, owner: str, wire: str, request: dict[str, Any]) -> None:
-    """A hidden turn with words of its owner after this request."""
+    """Store a hidden turn with its owner's text after this request."""
     who.model.looks_for("anything", PLANTED)
     who.send(owner, wire, request)
     assert PLANTED.encode() in who.model.last
@@ -144,7 +144,7 @@ def test_what_is_stored_of_hidden_turns_is_redacted_where_originals_are(tmp_path
 
 
 class Slow(HiddenTurns):
-    """A store that does not answer one owner for a while."""
+    """Store that is slow for one owner."""
 
     def __init__(self, turns: HiddenTurns, place: str) -> None:
         super().__init__(turns._database)
@@ -188,7 +188,7 @@ def history(secret: str, count: int = 45) -> list[Any]:
 
 
 def answer_of(who: Owners) -> str:
-    """What the tool has told the model."""
+    """Return the tool's answer to the model."""
     found = [one for one in who.model.asked[-1].body["messages"] if one.get("role") == "tool"]
     return str(found[-1]["content"])
 
@@ -219,7 +219,7 @@ def test_recall_does_not_follow_a_label_into_another_conversation(door: str) -> 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("owner", ["alice", "bob"])
 def test_recall_sees_only_what_was_folded_of_this_conversation(door: str, owner: str) -> None:
-    """Two conversations that begin alike share what stands for that beginning, and nothing that was said after it."""
+    """Conversations with the same beginning share the fold of that beginning, and nothing after it."""
     with owners(door) as who:
         mine = [*history("My word is PELICAN-88."), assistant("Noted."), user("Is it known?")]
         assert looked_up(who, "bob", mine, "context_search", {"query": "HERON"}).startswith(FOUND)
@@ -247,7 +247,7 @@ def test_the_id_of_an_answer_is_renamed_for_its_owner_alone(door: str) -> None:
         (told,) = set(ids_of(stream))
         asked = {"model": "gpt-4o", "input": [FIRST], "previous_response_id": told}
         status, _, answer = post(who.gateway.url, "POST", "/v1/responses", asked, **who.headers["alice"])
-        # The first id is that of a turn with an open call: as the provider has it, nobody can go on from there.
+        # The first id is of a turn with an open call, from which no request can continue at the provider.
         assert status == 400 and b"No tool output found" in answer
         who.send("bob", "responses", asked)
         assert who.model.asked[-1].body["previous_response_id"] != told

@@ -1,6 +1,6 @@
-"""What one client can make the gateway believe about a model's window, and for whom.
+"""Effects of one client on the gateway's belief about a model's window, and for which clients.
 
-The provider repeats a client's words in its errors, as many do. Two clients, each with a credential of its own.
+The provider repeats a client's text in its errors, as many do. Two clients have separate credentials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVE, BOB = {"authorization": "Bearer eve"}, {"authorization": "Bearer bob"}
 
 
 def talk(*more: Any, size: int = 12_000) -> dict[str, Any]:
-    """A conversation of some 13,000 tokens: far below the window, above a false limit of 9,000."""
+    """Return a conversation of about 13,000 tokens: far below the window, above a false limit of 9,000."""
     turns = [turn for n in range(12) for turn in (user(f"Q{n} " + "word " * (size // 12)), assistant(f"A{n}."))]
     return {"model": "gpt-4o", "messages": [system(), *turns, user("And now?"), *more]}
 
@@ -37,7 +37,7 @@ def fine(tokens: int) -> Any:
 
 
 class Echo:
-    """Refuses one request, with these words."""
+    """Provider that refuses one request with the given text."""
 
     def __init__(self, told: str, tokens: int = 13_000) -> None:
         self.told, self.tokens = told, tokens

@@ -1,4 +1,4 @@
-"""Nobody looks into another's past: not with another key, and not in another conversation of the same key."""
+"""Recall never returns another owner's messages, nor those of another conversation of the same key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.build import assistant, call, user
 
 SECRET = "heronnest5150"
 TOGETHER = 3
-"""Calls in one turn: what they bring together is bounded, and a leak must not be cut off."""
+"""Calls in one turn; their results share a limit, which must not truncate a leak."""
 
 
 def work(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def work(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 OPENING = [user("Port it."), *work(30), user("Go on.")]
-"""What both conversations begin with; it is folded before they part, and that fold is the one of both."""
+"""Common beginning of both conversations; its fold is shared by both."""
 THEIRS = [
     *OPENING,
     assistant("Gladly."),
@@ -48,7 +48,7 @@ OURS = [*OPENING, assistant("Ported."), user("What was the password?")]
 
 
 def send(who: Owners, owner: str, talk: list[dict[str, Any]], calls: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    """What calls of the tools bring."""
+    """Return the results of the recall tools for these calls."""
     numbered = tuple((f"h{number}", name, given) for number, (name, given) in enumerate(calls))
     who.model.turns = [Turn("", numbered), Turn("Done.")]
     body = jsonio.encode({"model": "gpt-4o", "messages": talk})
@@ -59,7 +59,7 @@ def send(who: Owners, owner: str, talk: list[dict[str, Any]], calls: list[tuple[
 
 
 def attempts(who: Owners) -> list[tuple[str, dict[str, Any]]]:
-    """Every way to name what is another's: words, patterns, filters, and handles of messages and folds."""
+    """Return every way to address another owner's data: words, patterns, filters, and handles of messages and folds."""
     secret = [one for one in read(THEIRS).messages if SECRET in bytes(jsonio.encode(one.wire)).decode()]
     assert len(secret) == 4
     handles = [handle_of(one) for one in secret]
@@ -129,7 +129,7 @@ LONG = [user("Port it."), *(turn for number in range(30) for turn in call(number
 
 
 def connect(who: Owners, owner: str, talk: list[dict[str, Any]]) -> socket.socket:
-    """A request whose answer is not waited for."""
+    """Send a request without waiting for the response."""
     data, place = jsonio.encode({"model": "gpt-4o", "messages": talk}), urlsplit(who.gateway.url)
     shown = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in who.headers[owner].items())
     connection = socket.create_connection((place.hostname, place.port))

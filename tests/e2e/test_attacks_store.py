@@ -1,6 +1,6 @@
-"""A store that lost its file, or its disk: nothing is acknowledged that would be gone, and `/readyz` says so.
+"""A store that loses its file or disk: no write is acknowledged that would be lost, and `/readyz` reports it.
 
-A real `midfold serve` in a process of its own.
+Runs a real `midfold serve` process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def served(tmp_path: Path) -> Iterator[Process]:
 
 
 def conversation(seed: int) -> dict[str, Any]:
-    """One that must be folded, and that nobody else has."""
+    """Return a unique conversation that must be folded."""
     choice = random.Random(seed)
     words = [" ".join(choice.randbytes(8).hex() for _ in range(200)) for _ in range(41)]
     turns = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(words)]
@@ -96,7 +96,7 @@ def test_restart_after_a_deletion_serves_again(served: Process, tmp_path: Path) 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of another process is set")
 def test_disk_that_cannot_be_written_is_reported(served: Process, tmp_path: Path) -> None:
-    """Files that may not grow stand for a full disk; reading still works."""
+    """A file size limit simulates a full disk; reading still works."""
     assert fold(served, 1)["x-midfold-action"] == "compacted"
     largest = max(file.stat().st_size for file in tmp_path.glob("s.db*"))
     resource.prlimit(served.running.pid, resource.RLIMIT_FSIZE, (largest + 4_096, resource.RLIM_INFINITY))

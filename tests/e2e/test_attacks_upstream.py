@@ -1,4 +1,4 @@
-"""Upstreams that break the rules of HTTP: what a client is told about an answer that is none, or that has no end."""
+"""Upstreams that violate HTTP: the client's response to an invalid or endless reply."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_status_101_is_not_relayed() -> None:
 
 
 def streamed(answering: Callable[[socket.socket], None], **gateway: Any) -> bytes:
-    """What a client reads of a stream; raises IncompleteRead where it is told that something is missing."""
+    """Return the bytes of a stream at the client; raise IncompleteRead if the client can see that it is incomplete."""
     with provider(answering) as upstream, running(upstream, **gateway) as here:
         connection = http.client.HTTPConnection(here.url.removeprefix("http://"), timeout=20)
         try:

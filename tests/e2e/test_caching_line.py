@@ -1,4 +1,4 @@
-"""What programs say about prompt caching when they start, as their users see it."""
+"""Startup messages about prompt caching, as users see them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def environment(folder: Path, encoding: str = "utf-8") -> dict[str, str]:
 
 
 def greeting(folder: Path, *options: str) -> str:
-    """What `midfold serve` says up to its last line."""
+    """Return the startup output of `midfold serve`."""
     command = (*MIDFOLD, "serve", "--port", "18797", "--store", "memory:", *options)
     told: list[str] = []
     with subprocess.Popen(

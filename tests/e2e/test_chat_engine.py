@@ -1,4 +1,4 @@
-"""`midfold chat` over real HTTP with an engine of the user's: it says when to fold, and nobody else speaks."""
+"""`midfold chat` over real HTTP with a plugin engine that decides when to fold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ engine = Counting
 
 
 def chat(folder: Path, provider: ScriptedProvider, least: int, *, window: int) -> list[str]:
-    """What is shown of a conversation of six questions: the greeting first, then each turn."""
+    """Return the output of a conversation of six questions: the greeting, then each turn."""
     config = install(folder, "counting", ENGINE.format(least=least))
     with config.open("a") as file:
         file.write("compression: {protect_last_n: 2}\n")

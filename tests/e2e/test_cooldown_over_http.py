@@ -1,6 +1,6 @@
-"""The pause after a failed summary, with a summary model that is configured and refuses over HTTP: gateway and agent.
+"""Cooldown after a failed summary with a summary model that refuses over HTTP: gateway and agent.
 
-Between two requests the program ends and begins anew: what it promised is in its store.
+The program restarts between two requests, so the cooldown must come from its store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHAT = "/v1/chat/completions"
 
 
 class Case(NamedTuple):
-    """How the summary model answers, what that is called, how long it is then left alone; whether nothing is folded."""
+    """Failing summary model: its response, failure kind and cooldown, and whether the history stays unfolded."""
 
     answer: Answer
     kind: FailureKind
@@ -73,7 +73,7 @@ def plain(request: Request) -> Answer:
 
 
 class RestartedGateway:
-    """A gateway that begins anew with every request: nothing but its store is left of the one before."""
+    """Gateway that restarts before every request and keeps only its store."""
 
     def __init__(self, case: Case, lab: ScriptedProvider, provider: ScriptedProvider, folder: Path) -> None:
         self.config = configured(case, lab, provider)
@@ -81,7 +81,7 @@ class RestartedGateway:
         self.receipts: list[midfold.Receipt] = []
 
     def send(self, messages: list[dict[str, Any]]) -> tuple[str, str]:
-        """What was done with a request, and why not more."""
+        """Return the gateway's action on a request, and its reason."""
         with (
             midfold.open(self.store, config=self.config, clock=self.clock) as sessions,
             running(self.provider.url, sessions=sessions, config=self.config) as gateway,
@@ -111,7 +111,7 @@ def test_the_gateway_keeps_its_promise_through_restarts(case: Case, tmp_path: Pa
 
 @pytest.mark.parametrize("case", [REFUSED, LIMITED], ids=["401", "429"])
 def test_a_client_that_changes_its_last_message_every_time_is_the_same_conversation(case: Case, tmp_path: Path) -> None:
-    """Its histories are branches for the store; clients with notes at the end of each request do so."""
+    """Its histories are branches in the store; clients that add notes at the end of each request do this."""
     with ScriptedProvider(then=plain) as provider, ScriptedProvider(then=case.answer) as lab:
         gateway = RestartedGateway(case, lab, provider, tmp_path)
         counts = []
@@ -157,7 +157,7 @@ def test_an_undo_does_not_end_the_pause(tmp_path: Path) -> None:
 
 
 class RestartedAgent:
-    """An agent that begins anew with every turn, on one session."""
+    """Agent that restarts before every turn, on one session."""
 
     def __init__(self, case: Case, lab: ScriptedProvider, provider: ScriptedProvider, folder: Path) -> None:
         self.config, self.provider, self.folder = configured(case, lab), provider, folder
@@ -169,7 +169,7 @@ class RestartedAgent:
             self.folds.append(event)
 
     def turn(self, share: float, model: str = "scripted") -> midfold.CompactionState:
-        """One turn in a window that is so full, in shares of the threshold; what the session then remembers."""
+        """Run one turn at a share of the threshold; return the session's state."""
         store = f"sqlite:///{self.folder}/a.db"
         endpoint = self.provider.endpoint("openai", model=model)
         with AgentAssembly(self.folder, self.config, os.environ, store=store, window=WINDOW) as workshop:

@@ -1,7 +1,8 @@
-"""The two layers together: the agent's compressor at 50 % behind the gateway's hygiene at 85 %, and a strict provider.
+"""The agent's compaction at 50 % behind the gateway's hygiene at 85 %, with a strict provider.
 
-What grew between turns is the gateway's business, what grows inside a turn is the agent's. They never fight: nothing is
-folded twice, the provider never sees two handoffs, and what it has cached changes only where something was folded.
+The gateway handles growth between turns, the agent growth inside a turn. Nothing is folded twice, the provider
+never
+receives two handoffs, and its cached prefix changes only at a fold.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BIG = "".join(f"line {number}: the quick brown fox number {number * 7}\n" for nu
 
 
 class System:
-    """An agent, a gateway and a provider; the model does what the test told it to do next."""
+    """Agent, gateway and provider; the model follows the test's script."""
 
     def __init__(self, wire: Wire, folder: Path, provider: RulesProvider, gateway: Running) -> None:
         self.wire, self.provider, self.gateway = wire, provider, gateway
@@ -56,7 +57,7 @@ class System:
         return self.workshop.agent(session, ModelClient(endpoint), watch=self.events.append, consent=agree)
 
     def say(self, text: str, reads: int = 0) -> str:
-        """One turn in which the model reads the big file so many times."""
+        """Run one turn in which the model reads the big file a number of times."""
         self.reads = reads
         return self.agent.run(text)
 
@@ -67,7 +68,7 @@ class System:
         return Turn(text="That is all I know about it.")
 
     def overnight(self, share: float) -> None:
-        """Messages from elsewhere, until the provider would count so much of its window."""
+        """Add messages from elsewhere until the provider would count a share of its window."""
         wire, number = {"openai": "chat", "anthropic": "anthropic"}[self.wire], 0
         while prompt_tokens(wire, jsonio.decode(self.agent.request())) < WINDOW * share:
             for _ in range(4):
@@ -119,7 +120,7 @@ def handoffs(request: Request, wire: str) -> int:
 
 
 def changes(requests: list[Request]) -> int:
-    """How often a request did not begin with all of the one before it; cache markers move and say nothing."""
+    """Count requests that do not begin with the whole previous one, ignoring cache markers."""
     sent = [[_bare(message) for message in request.body["messages"]] for request in requests]
     return sum(after[: len(before)] != before for before, after in pairwise(sent))
 
@@ -158,7 +159,7 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
     assert system.gateway_folds == 1
     assert system.actions[-1] == "relayed"
     burst = system.provider.requests[before:]
-    # A fold that was made ahead may be followed by another one before the request is sent.
+    # A fold made ahead may be followed by another one before the request is sent.
     own = changes(burst)
     assert 1 <= own <= len(system.own_folds)
 
@@ -169,7 +170,7 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
     assert not any(isinstance(event, Overflowed) for event in system.events)
     assert all(handoffs(request, wire) <= 1 for request in system.provider.requests)
     assert handoffs(system.provider.requests[-1], wire) == 1
-    # The gateway's fold changes nothing that was sent before where only the head had been, and its note stands beside.
+    # The gateway's fold changes nothing sent before if only the head had been sent; its note is a separate message.
     assert changes(system.provider.requests) - own in ((1,) if wire == "openai" else (0, 1))
     assert "Marigold" in system.provider.requests[-1].text
     assert system.workshop.sessions.check(deep=True) == []
@@ -198,7 +199,7 @@ def test_an_agent_that_is_restarted_overnight_leaves_it_to_the_gateway_again(
     system.say("Good morning.")
     handoff = system.provider.requests[-1].body["messages"][:3]
     system.agent = system.another(resume=system.agent.session.name)
-    system.agent.room.behind_gateway = True  # what `agent.behind_gateway` says before the first answer does
+    system.agent.room.behind_gateway = True  # effect of `agent.behind_gateway` before the first response
     system.say("Still there?")
     assert system.actions[-1] == "checkpoint"
     assert _bare(system.provider.requests[-1].body["messages"][:3]) == _bare(handoff)

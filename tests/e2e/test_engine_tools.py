@@ -1,4 +1,4 @@
-"""A plugin engine's own tools reach the model, and run with the conversation's originals: agent and gateway."""
+"""A plugin engine's tools reach the model and run with the conversation's originals: agent and gateway."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def talk() -> list[Any]:
 
 
 class Curious:
-    """A model that counts the handles, reads the first, then asks for one that does not exist."""
+    """Model that counts the handles, reads the first, then requests one that does not exist."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []
@@ -106,7 +106,7 @@ def test_the_gateway_leaves_a_tool_to_the_client_that_has_one_of_its_name(tmp_pa
 
 
 def _next(wire: str, seen: list[str]) -> Callable[[Request], Any]:
-    """The calls an agent's model makes, one after the other."""
+    """Return the calls of an agent's model in sequence."""
 
     def answer(request: Request) -> Any:
         found = re.findall(r"the first is (mf-[0-9a-f]+)", request.text)

@@ -1,4 +1,4 @@
-"""The examples for frameworks run as they are, each with its released framework, against a provider on the loopback."""
+"""The framework examples run unchanged with their released frameworks, against a provider on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAMS = {
     "strands_agent.py": STRANDS,
 }
 FOLDS = ("crewai_agent.py", "smolagents_agent.py")
-"""Examples that are all there is for their framework: they must fold, too."""
+"""Examples that are the only integration of their framework, and must therefore fold."""
 CALLS = 36
 RUN = r"""
 import contextlib, io, json, os, runpy, sys
@@ -53,7 +53,7 @@ def what_was_said(folder: Path) -> str:
 
 
 def model(request: Any) -> Turn:
-    """Reads a file if it can, and says what it saw."""
+    """Read a file if possible, and report its content."""
     names = offered(request.body)
     if "PLUM" not in request.raw.decode():
         if "python_interpreter" in names:
@@ -65,7 +65,7 @@ def model(request: Any) -> Turn:
 
 
 class LongTask:
-    """Has the tool called again and again, and says whether it still knows the first ask."""
+    """Model that calls the tool repeatedly and reports whether it still sees the first user message."""
 
     def __init__(self) -> None:
         self.calls = 0

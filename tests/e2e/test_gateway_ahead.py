@@ -1,4 +1,4 @@
-"""Nobody waits for a summary model: folds are prepared beside requests, and used when it is time."""
+"""Requests never wait for a summary model: folds are prepared in the background and used when due."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRIGGER = 0.85 * WINDOW
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropic": "/v1/messages"}
 WRITER = {"model": "s", "context_length": 200_000}
 TOLD = "most of it was told"
-"""Words of the summary that a model writes here."""
+"""Text of the model's summary."""
 
 
 def story(turns: int) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def story(turns: int) -> list[dict[str, Any]]:
 
 
 NEARLY, ENOUGH = 15, 19
-"""Turns of a story that take four fifths of the trigger, and more than all of it."""
+"""Turns of a story that reach four fifths of the trigger, and more than all of it."""
 
 
 def body(wire: str, messages: list[dict[str, Any]], *, stream: bool = False) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def settings(upstream: str, writer: str, *, wait: float = 2.0, timeout: float = 
 def gateways(
     answer: Answer | Any, *, sessions: Any = None, **options: Any
 ) -> Iterator[tuple[Running, RulesProvider, ScriptedProvider]]:
-    """A gateway between a client, a provider that enforces its rules, and a summary model that answers so."""
+    """Run a gateway between a client, a provider that enforces its rules, and a scripted summary model."""
     with (
         RulesProvider(lambda request: Turn("fine"), window=WINDOW) as provider,
         ScriptedProvider(then=answer) as writer,
@@ -84,7 +84,7 @@ def until(is_so: Any, seconds: float = 10.0) -> None:
 
 
 def settled(gateway: Running) -> None:
-    """Waits for what is prepared in the background."""
+    """Wait for background work."""
     until(lambda: gateway.app.gateway.preparer.ahead.count == 0)
 
 

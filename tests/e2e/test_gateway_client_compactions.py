@@ -1,4 +1,4 @@
-"""After a client's own compaction recall still finds what the conversation had before, for its owner alone."""
+"""After a client's own compaction, recall still finds earlier messages, for their owner only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = {"early": "staging host", "late": "mirror registry"}
 
 
 class Shape(NamedTuple):
-    """How a client opens the conversation after its compaction: a system prompt, and messages."""
+    """Client's messages after its compaction: a system prompt, and messages."""
 
     dialect: str
     system: Callable[[str], str]
@@ -118,7 +118,7 @@ def is_offered(request: Request) -> bool:
 
 
 def model(request: Request) -> Turn:
-    """Write the summary where it is asked for; search for a fact that is asked for and not in the context."""
+    """Write a requested summary; search for a requested fact that is not in the context."""
     told = request.raw.decode()
     *_, last = request.body.get("messages") or request.body["input"]
     if SUMMARY_ASK in json.dumps(last):
@@ -141,9 +141,9 @@ def send(gateway: Running, shape: Shape, system: str, talk: list[Any], key: str 
 
 
 def work_and_compact(gateway: Running, shape: Shape) -> list[Any]:
-    """Hold a conversation until it was folded, go on for a while, and ask for the client's summary.
+    """Run a conversation until it was folded, continue for a while, and request the client's summary.
 
-    Return the conversation before the client asks.
+    Return the conversation before the summary request.
     """
     dialect, system = shape.dialect, AGENT("")
     talk = [prompt(dialect, TASK), *step(dialect, 0), *step(dialect, 1, f"\n{EARLY}\n")]
@@ -161,7 +161,7 @@ def work_and_compact(gateway: Running, shape: Shape) -> list[Any]:
 
 
 def reopened(shape: Shape, question: str, summary: str = SUMMARY) -> list[Any]:
-    """Return the conversation as the client holds it after its compaction, with a question."""
+    """Return the client's conversation after its compaction, with a question."""
     opening = shape.opening(summary)
     if opening and opening[-1]["role"] == "user":
         opening.append(answer(shape.dialect, "I go on."))

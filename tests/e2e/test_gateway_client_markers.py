@@ -1,4 +1,4 @@
-"""Cache markers in requests of clients that set markers of their own."""
+"""Cache markers in requests of clients that set their own markers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM = [{"type": "text", "text": "You are a careful engineer. " * 100, **MARK}
 
 
 def steps(count: int) -> list[dict[str, Any]]:
-    """A conversation without markers in it, as Continue and qwen-code send it."""
+    """Return a conversation without markers, as Continue and qwen-code send it."""
     out: list[dict[str, Any]] = [{"role": "user", "content": "Read every module."}]
     for number in range(count):
         call = {"type": "tool_use", "id": f"c{number}", "name": "read", "input": {"path": f"m{number}.py"}}
@@ -33,7 +33,7 @@ def steps(count: int) -> list[dict[str, Any]]:
 
 
 def send(bodies: list[dict[str, Any]], window: int = 400_000) -> list[dict[str, Any]]:
-    """What the provider received for these requests."""
+    """Return the provider's requests for these bodies."""
     with (
         RulesProvider(lambda request: Turn("fine"), window=window) as provider,
         running(provider.url, window=window) as gateway,

@@ -1,4 +1,4 @@
-"""Compaction on request, as Codex and OpenAI's own clients ask for it; and their WebSockets, which are refused."""
+"""Compaction endpoints used by Codex and OpenAI's clients; and their WebSockets, which are refused."""
 
 from __future__ import annotations
 

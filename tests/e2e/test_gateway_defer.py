@@ -1,4 +1,4 @@
-"""Clients that compact by themselves are left to it where they do so before the limit."""
+"""The gateway leaves compaction to clients that compact themselves before the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.rules_provider import RulesProvider
 WINDOW = 200_000
 CLAUDE, CODEX = "claude-cli/2.1.197 (external, sdk-cli)", "codex_exec/0.166.0 (Debian 12.0.0; x86_64) xterm"
 OPENCODE = "opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3.14"
-"""As these clients sent it to a server on this machine on 2026-11-17."""
+"""User-Agent headers of these clients, recorded on 2026-11-17."""
 
 
 def settings(upstream: str, *, defers: bool, mode: str = "hygiene", **more: Any) -> Config:
@@ -26,7 +26,7 @@ def settings(upstream: str, *, defers: bool, mode: str = "hygiene", **more: Any)
 
 
 def story(tokens: int) -> list[dict[str, Any]]:
-    """About so many tokens, as they are estimated for Claude Sonnet 4.5."""
+    """Return messages of about so many tokens, as estimated for Claude Sonnet 4.5."""
     said = number_lines("sentence {n} of a story that has no end, and no tool in it", 40)
     talk = [turn for n in range(tokens // 1_644) for turn in (assistant(f"{n}: {said}"), user(f"{n}? {said}"))]
     return [user("Tell me a story."), *talk]

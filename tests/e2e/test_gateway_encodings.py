@@ -1,4 +1,4 @@
-"""Requests that clients compress: read and folded like any other, and no way to fill the memory."""
+"""Compressed requests are read and folded like others, with bounded memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_bomb_is_not_unpacked_beyond_what_a_request_may_have(
         decode_request(bomb, encoding.lower(), 1_000_000)
     assert len(decode_request(bomb, encoding.lower(), 5_000_000)) == 5_000_000
     if encoding == "zstd":
-        return  # its readers do not say where a frame is cut off
+        return  # its decoders do not report where a frame is truncated
     with pytest.raises((TranscriptError, BodyTooLarge)):
         decode_request(bomb[: len(bomb) // 2], encoding.lower(), 5_000_000)
 
@@ -142,7 +142,7 @@ def test_a_bomb_is_not_unpacked_beyond_what_a_request_may_have(
 def test_decoded_bytes_count_against_the_limit_of_all_requests(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
-    """Two bodies of 1.5 MB fit into 4 MB, thirty do not; those that do not are asked to come back."""
+    """Two bodies of 1.5 MB fit into 4 MB, thirty do not; the excess is refused with a retry status."""
     bomb = compress(json.dumps({"model": "gpt-4o", "messages": [user(" " * 1_500_000)]}).encode())
     options: dict[str, Any] = {"largest_body": 2_000_000, "largest_total": 4_000_000}
     seen: list[int] = []

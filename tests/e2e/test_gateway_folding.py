@@ -264,7 +264,7 @@ def test_manage_folds_at_the_engines_own_threshold_and_hygiene_later() -> None:
 
 
 def test_manage_folds_at_a_cheap_moment_where_folds_are_scheduled() -> None:
-    """Below the threshold a warm cache is left alone; after a pause everything would be written again anyway."""
+    """Below the threshold a warm cache is preserved; after a pause everything would be written again anyway."""
     some = [*work(16), user("And what is left?")]
     more = [*some, assistant("A little."), user("Then do it.")]
     clock = FakeClock(1_000.0)
@@ -469,7 +469,7 @@ def test_responses_compact_answers_with_readable_items_for_every_provider() -> N
 
 
 def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As clients with a cache of their own send them: markers on the last two messages, wherever those are now."""
+    """Return messages as caching clients send them: markers on the current last two messages."""
     out = []
     for place, message in enumerate(messages):
         block: dict[str, Any] = {"type": "text", "text": message["content"]}
@@ -549,7 +549,7 @@ def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
 
 
 class Broken(ContextEngine):
-    """An engine with a mistake in it."""
+    """Engine with a defect."""
 
     name = "broken"
 

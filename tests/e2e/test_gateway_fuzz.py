@@ -1,6 +1,6 @@
-"""The gateway's routes under requests nobody would write: no error of ours, no hang, no trace, and what passes passes.
+"""Malformed requests to the gateway's routes: no internal error, no hang, no traceback, and valid ones are relayed.
 
-A real `midfold serve` in a process of its own. `HYPOTHESIS_PROFILE=soak` tries many more.
+Runs a real `midfold serve` process. `HYPOTHESIS_PROFILE=soak` tries many more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from support.gateway_soak import Process, gateway
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 CASES, PER_ROUTE = (3_000, 20) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else (60, 2)
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A case is small enough as it is; making it smaller takes a thousand requests."""
+"""Phases without shrinking: cases are small, and shrinking takes a thousand requests."""
 UNTOUCHED = ("relayed", "passed", "bypassed")
 PAGES = ("/", "/sessions", "/cache", "/search", "/api/overview", "/api/sessions", "/api/search", "/api/openapi.json")
 ROLES = ("user", "assistant")
@@ -39,14 +39,14 @@ CONFIG = "models:\n  '*':\n    context_window: 4_000\ngateway:\n  body_seconds: 
 
 
 class Pair(NamedTuple):
-    """Two gateways: one that changes nothing it need not, and one with everything on."""
+    """Two gateways: one that changes as little as possible, and one with everything on."""
 
     plain: Process
     busy: Process
     folder: Path
 
     def alive(self) -> None:
-        """Both still answer, and neither wrote a trace."""
+        """Check that both still answer and neither printed a traceback."""
         for process in (self.plain, self.busy):
             assert process.answers()
             assert process.running.poll() is None
@@ -140,7 +140,7 @@ def test_questions_nobody_would_ask_the_pages(pair: Pair) -> None:
 
 
 def test_everything_that_was_stored_can_be_looked_at(pair: Pair) -> None:
-    """After all of the above, and a conversation with halves of characters and markup in it."""
+    """After all of the above, and a conversation with lone surrogates and markup."""
     odd = [*INJECTIONS, "\\ud83d alone"]
     talk = [
         {"role": role, "content": f"{n} {odd[n % len(odd)]} " + "lorem " * 150} for n in range(30) for role in ROLES
@@ -164,7 +164,7 @@ def test_everything_that_was_stored_can_be_looked_at(pair: Pair) -> None:
 
 
 def test_a_fuzzer_that_knows_the_routes(pair: Pair) -> None:
-    """schemathesis, with requests that fit the description and with some that do not; /api with its own description."""
+    """schemathesis with requests that match the description and some that do not; /api with its own description."""
     need(importlib.util.find_spec("schemathesis"), "schemathesis is not installed")
     import schemathesis
 
@@ -181,7 +181,7 @@ def test_a_fuzzer_that_knows_the_routes(pair: Pair) -> None:
 
 
 def fuzzed(pair: Pair, operation: Any, mode: Any) -> int:
-    """How many requests were sent."""
+    """Run the fuzzer and return the number of requests."""
     seen = 0
 
     @settings(max_examples=PER_ROUTE, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -196,5 +196,5 @@ def fuzzed(pair: Pair, operation: Any, mode: Any) -> int:
     try:
         fuzz()
     except Unsatisfiable:
-        return seen  # nothing can be wrong with a route that takes no parameters
+        return seen  # a route without parameters has no invalid requests
     return seen

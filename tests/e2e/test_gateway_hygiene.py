@@ -1,4 +1,4 @@
-"""Hygiene acts on what providers report first, and reads every request that an upper bound does not rule out."""
+"""Hygiene uses reported usage first, and reads every request that an upper bound does not rule out."""
 
 from __future__ import annotations
 

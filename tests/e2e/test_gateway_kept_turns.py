@@ -1,4 +1,4 @@
-"""Conversations that the provider keeps, by the official OpenAI client: folded before they are too long for it."""
+"""Conversations stored by the provider, with the official OpenAI client: folded before they exceed its window."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def provider() -> Iterator[RulesProvider]:
 
 
 class KeptSession:
-    """A client that sends only what is new, and goes on from the last response or in a conversation."""
+    """Client that sends only new items and continues from the last response or in a conversation."""
 
     def __init__(self, url: str, *, stream: bool = False, conversation: str | None = None) -> None:
         self.client, self.stream = openai_client(url), stream
@@ -87,7 +87,7 @@ def folds(gateway: Running) -> int:
 
 
 def stored(sessions: Sessions) -> list[bytes]:
-    """Kept turns, as they are in the store."""
+    """Return kept turns as stored."""
     rows = sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=1_000)
     return [inflate(*record) for place, _, *record in rows if place.startswith("turns-")]
 

@@ -1,4 +1,6 @@
-"""A turn that calls recall tools and the client's tools at once costs no turn, in any dialect, whole or streamed."""
+"""A turn that calls recall tools and the client's tools together costs no extra turn, in any dialect, whole or
+streamed.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,7 @@ def test_the_clients_calls_pass_and_ours_are_answered_with_the_next_request(
 
 
 def as_text(wire: str, kept: list[Any]) -> list[Any]:
-    """Write a turn down as smolagents does: calls and results as text."""
+    """Write a turn as smolagents does: calls and results as text."""
     calls = "Calling tools:\n[{'id': 'c1', 'function': {'name': 'sh', 'arguments': {'command': 'ls'}}}]"
     return [assistant(f"Let me see.\n{calls}"), user("Observation:\na.py\nb.py")]
 
@@ -179,7 +181,7 @@ def test_a_response_that_the_provider_keeps_is_continued_with_our_results_after_
 
 
 def test_a_custom_tool_of_the_client_is_the_clients_call() -> None:
-    """Codex calls apply_patch as a custom tool, which is no function call."""
+    """Codex calls apply_patch as a custom tool, which is not a function call."""
     patch = {"type": "custom_tool_call", "id": "ct_1", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"}
     usage = {"input_tokens": 100, "output_tokens": 5, "total_tokens": 105}
     first = jsonio.decode(provider_replies.responses(Turn("", (OURS,)), 1, "m", usage, False).body)

@@ -1,4 +1,4 @@
-"""What sessions are called: by what clients send, with the user's first words wherever they are listed."""
+"""Session names come from what clients send; lists show the beginning of the first user message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`midfold serve` as it is left running: keys with sessions of their own, pages, figures, a log, an orderly end."""
+"""`midfold serve` in operation: keys with separate sessions, pages, metrics, a log, a clean shutdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Running(NamedTuple):
 
 
 def talk(word: str, turns: int = 75) -> list[dict[str, str]]:
-    """A conversation longer than the window; the provider wants the mark of one session in it."""
+    """Return a conversation longer than the window; the provider requires one session's mark in it."""
     said = [{"role": "user", "content": f"S1. T1 {SECRET if word == 'blue' else word}"}]
     for turn in range(2, turns):
         said.append({"role": "assistant", "content": f"S1. answer to T{turn - 1} " + f"{word} " * 40})

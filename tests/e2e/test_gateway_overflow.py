@@ -1,4 +1,4 @@
-"""Requests that turn out to be too large for their provider, through a real gateway with official clients."""
+"""Requests that exceed the provider's window, through a real gateway with official clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fine(request: Request) -> Turn:
 
 
 def turns(count: int, asked: str = "Port the parser to Rust.") -> list[dict[str, Any]]:
-    """A user who asks, and is answered, at length."""
+    """Return long user messages and answers."""
     out: list[dict[str, Any]] = [{"role": "user", "content": asked}]
     for number in range(count):
         said = number_lines(f"line {{n}} of answer {number}: nothing special happens in here", 12)
@@ -51,7 +51,7 @@ def turns(count: int, asked: str = "Port the parser to Rust.") -> list[dict[str,
 
 
 def ask(gateway: Running, wire: str, messages: list[dict[str, Any]]) -> str:
-    """The text of a streamed answer, as the official client reads it."""
+    """Return the text of a streamed answer as the official client reads it."""
     if wire == "anthropic":
         client = anthropic_client(gateway.url)
         with client.messages.stream(model="claude-x", max_tokens=100, messages=messages) as stream:  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_a_stream_that_says_nothing_for_long_is_not_held_for_ever(monkeypatch: p
 
 
 def grow(gateway: Running, wire: str, count: int, **headers: str) -> list[str]:
-    """A session of so many requests that grows turn by turn: what the gateway did with each."""
+    """Run a session of so many growing requests; return the gateway's action on each."""
     made = []
     path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropic": "/v1/messages"}[wire]
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Summaries by the conversation's own model, with the credential of its requests, which is written nowhere."""
+"""Summaries by the conversation's own model, with the credential of its requests, which is never stored."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def until(is_so: Any, seconds: float = 10.0) -> None:
 
 
 def talk(gateway: Running, wire: str, turns: range, **headers: str) -> dict[str, str]:
-    """A conversation that grows; what is prepared beside it is waited for."""
+    """Run a growing conversation, waiting for background work."""
     head: dict[str, str] = {}
     for number in turns:
         status, head, told = gateway.post(PATHS[wire], body(wire, story(number)), **headers)
@@ -193,7 +193,7 @@ def test_the_key_ends_with_its_task_within_the_time_of_a_summary() -> None:
 
 
 def converse(place: Path, upstream: str) -> list[bytes]:
-    """Everything that a gateway of its own says while a conversation grows and is looked at."""
+    """Return all output of a gateway process while a conversation grows and is inspected."""
     place.mkdir()
     values = {
         "gateway": {"upstream": upstream, "log": "requests"},
@@ -215,7 +215,7 @@ def converse(place: Path, upstream: str) -> list[bytes]:
 
 
 def test_the_key_of_a_client_is_written_nowhere(tmp_path: Path) -> None:
-    """Neither after a summary, nor after a refusal that repeats the key, nor after one that broke off."""
+    """Not after a summary, a refusal that repeats the key, or an aborted response."""
     said: list[bytes] = []
 
     echo = error(401, f"Incorrect API key provided: {KEY}")

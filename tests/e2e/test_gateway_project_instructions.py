@@ -1,4 +1,4 @@
-"""Project instructions are recognised by tag and place, however a client introduces them, through six folds."""
+"""Project instructions are recognised by tag and position, with any client's introduction, through six folds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recall: a model looks into what was folded, and the client never sees it."""
+"""Recall: a model searches folded messages without the client seeing it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _converted(message: Any, wire: str) -> Any:
 
 
 class Librarian:
-    """A model that searches before it answers, then unfolds what it found."""
+    """Model that searches before it answers, then unfolds the hit."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -85,7 +85,7 @@ def _closed() -> Iterator[None]:
 
 
 def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
-    """The text of the answer, and what the client keeps of it."""
+    """Return the text of the answer, and the client's copy of it."""
     options: dict[str, Any]
     if wire == "anthropic":
         client = anthropic_client(url)
@@ -118,7 +118,7 @@ def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
 
 
 def test_hidden_turns_of_a_stream_are_stored_before_its_last_turn_is_asked_for() -> None:
-    """The end of a stream reaches the client at once, and its next request may come in the same moment."""
+    """The end of a stream reaches the client immediately, and its next request may follow at once."""
     model = Librarian()
     stored: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Recall by default: the tools come with a conversation's first fold, stay as they are, and find what was folded."""
+"""Recall by default: the tools are added with a conversation's first fold, do not change, and find folded messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _closed() -> Iterator[None]:
 
 
 def file_text(path: str) -> str:
-    """Many lines that look alike, so that a summary has no reason to keep one of them."""
+    """Return many similar lines, so that a summary has no reason to keep one of them."""
     part, lines = int(path.rpartition("_")[2].removesuffix(".py")), 60 if path.startswith("large/") else 20
     return "\n".join(
         f"part_{part} knob {line} is set to {(part * 7919 + line * 104_729) % 9_973}" for line in range(lines)
@@ -48,7 +48,7 @@ ANSWER = f"It is {FACT.split()[-1]}."
 
 
 class Worker:
-    """A model that reads a file whenever it is told to, and looks up what it no longer sees, if it can."""
+    """Model that reads a file on request, and looks up what it no longer sees, if it can."""
 
     def __init__(self, folder: str = "src") -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Worker:
 
 
 class Client:
-    """A client of one wire that keeps its conversation as its SDK gives it."""
+    """Client of one wire format that keeps its conversation as its SDK returns it."""
 
     def __init__(self, wire: str, url: str, *, stream: bool = False, tools: bool = True) -> None:
         self.wire, self.stream = wire, stream
@@ -82,7 +82,7 @@ class Client:
         self.prompts: list[int] = []
 
     def say(self, text: str) -> str:
-        """One turn of the user's, with every tool it takes."""
+        """Run one user turn with all its tool calls."""
         self.talk.append(user(text))
         while True:
             said, calls = getattr(self, f"_{self.wire}")()
@@ -192,7 +192,7 @@ def test_without_recall_the_same_fact_is_lost() -> None:
 
 
 def past(wire: str = "chat", count: int = 60) -> list[Any]:
-    """What a client has before it asks: more than the window takes."""
+    """Return the client's earlier messages, which exceed the window."""
     client = Client(wire, "http://localhost")
     talk: list[Any] = [user("Read the parts.")]
     for number in range(1, count + 1):
@@ -215,7 +215,7 @@ def body(talk: list[Any], **more: Any) -> dict[str, Any]:
 
 
 def sent_tools(request: Request) -> bytes:
-    """The list of tools that a provider was sent, byte for byte."""
+    """Return the tool list that a provider received, as bytes."""
     raw: Any = jsonio.entries(request.raw).get("tools", b"")
     return bytes(raw)
 
@@ -336,7 +336,7 @@ def test_prefixes_are_byte_identical_between_folds() -> None:
 
 @pytest.mark.parametrize("asked", [{"query": "password heron"}, {"pattern": "heron-n"}])
 def test_the_tools_find_nothing_of_another_conversation(asked: dict[str, str]) -> None:
-    """Not even of one that began with the same messages, and is stored in the same session."""
+    """Not even one that began with the same messages and is stored in the same session."""
     talk = past()
     other = [
         *talk[:-2],

@@ -1,4 +1,4 @@
-"""How hidden rounds end: whatever the model does, no call of ours reaches a client, and its answer is legal."""
+"""End of hidden rounds: in every case no recall call reaches a client, and its answer is legal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THEIRS = ("c1", "read_file", {"path": "a.py"})
 
 
 def stubborn(*last: tuple[str, str, dict[str, Any]], text: str = "So be it.") -> Any:
-    """A model that searches even where it is told to call nothing."""
+    """Return a model that searches even if tool calls are disabled."""
 
     def model(request: Request) -> Turn:
         choice = request.body.get("tool_choice")
@@ -54,7 +54,7 @@ def tool(wire: str) -> dict[str, Any]:
 
 
 def ends(wire: str, made: dict[str, Any]) -> tuple[str, list[str], str]:
-    """The text of an answer, the names of its calls, and why it ended."""
+    """Return the text of an answer, the names of its calls, and its stop reason."""
     if wire == "chat":
         (choice,) = made["choices"]
         calls = [call["function"]["name"] for call in choice["message"].get("tool_calls") or ()]

@@ -1,4 +1,4 @@
-"""Recall does not cost streaming: words reach the client as they come, through official clients, in all dialects."""
+"""Recall preserves streaming: text reaches the client as it is generated, with official clients, in all dialects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reply(wire: str, turn: Turn, number: int = 1) -> answers.Answer:
 
 
 def words(wire: str, url: str, **more: Any) -> Any:
-    """The words of an answer as an official client gives them, one by one."""
+    """Yield the text deltas of an answer as an official client returns them."""
     if wire == "anthropic":
         client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
         with client.messages.stream(model="m", max_tokens=9, messages=[user("Hi.")], **more) as stream:
@@ -60,7 +60,7 @@ def words(wire: str, url: str, **more: Any) -> Any:
 
 
 class Halting:
-    """A provider that goes on with its stream only when the client has got the first words."""
+    """Provider that continues its stream only after the client has received the first text."""
 
     def __init__(self, pieces: tuple[bytes, ...]) -> None:
         self.pieces = pieces
@@ -132,7 +132,7 @@ def test_a_conversation_goes_on_from_the_last_of_several_responses() -> None:
 
 
 def test_usage_is_that_of_the_last_turn_whether_streamed_or_not() -> None:
-    """Clients compact by it: what hidden rounds cost is told in headers and in the account."""
+    """Clients compact by it; the cost of hidden rounds is reported in headers and in the account."""
     for stream in (True, False):
         usages = [{**CHAT_USAGE, "prompt_tokens": 70, "total_tokens": 75}, CHAT_USAGE]
         script = [
@@ -153,7 +153,7 @@ def test_usage_is_that_of_the_last_turn_whether_streamed_or_not() -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_event_is_decoded_once_though_several_look_at_it(wire: str) -> None:
-    """Whoever relays, keeps ids, puts the turn together and counts what it cost, of hidden turns and of others."""
+    """Relaying, id tracking, turn assembly and usage counting share it, for hidden and visible turns."""
     decoded: Counter[str] = Counter()
 
     def decode(data: str) -> Any:
@@ -176,7 +176,7 @@ def test_an_event_is_decoded_once_though_several_look_at_it(wire: str) -> None:
 
 
 def first_tool_event(wire: str, url: str) -> float:
-    """Seconds until an official client has the first arguments of a call of its own."""
+    """Return the seconds until an official client has the first arguments of its own tool call."""
     started = time.monotonic()
     if wire == "anthropic":
         client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
@@ -196,7 +196,7 @@ def first_tool_event(wire: str, url: str) -> float:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("recall", ["on", "off"])
 def test_a_call_of_the_clients_reaches_it_while_its_turn_goes_on(wire: str, recall: str) -> None:
-    """The time to the first byte of a tool is what it is without recall: the provider waits for the client here."""
+    """The time to the first byte of a tool call is unchanged by recall: here the provider waits for the client."""
     arguments = {"text": "the first line of the file, " + "and many more of them. " * 40}
     provider = Halting(reply(wire, Turn("", (("c1", "write_file", arguments),))).pieces)
     with served(provider) as upstream, running(upstream, recall=recall) as gateway:
@@ -207,13 +207,13 @@ def test_a_call_of_the_clients_reaches_it_while_its_turn_goes_on(wire: str, reca
 
 
 def both(wire: str) -> Turn:
-    """The client's tool first, ours beside it, and the client's again."""
+    """Return a turn with a client tool call, a recall call, and another client tool call."""
     calls = (("c1", "sh", {"a": 1}), *HIDDEN, ("c2", "sh", {"a": 2}))
     return Turn("Let me see.", calls, thinking="Both at once." if wire == "anthropic" else "")
 
 
 def read_file_results(wire: str, made: Any) -> list[Any]:
-    """What a client says next: its answer as it keeps it, and the results of its calls."""
+    """Return the client's next messages: its copy of the answer, and the results of its calls."""
     if wire == "anthropic":
         blocks = [block.model_dump(exclude_none=True) for block in made.content]
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]

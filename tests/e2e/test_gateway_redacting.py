@@ -1,4 +1,4 @@
-"""A gateway on a store that keeps no secrets: the provider sees what the client sent, the store does not, folds fit."""
+"""Gateway on a redacting store: the provider receives the original, the store has no secrets, and folds still match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway as a relay: bytes in, bytes out, whatever they are, and nothing else happens."""
+"""The gateway as a relay: any bytes are relayed unchanged, without other effects."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_silent_upstream_times_out_once() -> None:
 
 @contextmanager
 def breaking(times: int, answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that closes the first connections without a word."""
+    """Run a server that closes the first connections without a response."""
     listener = socket.create_server(("127.0.0.1", 0))
     seen: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Folds that leave room: requests whose system prompt and tools take most of the window, through a real gateway."""
+"""Folds of requests whose system prompt and tools take most of the window, through a real gateway."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steps(count: int, lines: int) -> list[dict[str, Any]]:
 def drive(
     fixed: int, output: int, *, lines: int = 120, count: int = 61, mode: str = "hygiene"
 ) -> list[tuple[str, str]]:
-    """What the gateway did with each request of an agent's session, a minute apart, and what it said about it."""
+    """Return the gateway's action and reason for each request of an agent's session, a minute apart."""
     schema = {"type": "object", "properties": {}}
     tools = [{"name": f"tool_{n}", "description": "word " * (fixed // 30), "input_schema": schema} for n in range(30)]
     clock, made = FakeClock(1_000.0), []
@@ -86,7 +86,7 @@ def test_folds_that_must_follow_each_other_closely_say_so_with_numbers() -> None
 
 
 def one_ask(wire: str, count: int) -> dict[str, Any]:
-    """An agent's session with a single ask, as each wire has it."""
+    """Return an agent's session with a single user message, in each wire format."""
     made = steps(count, 60)
     if wire == "anthropic":
         return {"model": "claude-x", "max_tokens": 500, "system": "Be brief.", "messages": made}

@@ -1,4 +1,4 @@
-"""Streams without usage (AutoGen, LlamaIndex): sizes that nobody confirms are handled with a margin."""
+"""Streams without usage (AutoGen, LlamaIndex): unconfirmed sizes are handled with a margin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.provider_rules import prompt_tokens
 
 WINDOW = 32_768
 DENSER = 1.2
-"""What the provider's tokenizer counts, as a multiple of what the tests' own counts."""
+"""Ratio of the provider's token counts to those of the tests."""
 STEPS = 90
 
 
@@ -30,7 +30,7 @@ def _closed() -> Iterator[None]:
 
 
 class CountingProvider:
-    """A chat provider with a denser tokenizer, which reports usage of streams only to clients that ask for it."""
+    """Chat provider with a denser tokenizer, which reports usage of streams only on request."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Two gateways on one PostgreSQL, clients that leave, a provider that misbehaves, and a gateway that is killed.
+"""Two gateways on one PostgreSQL, clients that disconnect, a misbehaving provider, and a gateway that is killed.
 
 Scaled down here; `make soak` (MIDFOLD_SOAK=1) runs ten minutes with fifty sessions.
 """
@@ -19,7 +19,7 @@ from support.gateway_soak import MODEL, WINDOW, Client, Process, Run, gateway, k
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 SESSIONS, SECONDS, KILL_EVERY = (50, 600.0, 20.0) if SOAK else (6, 5.0, 2.5)
 GROWTH = 1.1
-"""Of the memory from the third quarter of the time to the last: what is remembered is bounded, and still filling up."""
+"""Maximum growth of memory from the third to the last quarter of the time: bounded caches may still be filling."""
 
 
 def test_nothing_is_lost_and_nobody_gets_anothers_answer(postgres_url: str, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_nothing_is_lost_and_nobody_gets_anothers_answer(postgres_url: str, tmp_
 
 
 async def _run(clients: list[Client], gateways: list[Process], during: Run) -> dict[str, list[int]]:
-    """Memory and open files of the gateway that is not killed, after each quarter of the time."""
+    """Return memory and open files of the gateway that is not killed, after each quarter of the time."""
     grown: dict[str, list[int]] = {"kilobytes": [], "files": []}
 
     async def watch() -> None:
@@ -80,7 +80,7 @@ def _table(clients: list[Client], during: Run, moods: dict[str, int], grown: dic
 
 
 def _nothing_lost(url: str, clients: list[Client]) -> None:
-    """What the store has of a session is its history, in order, from the first turn on, each message once."""
+    """Check that the stored session equals the history from the first turn on, in order, each message once."""
     said = {mark: sent for client in clients for mark, sent in client.sent.items()}
     with midfold.open(url) as sessions:
         assert sessions.check(deep=True) == []

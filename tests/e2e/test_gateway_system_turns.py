@@ -1,4 +1,4 @@
-"""Claude Code puts what the system says in the middle into the messages: it passes, and folds around it are taken."""
+"""System messages that Claude Code sends between others are relayed, and folds around them are accepted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(number: int) -> dict[str, Any]:
 
 
 def setting(number: int) -> dict[str, Any]:
-    """What a beta of Anthropic's takes there, too: another tool, how the next answer is made, words for one turn."""
+    """Return a system message with fields of Anthropic's beta: another tool, settings, text for one turn."""
     tool = {"type": "tool_reference", "name": f"tool_{number}"}
     return (
         {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]},
@@ -35,7 +35,7 @@ def setting(number: int) -> dict[str, Any]:
 
 
 def session(steps: int, told: Callable[[int], dict[str, Any]] = told) -> list[dict[str, Any]]:
-    """An ask with a reminder behind it, then steps; every third result has a reminder behind it."""
+    """Return a user message with a reminder after it, then steps; every third result has a reminder after it."""
     out: list[dict[str, Any]] = [{"role": "user", "content": "Port the parser to Rust."}, told(0)]
     for number in range(1, steps + 1):
         use = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"path": f"src/f{number}.py"}}

@@ -1,6 +1,6 @@
-"""An upgrade with the old and the new gateway side by side, on one PostgreSQL.
+"""Upgrade with the old and the new gateway running together, on one PostgreSQL.
 
-The new one is this midfold with one migration more, as the rules for migrations allow it: it only adds.
+The new one is this midfold with one more migration, which only adds, as the migration rules require.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LATER = "CREATE TABLE later (id integer);\nALTER TABLE sessions ADD COLUMN later
 
 
 def newer(folder: Path) -> Path:
-    """A copy of this midfold that knows one migration more; what was compiled is copied with its times, and holds."""
+    """Return a copy of this midfold with one more migration; bytecode is copied with its timestamps and stays valid."""
     package = folder / "newer" / "midfold"
     shutil.copytree(Path(midfold.__file__).parent, package)
     for flavour in ("sqlite", "postgres"):

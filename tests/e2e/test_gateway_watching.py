@@ -1,4 +1,4 @@
-"""Every conversation is on the pages from its first answer on: how large it is, and nothing of what was said."""
+"""Every conversation is on the pages from its first response on, with its size and without its content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = "a word nobody else has said"
 
 
 def reply(request: Request) -> Answer:
-    """So many tokens as the request has bytes, a third of them from the cache; nothing is reported for streams."""
+    """Report as many tokens as the request has bytes, a third of them cached; no usage for streams."""
     size = len(request.raw)
     choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
     usage = {"prompt_tokens": size, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": size // 3}}
@@ -39,7 +39,7 @@ def reply(request: Request) -> Answer:
 
 
 class Watched:
-    """A gateway and the pages about it."""
+    """Gateway and its pages."""
 
     def __init__(self, gateway: Running, recorder: Recorder, sessions: Sessions) -> None:
         self.gateway, self.recorder, self.sessions = gateway, recorder, sessions
@@ -51,7 +51,7 @@ class Watched:
         assert status == 200, data
 
     def seen(self, sees: Sees = everything) -> list[SessionFacts]:
-        """The overview, when everything has been written."""
+        """Return the overview after all writes."""
         time.sleep(0.05)
         self.recorder.close()
         return list(Lookup(self.sessions).overview(sees).sessions)

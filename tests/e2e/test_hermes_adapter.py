@@ -1,6 +1,6 @@
 """midfold inside the released hermes-agent 0.19.0: found by its loader, called through its interface and by its agent.
 
-The same inputs go through Hermes' own compressor, to show that the defects pinned down here are real ones.
+The same inputs run through Hermes' own compressor, to show that the tested defects are real.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What happened inside Hermes' process, as JSON. Workers of one run share it: the first makes it."""
+    """Return the results from Hermes' process as JSON, shared by all test workers of a run."""
     folder = HOME / HERMES.replace("==", "-")
     ready = (folder / ".ready").exists()
     need(ready or os.environ.get("MIDFOLD_REQUIRE_ALL"), f"{HERMES} is not installed under .bench (make bench does it)")
@@ -49,7 +49,7 @@ def probe(folder: Path) -> dict[str, Any]:
     python = environment(HERMES)
     libraries, home = folder / "lib", folder / "home"
     libraries.mkdir()
-    # Hermes' environment has everything else that midfold needs, and the same Python made both.
+    # Hermes' environment has midfold's other requirements, and the same Python created both.
     (libraries / "msgspec").symlink_to(Path(msgspec.__file__).parent)
     install(home / "plugins")
     install(folder / "engines")
@@ -346,7 +346,7 @@ def test_a_threshold_set_by_hermes_moves_the_tail_with_it_and_survives_a_model_s
 
 
 def test_nothing_to_compress_is_said_so(seen: dict[str, Any]) -> None:
-    assert seen["interface"]["nothing_to_do"] == [False, True]  # Hermes: there is always something
+    assert seen["interface"]["nothing_to_do"] == [False, True]  # Hermes always reports something
     assert seen["interface"]["something_to_do"] is True
 
 

@@ -1,4 +1,4 @@
-"""What was imported is the local user's: no key of a gateway, and nobody behind one without keys, sees or uses it."""
+"""Imported sessions belong to the local user: no gateway client, with or without key, can see or use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RED = new_key()
 KEYS = {"red": Key(hash=hash_key(RED))}
 WORD = "Zanzibarbarossa"
 WINDOW = 32_000
-"""Large enough for the log not to be folded, small enough for its requests to be read."""
+"""Window too large for the log to be folded, and small enough for its requests to be read."""
 
 
 def log_lines() -> Iterator[dict[str, Any]]:
@@ -47,7 +47,7 @@ def log_lines() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
-    """A store with an imported session that was folded."""
+    """Return a store with an imported session that was folded."""
     url = f"sqlite:///{tmp_path}/sessions.db"
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(map(json.dumps, log_lines())))
@@ -89,7 +89,7 @@ def test_no_request_is_given_what_was_imported(tmp_path: Path, sessions: Session
 
 
 def plain_texts(body: Any) -> list[dict[str, Any]]:
-    """The messages without cache markers, as strings."""
+    """Return the messages as strings, without cache markers."""
     found = []
     for message in body["messages"]:
         content = message["content"]

@@ -1,6 +1,6 @@
 """midfold inside released LangChain 1.x agents, against a provider that enforces its rules.
 
-The agent runs in an environment of its own under .bench; the provider, and the model's part of the talk, run here.
+The agent runs in its own environment under .bench; the provider and the scripted model run here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILES = 36
 
 
 def reader(request: Any) -> Turn:
-    """Reads one file after the other, looks one of the first up, and says what it saw."""
+    """Read files one by one, look up an early one, and report it."""
     body = request.body
     if "tools" not in body:
         return Turn(SUMMARY)
@@ -41,7 +41,7 @@ SEEN: dict[str, list[str]] = {}
 
 
 def sent(request: Any) -> list[str]:
-    """Every call that the model of this key has ever been shown."""
+    """Return every call that the model of this key has received."""
     seen = SEEN.setdefault(request.headers["authorization"], [])
     for message in request.body["messages"]:
         seen.extend(call["id"] for call in message.get("tool_calls", ()) if call["function"]["name"] == "read_file")

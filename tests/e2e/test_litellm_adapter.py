@@ -175,7 +175,7 @@ def test_a_long_task_ends_without_tools_for_looking_back(seen: dict[str, Any], h
 
 
 def test_the_provider_refuses_only_where_the_window_was_wrong_and_only_once(seen: dict[str, Any]) -> None:
-    """`wide` by sync calls, `learning` by async ones, and the proxy, whose clients know the model by its alias."""
+    """`wide` by sync calls, `learning` by async ones, and the proxy, whose clients use the model's alias."""
     assert len(seen["rejected"]) == 3
     assert all(str(WINDOW) in text for text in seen["rejected"])
 

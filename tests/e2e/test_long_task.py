@@ -1,4 +1,4 @@
-"""A long task with real tools and a policy that knows only its context: it comes to its end in a small window.
+"""Long task with real tools and a policy that knows only its context: it completes in a small window.
 
 `make bench` runs it at full size against a sliding window and Hermes; MIDFOLD_SOAK=1 runs four hundred calls here.
 """
@@ -28,9 +28,9 @@ def test_the_task_ends_with_true_notes_and_half_the_re_reads_of_a_sliding_window
     assert ours.tally.unsigned == 0
     full = with_sliding(WINDOW, 1.0, most=MOST)
     assert full.wrong == 0
-    assert full.tally.unsigned > 0  # the user's rule went with the window
+    assert full.tally.unsigned > 0  # the user's rule was dropped with the window
     assert full.tally.rereads > 0
-    assert full.tally.recalls == 0  # nobody is there to be asked
+    assert full.tally.recalls == 0  # no search tool is offered
     assert ours.tally.rereads < full.tally.rereads * 0.5
     alone = with_midfold(WINDOW, stub, most=MOST, may_recall=False)
     assert alone.tally.recalls == 0
@@ -63,7 +63,7 @@ def test_the_policy_knows_nothing_but_its_context() -> None:
         policy.context = [Seen("nothing", 1), Seen(f"before\n    {fact.line}\nafter", 9)]
         assert policy._quote(fact) == fact.line
         policy.context = [Seen(f"before\n    {fact.line[:-1]}…\nafter {fact.query}", 9)]
-        assert policy._quote(fact) == ""  # neither a line that was cut nor its own question is an answer
+        assert policy._quote(fact) == ""  # neither a truncated line nor the policy's own query counts as an answer
         for shown, before, after in ((fact.line, "`", "`"), (f"{fact.line}  # see `x`", "`` ", " ``")):
             policy.context = [Seen(f"now {before}{shown}{after}; and `more`", 9)]
             assert policy._quote(fact) == shown

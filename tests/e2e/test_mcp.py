@@ -1,4 +1,4 @@
-"""`midfold mcp` and the hooks of Claude Code from outside: the official client over stdio and HTTP, recorded events."""
+"""`midfold mcp` and Claude Code's hooks: the official client over stdio and HTTP, recorded events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SESSION = "0442a060-edc3-4307-bddb-11a2951fd1a1"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of our own, with a store that is not there yet."""
+    """Create a temporary home, with a store that does not exist yet."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("MIDFOLD_CONFIG", raising=False)
@@ -49,7 +49,7 @@ def project(home: Path) -> Path:
 
 
 def log_of(folder: Path, *, ask: str = "Rename parse_port, and never touch legacy.py") -> Path:
-    """A log as Claude Code writes it: an ask, an edit, its result, an answer."""
+    """Write a log as Claude Code does: a user message, an edit, its result, an answer."""
     use = {"type": "tool_use", "id": "t1", "name": "Write", "input": {"file_path": "/p/ports.py", "content": "x = 1\n"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "File created successfully at: /p/ports.py"}
     said: list[tuple[str, Any]] = [
@@ -147,7 +147,7 @@ def test_a_hook_that_is_told_nonsense_says_nothing(project: Path, told: bytes) -
 
 
 def test_a_hook_that_is_told_nothing_ends_in_time(project: Path) -> None:
-    """Standard input stays open: whoever waits for its end waits for ever."""
+    """Standard input stays open, so waiting for its end would block forever."""
     command = [sys.executable, "-m", "midfold.adapters.claude_code", str(project)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.wait(timeout=30) == 0
@@ -318,7 +318,7 @@ def test_the_official_client_over_stdio(home: Path, project: Path) -> None:
 
 @pytest.fixture
 def served(home: Path) -> Iterator[tuple[str, str]]:
-    """The address of `midfold mcp --http`, and a key."""
+    """Return the address of `midfold mcp --http`, and a key."""
     client()
     key, url, config = new_key(), f"sqlite:///{home}/s.db", home / "config.yaml"
     config.write_text(f'keys:\n  team:\n    hash: "{hash_key(key)}"\n')

@@ -1,7 +1,7 @@
-"""A key in the environment sends no transcript anywhere: every face, with every key set, and a trap on loopback.
+"""API keys in the environment send no transcript anywhere: every command, with every key set, and a trap on loopback.
 
-The trap is the address that every provider's key would be used at. Beside it, an audit hook in each process writes
-down every name that is looked up and every connection that is tried: what would go past the trap is seen as well.
+The trap is the configured address of every provider. In addition, an audit hook in each process records every name
+lookup and connection, so that traffic to other addresses is detected as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ sys.addaudithook(heard)
 
 
 class Trap:
-    """A port that takes connections, answers nothing of use, and counts."""
+    """Port that accepts and counts connections, without useful answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.hits = folder, 0
@@ -73,7 +73,7 @@ class Trap:
                 connection.sendall(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 
     def close(self) -> None:
-        """Wakes the thread that waits at the door: it would go on answering there."""
+        """Wake the accepting thread, which would otherwise continue."""
         self._door.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._door.close()
@@ -97,7 +97,7 @@ class Trap:
         return done
 
     def tried(self, *allowed: str) -> list[str]:
-        """What was looked up or connected to, but for what was meant to be."""
+        """Return lookups and connections, except the allowed ones."""
         lines = self.tried_file.read_text().splitlines() if self.tried_file.exists() else []
         return [line for line in lines if line not in allowed]
 
@@ -110,7 +110,7 @@ def trap(tmp_path: Path) -> Iterator[Trap]:
 
 
 def test_the_trap_would_catch_what_is_sent(trap: Trap) -> None:
-    """The other tests say something only if this one holds."""
+    """The other tests are meaningful only if this one passes."""
     done = trap.run(*MIDFOLD, "compact", EXAMPLE, "--context-length", "32000", "--summarizer", "anthropic")
     assert "summary: claude-haiku-4-5 at 127.0.0.1" in done.stderr
     assert trap.hits > 0
@@ -157,7 +157,7 @@ def test_a_trajectory_model_must_be_named(trap: Trap) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_demo_needs_no_network(trap: Trap) -> None:
-    """Where the kernel allows it, in a namespace of its own, in which there is no network at all."""
+    """In a network namespace without any network, if the kernel allows it."""
     made = ("make", "-C", str(ROOT), "-o", f"{sys.prefix}/.run", f"VENV={sys.prefix}", "demo")
     alone = ("unshare", "-rn")
     walled = shutil.which("unshare") is not None and trap.run(*alone, "true").returncode == 0
@@ -226,7 +226,7 @@ def test_the_gateway_asks_nobody_but_its_upstream(trap: Trap) -> None:
 
 
 def long_work(turns: int) -> Callable[[Any], Any]:
-    """A provider that reads files for so many turns, and writes summaries where it is asked for one."""
+    """Return a provider that reads files for a number of turns, and writes summaries on request."""
     left = iter(range(turns))
 
     def answer(request: Any) -> Any:
@@ -247,7 +247,7 @@ def talk_options(provider: ScriptedProvider) -> tuple[str, ...]:
 
 
 def test_an_agent_asks_whom_it_talks_to_and_nobody_else(trap: Trap) -> None:
-    """Keys of others are set; the fold's summary is asked for where the conversation is held."""
+    """Other providers' keys are set; the summary is requested from the conversation's provider."""
     with ScriptedProvider(then=long_work(30)) as provider:
         place = ("--folder", str(trap.folder), "--store", "memory:")
         done = trap.run(*MIDFOLD, "agent", "run", "Read.", *talk_options(provider), *place)
@@ -261,7 +261,7 @@ def test_an_agent_asks_whom_it_talks_to_and_nobody_else(trap: Trap) -> None:
 
 @pytest.mark.parametrize("more", [(), ("--local",)], ids=["auto", "local"])
 def test_a_chat_asks_whom_it_talks_to_and_nobody_else(trap: Trap, more: tuple[str, ...]) -> None:
-    """`auto` is the provider of the conversation, in the folds at the threshold and in those that the user wants."""
+    """`auto` is the conversation's provider, for folds at the threshold and for manual ones."""
     with ScriptedProvider(then=long_work(30)) as provider:
         command = (*MIDFOLD, "chat", *talk_options(provider), *more)
         own = {**trap.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}

@@ -157,7 +157,7 @@ READER = ReadingModel(FILES)
 
 
 def answer(request: Any) -> Turn:
-    """As the reader; to who has the provider keep the history, twenty calls at once, and then the end."""
+    """Answer as the reader; if the provider stores the history, make twenty calls at once and then end."""
     if request.headers["authorization"].split()[-1] not in ("conversation", "response"):
         return READER(request)
     if len(request.body["input"]) == AT_ONCE:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
 FOLDED = "Compaction 4"
-"""It has a handoff, and so has the one before."""
+"""Link text of a compaction that has a handoff, as does the previous one."""
 PHONE, DESK = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
 
 
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[str]:
-    """The command itself, on a port of its own choice."""
+    """Run the command on a free port."""
     path = tmp_path_factory.mktemp("pages") / "sessions.db"
     url = f"sqlite:///{path}?synchronous=normal"
     filled(url).close()
@@ -49,13 +49,13 @@ def address(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
 
 
 def is_given_up(request: Request) -> bool:
-    """Whether the browser itself ended a request, because a link was followed before it was answered."""
+    """Return whether the browser cancelled a request because a link was followed before the response."""
     return request.failure == "net::ERR_ABORTED"
 
 
 @pytest.fixture
 def page(chromium: Browser, address: str) -> Iterator[Page]:
-    """A page without script that must load everything it asks for, and only from its own server."""
+    """Open a page without script that must load all its resources, and only from its own server."""
     context = chromium.new_context(viewport=DESK, java_script_enabled=False, base_url=address)  # type: ignore[arg-type]
     shown = context.new_page()
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""The page of a session with 10,000 messages, as a browser gets it: how long it takes, and what it costs."""
+"""Page of a session with 10,000 messages in a browser: its time and processor cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pages(tmp_path: Path) -> Iterator[tuple[Process, str]]:
 
 
 def got(port: int, name: str) -> float:
-    """Seconds to the last byte."""
+    """Return the seconds to the last byte."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         started = time.perf_counter()

@@ -1,6 +1,7 @@
-"""Released clients through `midfold run`, at work long enough for four folds and two asks (make clients).
+"""Released clients through `midfold run`, with enough work for four folds and two user messages (make clients).
 
-What they did is written under .bench; `tools/gen_clients_doc.py` makes the table of docs/reference/clients.md of it.
+Results are written to .bench; `tools/gen_clients_doc.py` generates the table of docs/reference/clients.md from
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ by_name = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.n
 
 
 def check_end(client: RealClient, run: ClientRun) -> None:
-    """The client came to its end, was never refused, and its model knew what it must."""
+    """Check that the client finished without refused requests, and that its model had the required facts."""
     assert set(run.exit_codes) == {0}, run.output[-3_000:]
     assert f"{DONE} It was number 2." in run.output
     assert run.refused == () and run.strangers == ()
@@ -40,7 +41,7 @@ def check_end(client: RealClient, run: ClientRun) -> None:
 
 
 def check_folds(client: RealClient, run: ClientRun, folder: Path) -> float:
-    """Four folds at the least, no more than they must be, and hardly anything that was cached is lost to them."""
+    """Check for at least four folds, no more than necessary, and hardly any cache loss from them."""
     assert run.folds >= 4
     assert run.unfoldable <= TRIGGER * client.window / 2
     assert len(run.requests) >= 10 * run.folds
@@ -95,7 +96,7 @@ def test_a_client_that_compacts_by_itself_loses_nothing_either(client: RealClien
 
 
 def test_claude_code_on_a_model_that_hears_the_system_in_the_middle_is_never_refused(tmp_path: Path) -> None:
-    """Behind every result it says there how many tokens are left, and at the beginning what its environment is."""
+    """It reports remaining tokens after every result, and its environment at the beginning."""
     client = next(client for client in CLIENTS if client.name == "Claude Code")
     older, newer = client.model, "claude-opus-4-8"
     commands = tuple(tuple(newer if word == older else word for word in line) for line in client.commands)

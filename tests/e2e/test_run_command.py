@@ -1,4 +1,4 @@
-"""`midfold run` as users run it: real clients in processes of their own, a provider on the loopback."""
+"""`midfold run` as users run it: real client processes, a provider on loopback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = re.compile(r"mfk_[\w-]{43}")
 
 
 class Home(NamedTuple):
-    """A user's home, with settings that fold early."""
+    """User's home, with settings that fold early."""
 
     folder: Path
     environment: dict[str, str]
@@ -46,7 +46,7 @@ class Home(NamedTuple):
         )
 
     def program(self, name: str, text: str) -> str:
-        """A program on the PATH."""
+        """Create a program on the PATH."""
         file = self.folder / "bin" / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"#!{sys.executable}\n{dedent(text)}", encoding="utf-8")
@@ -54,7 +54,7 @@ class Home(NamedTuple):
         return str(file)
 
     def contents(self) -> dict[str, bytes]:
-        """Every file but the store."""
+        """Return every file except the store."""
         files = [file for file in self.folder.rglob("*") if file.is_file() and "midfold" not in file.parent.parts]
         return {str(file.relative_to(self.folder)): file.read_bytes() for file in files}
 

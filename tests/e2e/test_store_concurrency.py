@@ -1,6 +1,6 @@
-"""Many processes on one store, and processes that are killed: nothing is lost, nothing doubled, nothing half-done.
+"""Many processes on one store, some of them killed: nothing is lost, duplicated or incomplete.
 
-Scaled down here; `make soak` (MIDFOLD_SOAK=1) runs the sizes of the promise.
+Scaled down here; `make soak` (MIDFOLD_SOAK=1) runs at the documented sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A damaged database: each reading call gives exactly what was written, or an error of ours that says what to do."""
+"""Damaged database: each read returns exactly what was written, or raises a midfold error that says what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Damage = Callable[[bytearray, random.Random], None]
 
 
 def build(url: str) -> None:
-    """Sessions with compactions of compactions, one taken back, a branch, a continuation, and prompts beside them."""
+    """Create sessions with nested compactions, an undone one, a branch, a continuation, and system prompts."""
     with midfold.open(url) as sessions:
         for name in ("one", "two"):
             session = sessions.session(name, context_length=64_000, system=f"You are {name}.")
@@ -54,7 +54,7 @@ def names(sessions: Sessions) -> list[str]:
 
 
 def looks(sessions: Sessions, name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every reading call for one session."""
+    """Yield every read call for one session."""
     session = sessions.session(name)
     store = sessions.store
 
@@ -87,7 +87,7 @@ def looks(sessions: Sessions, name: str) -> Iterator[tuple[str, Callable[[], Any
 
 
 def _texts(exported: bytes) -> list[Any]:
-    """What is exported, without times and the name of the model."""
+    """Return the export without times and the name of the model."""
     lines = [json.loads(line) for line in exported.splitlines()]
     return [{key: value for key, value in line.items() if key not in ("at", "created", "model")} for line in lines]
 
@@ -166,7 +166,7 @@ def damaged(whole: Path, target: Path, seed: int) -> Path:
 
 
 def is_less(what: str, answer: Any, expected: Any) -> bool:
-    """Whether the answer only lacks something: what cannot be found at all is as if it had never been written."""
+    """Return whether the answer only lacks entries, as if they had never been written."""
     if what in ("search", "names"):
         return all(item in expected for item in answer)
     if what == "export":
@@ -177,7 +177,7 @@ def is_less(what: str, answer: Any, expected: Any) -> bool:
 
 
 def wrong_answers(path: Path, truth: Truth) -> tuple[list[str], int]:
-    """What was answered otherwise than it should have been, and how many calls were refused with an error of ours."""
+    """Return the wrong answers, and the number of calls that raised a midfold error."""
     wrong: list[str] = []
     refused = 0
 

@@ -1,4 +1,4 @@
-"""Full disks, restarted servers, cut connections: a clear error, the history intact, and the next call works."""
+"""Restarted servers and lost connections: a clear error, an intact history, and the next call works."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TALK = long_tool_heavy_conversation().messages
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """A server that a test may stop."""
+    """Start a server that a test may stop."""
     with server() as running:
         yield running
 

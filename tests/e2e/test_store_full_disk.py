@@ -1,4 +1,4 @@
-"""A disk that is full or cannot be written: a clear error, the history intact, and the next call works afterwards."""
+"""Full or read-only disk: a clear error, an intact history, and the next call works afterwards."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LIMIT = 3 << 20
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """Its log is in files of 1 MB, so that a limit for files can hit the tables alone."""
+    """Start a server with a write-ahead log in files of 1 MB, so that a file size limit can affect only the tables."""
     with server("--wal-segsize=1") as running:
         yield running
 
 
 def noise(number: int) -> str:
-    """Text that does not compress, and words that fill the index."""
+    """Return incompressible text with words that fill the index."""
     words = " ".join(os.urandom(6).hex() for _ in range(400))
     return f"{words} {b64encode(os.urandom(48_000)).decode()} {number}"
 
 
 def filled(sessions: Sessions, told: str) -> int:
-    """Appends until it fails; how many were promised."""
+    """Append until it fails; return the number of acknowledged appends."""
     session = sessions.session("s", context_length=64_000)
     done = len(session.history())
     with pytest.raises(StoreUnavailable) as caught:
@@ -58,7 +58,7 @@ def assert_intact(sessions: Sessions, promised: int) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
-    """A file system of 6 MB at `folder`, and a way to change its options."""
+    """Mount a file system of 6 MB at `folder`, and yield a function that changes its options."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode:

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: the same bytes as without it, also when a node is lost."""
+"""Real local Ray cluster of two nodes: the same bytes as without it, even if a node is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head with one processor. Its workers see the environment that it is started in."""
+    """Start a head with one processor. Its workers inherit the environment it is started in."""
     need(importlib.util.find_spec("ray"), "Ray is not installed (pip install 'midfold[ray]')")
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     os.environ["MIDFOLD_TEST_KILL_ONCE"] = str(tmp_path_factory.mktemp("ray") / "killed")
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def start() -> Any:
-    """Ray gives a node thirty seconds to start; a busy machine may need another try."""
+    """Start a node, with a retry: Ray allows thirty seconds, which a busy machine may exceed."""
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
@@ -62,7 +62,7 @@ def add_node(cluster: Any) -> Any:
 
 
 class Loss:
-    """Takes a node away as soon as a few batches are finished."""
+    """Observer that removes a node as soon as a few batches are finished."""
 
     def __init__(self, cluster: Any, node: Any) -> None:
         self.cluster, self.node = cluster, node

@@ -1,4 +1,4 @@
-"""Runs as users have them: a command that is killed, workers that die, pipes, files far larger than memory."""
+"""Trajectory runs as users have them: killed commands, dying workers, pipes, files far larger than memory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was_and_leaves_no_half_file(t
 
 
 def test_however_often_and_wherever_it_is_killed_files_are_whole_or_not_there(tmp_path: Path) -> None:
-    """Two files, two workers, a kill after a while that is drawn anew each time; the last run is left alone."""
+    """Two files, two workers, a kill after a random time; the last run completes."""
     kills = 40 if os.environ.get("MIDFOLD_SOAK") else 3
     source, target = tmp_path / "in", tmp_path / "out"
     source.mkdir()

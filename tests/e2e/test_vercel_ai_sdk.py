@@ -1,4 +1,4 @@
-"""Vercel's AI SDK through the gateway: both providers, whole and streamed, with a base address with or without /v1."""
+"""Vercel's AI SDK through the gateway: both providers, whole and streamed, with a base URL with or without /v1."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PATHS = {"anthropic": "/messages", "responses": "/responses", "chat": "/chat/com
 
 
 def run(provider: str, mode: str, base: str) -> dict[str, Any]:
-    """Run the script in the folder of the packages and return what it prints."""
+    """Run the script in the folder of the packages and return its output."""
     need(shutil.which("node"), "there is no node here")
     folder = HOME / "npm" / "ai-sdk"
     install_npm(folder, PACKAGES)
@@ -82,7 +82,7 @@ def run(provider: str, mode: str, base: str) -> dict[str, Any]:
 
 
 class VersionedProvider(RulesProvider):
-    """A provider that has its routes under /v1 only."""
+    """Provider with routes under /v1 only."""
 
     def _answer(self, request: Request) -> answers.Answer:
         if not request.path.startswith("/v1/"):

@@ -1,4 +1,4 @@
-"""The wheel, installed alone into a clean environment, has everything it needs."""
+"""The wheel works when installed alone into a clean environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on the world that were done are told as done, in every shared airline session."""
+"""Completed acts are reported as done in every shared airline session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sessions() -> list[list[dict[str, object]]]:
 
 
 def acts(messages: list[dict[str, object]]) -> list[tuple[str, str]]:
-    """The acts of a session that succeeded, with what each was about."""
+    """Return the successful acts of a session with their subjects."""
     found: list[tuple[str, str]] = []
     calls: dict[str, tuple[str, str]] = {}
     for message in midfold.read(messages).messages:

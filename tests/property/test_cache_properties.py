@@ -1,4 +1,4 @@
-"""Whatever the conversation: plans are legal, hit almost all that could be hit, and never move a byte."""
+"""For any conversation, cache plans are legal, reach almost all possible hits, and change no other byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MARKERS = ("cache_control", "prompt_cache_breakpoint")
 
 
 def without_markers(value: Any) -> Any:
-    """What a provider reads: markers are no part of it, and a string is one block of text."""
+    """Return the content a provider reads: without markers, and with strings as one text block."""
     if isinstance(value, dict):
         inner = {key: _listed(item) if key in ("content", "output") else item for key, item in value.items()}
         bare = {key: without_markers(item) for key, item in inner.items() if key not in MARKERS}
@@ -46,7 +46,7 @@ def without_markers(value: Any) -> Any:
 
 
 def _listed(content: Any) -> Any:
-    """A message's text as blocks; which of OpenAI's names a block of text has makes no difference here."""
+    """Return a message's text as blocks; OpenAI's different names for text blocks are treated alike."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     texts = ("input_text", "output_text")
@@ -59,7 +59,7 @@ def _listed(content: Any) -> Any:
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Steps of an agent: how many calls at once, what is said, how long the results are, and how long it took."""
+    """Draw steps of an agent: parallel calls, texts, lengths of results, and durations."""
     step = st.fixed_dictionaries(
         {
             "calls": st.integers(0, 30),
@@ -118,7 +118,7 @@ def test_on_growing_sessions_a_plan_reads_95_per_cent_of_what_any_plan_could(
 
 
 def with_own_markers(body: dict[str, Any], places: list[int], ttls: list[str]) -> dict[str, Any]:
-    """The body with some markers of the client's own; long lifetimes first, as the API wants it."""
+    """Return the body with markers of the client; long lifetimes first, as the API requires."""
     blocks = [
         block for message in body["messages"] if isinstance(message["content"], list) for block in message["content"]
     ]
@@ -225,7 +225,7 @@ def test_50_turns_with_compactions_change_the_prefix_only_where_they_fold(dialec
 
 
 def assert_only_marked(source: bytes, dialect: str) -> None:
-    """The request as it is sent: without its markers it is the very request that was planned."""
+    """Assert that a sent request without its markers equals the planned request."""
     document = read(source, dialect=dialect)
     provider = {"anthropic": "anthropic", "openai-chat": "openrouter", "openai-responses": "openai"}[dialect]
     model = {"openai-responses": "gpt-5.6"}.get(dialect)

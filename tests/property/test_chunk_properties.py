@@ -1,4 +1,4 @@
-"""A fold cut into pieces: bounded in number and in size, in order, and no turn is left out while there is room."""
+"""Chunks of a fold are bounded in number and size, in order, and omit no turn while the budget allows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_batch_too_large_for_a_piece_is_split_and_nothing_of_it_is_dropped() -
 
 
 def test_pieces_of_just_more_than_half_a_piece_do_not_make_twice_as_many() -> None:
-    """The worst case for packing in order."""
+    """Worst case for packing in order."""
     check(talk([1_100] * 12), 2_000)
     check(talk([1_900, 200] * 8), 2_000)
 

@@ -1,4 +1,4 @@
-"""Random sessions, folded up to six times while they grow: what must hold after every single compaction.
+"""Invariants after every compaction of random sessions, folded up to six times while they grow.
 
 There are 80 sessions in `make test`, 200 in `make test-all`, 2,000 in `make soak`.
 A failure names the seed; `Run(seed).go()` repeats it.
@@ -29,9 +29,9 @@ from support.effort import effort
 SESSIONS = effort(80, 200, 2_000)
 CHUNKS = 20
 SPOILED_SEEDS = (0, 3, 7)
-"""Last digits of the seeds whose sessions hold malformed messages."""
+"""Last digits of the seeds whose sessions have malformed messages."""
 WINDOWS = (1_000, 2_000, 4_000, 8_000, 25_000)
-"""An eighth of 8K to 200K: the arithmetic is the same and a session stays small."""
+"""Windows in tokens, an eighth of 8K to 200K: the arithmetic is the same and sessions stay small."""
 OWN_KEYS = {"role", "content", "type", "text", "tool_call_id", "tool_use_id", "call_id", "output"}
 HANDLES = re.compile(r"mf-([0-9a-f]{12})|midfold (?:fold|ack|bridge) ([0-9a-f]{12})")
 WORDS = (
@@ -91,7 +91,7 @@ SPOILED = {"openai-chat": CHAT_SPOILED, "anthropic": ANTHROPIC_SPOILED, "openai-
 
 
 class Talk:
-    """A conversation in one dialect that grows turn by turn; it remembers what was asked and answered."""
+    """Growing conversation in one dialect, with a record of user messages and answers."""
 
     def __init__(self, rng: random.Random, dialect: str, *, spoil: float, name: int) -> None:
         self.rng, self.dialect, self.spoil, self.name = rng, dialect, spoil, name
@@ -106,7 +106,7 @@ class Talk:
         return " ".join(self.rng.choices(WORDS, k=self.rng.randint(1, most)))
 
     def turn(self) -> None:
-        """An ask, some rounds of tools, and mostly an answer."""
+        """Add a user message, some rounds of tools, and usually an answer."""
         rng = self.rng
         if rng.random() < self.spoil:
             self.messages.append(json.loads(json.dumps(rng.choice(SPOILED[self.dialect]))))
@@ -139,7 +139,7 @@ class Talk:
         self.messages.append({"role": role, "content": content})
 
     def tools(self) -> None:
-        """One batch of one to four calls; now and then a result is missing or an id is used again."""
+        """Add one batch of one to four calls; sometimes a result is missing or an id is reused."""
         rng = self.rng
         batch = []
         for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -192,7 +192,7 @@ class Talk:
 
 
 class Run:
-    """One session: grow, fold, check, again."""
+    """Session that grows, is folded and checked, repeatedly."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -226,7 +226,7 @@ class Run:
         return self.compactions
 
     def grow(self) -> dict[str, Any]:
-        """More turns, and the way in which this compaction is asked for."""
+        """Add turns, and return the options of the next compaction."""
         kind = self.rng.random()
         if kind < 0.25:
             for _ in range(self.rng.randint(0, 3)):
@@ -273,7 +273,7 @@ class Run:
         return result
 
     def keep(self, result: midfold.Compaction) -> None:
-        """What a caller carries to the next round: messages and archive, and the state as JSON or not at all."""
+        """Keep what a caller carries to the next round: messages, archive, and the state as JSON or not at all."""
         self.archive |= {handle: result.archive.originals(handle) for handle in result.archive}
         self.talk.messages = list(self.listed(result.messages))
         plain = json.loads(json.dumps(msgspec.to_builtins(result.state)))
@@ -307,7 +307,9 @@ class Run:
         assert not any(ask in json.dumps(report.to_dict(), ensure_ascii=False) for ask in self.talk.asks)
 
     def check_words(self, result: midfold.Compaction, view: tuple[Message, ...]) -> None:
-        """The latest ask and answer stand outside every generated message; every other ask is here or unfolds."""
+        """Check that the latest user message and answer are outside generated messages, and others are present or
+        unfold.
+        """
         said = {
             (message.role, part.text)
             for message in view
@@ -324,7 +326,7 @@ class Run:
         todo = [self.listed(result.messages)]
         while todo and missing:
             text = json.dumps(todo.pop(), ensure_ascii=False)
-            if seen:  # the view itself does not count: there an ask may stand quoted in the handoff
+            if seen:  # not in the view, where the handoff may quote a user message
                 missing -= {ask for ask in missing if ask in text}
             for first, second in HANDLES.findall(text):
                 handle = f"mf-{first or second}"
@@ -334,12 +336,12 @@ class Run:
         assert not missing, f"asks lost: {sorted(missing)[:3]}"
 
     def check_kept(self, result: midfold.Compaction) -> None:
-        """Everything outside the fold leaves as it came, in order, but for what the receipt lists."""
+        """Check that all messages outside the fold are unchanged and in order, except those listed in the receipt."""
         report, boundary = result.receipt, result.boundary
         assert boundary is not None
         changed = {digest.message for digest in report.digests}
         for repair in report.repairs:
-            # A stub may stand in the message after the call it answers.
+            # A stub may be in the message after the call it answers.
             changed |= {repair.message, repair.message + 1}
         inside: set[int] = set()
         if report.status == "compacted":
@@ -379,7 +381,7 @@ def blank_system(view: tuple[Message, ...], violation: str) -> bool:
 
 
 def nothing(message: Message) -> bool:
-    """No message at all, or an empty one: its neighbours were neighbours for every provider already."""
+    """Return whether a message is missing or empty, so that providers already saw its neighbours as adjacent."""
     return message.role == "other" or not any(not isinstance(p, Text) or p.text.strip() for p in message.parts)
 
 
@@ -390,7 +392,7 @@ def keys(value: Any) -> set[str]:
 
 
 def failures(seeds: range) -> tuple[int, list[str]]:
-    """How many compactions there were, and what went wrong, by seed."""
+    """Return the number of compactions, and the failures by seed."""
     folded = 0
     found: list[str] = []
     for seed in seeds:
@@ -430,7 +432,7 @@ def test_any_list_of_any_json_is_folded_without_an_exception_and_into_a_legal_on
     result = midfold.compact(messages, context_length=400, force=True)
     if result.changed:
         view = midfold.read(result.messages, dialect=result.dialect.name).messages
-        # Empty system messages stay: test_pinned_repairs.py has that defect on its own.
+        # Empty system messages stay: test_pinned_repairs.py covers that defect.
         assert [law for law in violations(view) if not blank_system(view, law)] == []
         assert result.receipt.new_tokens <= result.receipt.old_tokens
     else:

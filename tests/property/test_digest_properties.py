@@ -1,4 +1,4 @@
-"""Whatever a client sends: a digest is one bounded line that is known again, and shrunk arguments are JSON again."""
+"""For any input, a digest is one bounded line that is recognised again, and shrunk arguments are valid JSON."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_duplicates_agree_with_the_obvious_definition(texts: list[str], start: i
 
 
 def shape(value: Any) -> Any:
-    """Everything but the text of strings."""
+    """Return the value with all text of strings removed."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What must hold of the measure, whatever the conversation."""
+"""Properties of the retention measure, for any conversation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.timing import assert_in_proportion
 WORDS = ["harbour", "gateway", "vessel", "anchor", "crane", "ledger", "invoice", "region", "mayor", "winter"]
 FACTS = ["src/a_b.py", "48213", "HarbourGate", "OPS-1432", "9f3c2ab", "--keep-going", "MAX_SHIPS", "v1.2.3"]
 texts = st.lists(st.sampled_from(WORDS + FACTS), max_size=7).map(lambda found: " ".join(["harbour gateway", *found]))
-"""Short enough that the first two words are near everything."""
+"""Texts so short that the first two words are close to everything."""
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""For any sequence of failures and answers, a host's history is unchanged or a whole compaction, nothing between."""
+"""For any sequence of failures and answers, a host's history is either unchanged or completely compacted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ steps = st.one_of(
 
 
 class Life:
-    """A conversation, its host, and what may be expected of the two."""
+    """Conversation, its host, and the expected state of both."""
 
     def __init__(self, dialect: str) -> None:
         self.dialect = dialect

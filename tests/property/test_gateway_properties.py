@@ -1,4 +1,4 @@
-"""What holds for every request: bytes that need no change are not changed, and what is put in comes out the same."""
+"""For every request, bytes that need no change are unchanged, and inserted content is read back the same."""
 
 from __future__ import annotations
 

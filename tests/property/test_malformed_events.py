@@ -1,4 +1,4 @@
-"""Events of another shape than their dialect has: they pass as they came, and no stream ends because of one."""
+"""Malformed stream events are relayed unchanged, and never end a stream."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def streamed(*values: Any) -> list[StreamEvent]:
 
 
 def other_calls(value: Any) -> Any:
-    """The value without the names of hidden tools."""
+    """Return the value without the names of hidden tools."""
     return json.loads(json.dumps(value).replace(HIDDEN, "terminal"))
 
 

@@ -1,6 +1,6 @@
-"""Whatever a client sends: what a compaction gives back keeps no call that is not answered directly, in any dialect.
+"""For any input, a compaction's result has no call without results directly after it, in any dialect.
 
-The checkers know the wire alone and nothing of `laws`. The calls of the newest batch may still be waiting.
+The checkers use the wire format only, not `laws`. Calls of the newest batch may still be waiting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEEDS = range(60)
 
 
 class Client:
-    """Writes histories as broken clients do: lost results, stray ones, ids used twice, words between, odd roles."""
+    """Writer of malformed histories: lost and stray results, duplicate ids, text between call and result, odd roles."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""OpenAI's caches: growing sessions read almost all that they could, folds included, and no plan is refused."""
+"""OpenAI's caches: growing sessions read almost all they could, folds included, and no plan is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_models(message: dict[str, Any]) -> bool:
 
 
 def asked_for(dialect: str) -> Iterator[list[Any]]:
-    """What is new at every request of an agent: all up to where the model speaks again."""
+    """Yield the new messages of each agent request, up to the next model turn."""
     new: list[Any] = []
     for message in (message for messages in conversations.rounds(dialect, 20) for message in messages):
         if new and is_models(message) and not is_models(new[-1]):
@@ -55,7 +55,7 @@ def asked_for(dialect: str) -> Iterator[list[Any]]:
 
 
 def play(dialect: str, model: str, cache: Any) -> tuple[int, int, set[str]]:
-    """A session with compactions: what was read, what could have been, and the keys that were sent."""
+    """Run a session with compactions; return tokens read, tokens that could have been read, and the cache keys sent."""
     key = "input" if dialect == "openai-responses" else "messages"
     now = request(dialect, model, [])
     state, got, possible, folds = None, 0, 0, 0

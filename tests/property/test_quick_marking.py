@@ -1,4 +1,4 @@
-"""The short ways of marking give the very bytes that the long ways give."""
+"""The fast paths of marking produce the same bytes as the slow paths."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_elements_are_replaced_where_they_stand(items: list[Any], marks: Any, pl
 
 
 def test_the_end_of_a_previous_request_that_is_far_back_comes_before_what_only_outlives() -> None:
-    """Rule 2 of the planner: beyond the lookback it is found by its own breakpoint, or not at all."""
+    """Rule 2 of the planner: beyond the lookback, a prefix is found only by its own breakpoint."""
     folded = message_value(handoff("## Goal\nGo on.", "0" * 12, "user"), ANTHROPIC)
     calls = [{"type": "tool_use", "id": f"c{n}", "name": "t", "input": {}} for n in range(LOOKBACK)]
     results = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": "fine"} for n in range(LOOKBACK)]

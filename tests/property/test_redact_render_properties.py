@@ -1,4 +1,4 @@
-"""Redaction and rendering on anything: no exception, nothing leaks, nothing breaks out, and the time is linear."""
+"""Redaction and rendering of any input: no exception, no leak, no escape from the markup, and linear time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ KINDS = [render_file_search, render_content_search, render_file_read, render_pro
 
 
 def letters(seed: int, size: int, alphabet: str = ALPHABET) -> str:
-    """Characters as a key generator would draw them; the first is a digit."""
+    """Return characters like those of a generated key; the first is a digit."""
     blob = b"".join(hashlib.sha256(f"{seed}/{n}".encode()).digest() for n in range(size // 32 + 1))
     return "7" + "".join(alphabet[byte % len(alphabet)] for byte in blob[: size - 1])
 
@@ -152,7 +152,7 @@ def test_a_fence_cannot_be_broken(text: str, language: str, limit: int) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_takes_linear_time_and_less_than_a_second_per_million(name: str) -> None:
-    """Four times the text may take eight times as long, so that a busy machine does not fail a linear rule."""
+    """Four times the text may take eight times as long, so that load does not fail a linear rule."""
     large = hostile(name, 250_000)
     assert_in_proportion(redact, hostile(name, 62_500), (large, 8))
     assert min(seconds(lambda: redact(large)) for _ in range(3)) < 0.5

@@ -1,4 +1,4 @@
-"""Whatever arrives leaves as it arrived; whatever is changed keeps what we do not understand."""
+"""Messages round-trip unchanged, and changed messages keep unknown fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ indents = st.sampled_from([None, 1, "\t"])
 
 
 def remade(message: Message) -> Message:
-    """The same role and parts, but no wire: writing it goes through the dialect's writer."""
+    """Return a message with the same role and parts but no wire, so that the dialect's writer is used."""
     return Message(message.role, message.parts, None, message.wire)
 
 
@@ -85,7 +85,7 @@ def test_a_changed_message_keeps_every_field_it_does_not_understand(dialect: str
 
 
 def shorten(message: Message) -> Message:
-    """Replaces every text by another one, tool results included."""
+    """Replace every text, tool results included."""
 
     def short(part: Part) -> Part:
         if isinstance(part, Text):

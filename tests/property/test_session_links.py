@@ -1,4 +1,4 @@
-"""Names of sessions as segments of addresses: nothing is lost, nothing needs escaping."""
+"""Session names as URL path segments: reversible, and without characters that need escaping."""
 
 from __future__ import annotations
 

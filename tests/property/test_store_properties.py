@@ -1,4 +1,4 @@
-"""Histories that are sent again, by anybody, changed or not: what the store makes of them, against a plain model."""
+"""Resent histories, changed or not and from any client: the store's result compared with a simple model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system says in the middle of a conversation on Anthropic's wire, through many folds."""
+"""System messages in the middle of a conversation on Anthropic's wire, through many folds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = dict[str, Any]
 
 
 def talk(rng: random.Random, turns: int) -> Iterator[Value]:
-    """A session as Claude Code 2.1 sends it: reminders behind what the user and the tools say."""
+    """Yield a session as Claude Code 2.1 sends it: reminders after user messages and tool results."""
     calls = told = 0
     for turn in range(turns):
         yield {"role": "user", "content": f"ask {turn}: {'word ' * rng.randrange(3, 60)}"}
@@ -36,13 +36,13 @@ def talk(rng: random.Random, turns: int) -> Iterator[Value]:
 
 
 def reminders(messages: list[Value]) -> list[str]:
-    """The reminders that stand there as what the system says, and not in somebody else's words."""
+    """Return the reminders that are system messages, not quoted elsewhere."""
     said = json.dumps([message["content"] for message in messages if message["role"] == "system"])
     return [part.partition(":")[0] for part in said.split("reminder ")[1:]]
 
 
 def is_complete(messages: list[Value], following: Value | None) -> bool:
-    """Whether a client would send this: nobody waits for the system's words behind the user's."""
+    """Return whether a client would send these messages: the next turn is the assistant's."""
     return messages[-1]["role"] != "assistant" and (following is None or following["role"] == "assistant")
 
 

@@ -1,4 +1,4 @@
-"""What stays, for any conversation and any settings; and histories that are broken in every way."""
+"""The kept tail for any conversation and settings, and for malformed histories."""
 
 from __future__ import annotations
 

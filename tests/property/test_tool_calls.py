@@ -1,4 +1,4 @@
-"""Histories with the tool calls of real agents, well formed or not: a compaction never raises and omits nothing."""
+"""Histories with tool calls of real agents, well formed or not: a compaction never raises and omits nothing."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ VALUES = st.one_of(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, str]:
-    """Name and arguments of a call: right or wrong types, some of them JSON that was cut off."""
+    """Draw name and arguments of a call: right or wrong types, some as truncated JSON."""
     name = draw(st.sampled_from([*TOOLS]) | st.text(max_size=12))
     arguments = json.dumps(draw(st.dictionaries(st.sampled_from(TOOLS.get(name, ("x",))), VALUES, max_size=4)))
     whole = draw(st.sampled_from([True, True, True, False]))

@@ -1,4 +1,4 @@
-"""The artifact trail, whatever was done: lines say what they are read back as, and pieces add up to the whole."""
+"""Artifact trails for any acts: lines parse back to the same meaning, and partial trails add up to the whole."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TRAILS = st.builds(
 
 
 def plain(text: str) -> str:
-    """What was done as it stands in a line."""
+    """Return an act as written in a line."""
     return text.replace(" -> ", " → ")
 
 
@@ -166,8 +166,10 @@ def test_followed_in_pieces_it_is_what_it_is_in_one(calls: list[Call], cuts: set
 
 
 def without_content(trail: Trail) -> Trail:
-    """A trail without what is known of a file only while its content is: a file that is written whole says how much is
-    new only beside what was seen of it before."""
+    """Return a trail without details known only while a file's content is known.
+
+    For a file that is written whole, the amount of new content can be given only with its earlier content.
+    """
     files = (replace(file, added=0, removed=0, names=(), last="") for file in trail.files)
     return replace(trail, files=tuple(files))
 

@@ -1,4 +1,4 @@
-"""Whatever a trajectory looks like: protected turns are the same bytes, nothing is orphaned, the target is kept."""
+"""For any trajectory, protected turns keep their bytes, no call or result is orphaned, and the target is met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the user survive any number of compactions on any path; the result is legal, deterministic, never longer."""
+"""User rules survive any number of compactions in any API; the result is legal, deterministic and never longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers see of the public surface; checked by mypy in `make check`, never run."""
+"""Public API as type checkers see it; checked by mypy in `make check`, never run."""
 
 from typing import assert_type
 

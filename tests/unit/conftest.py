@@ -1,4 +1,4 @@
-"""One store, opened again and again, for every kind of store there is."""
+"""Fixture that opens one store repeatedly, for every kind of store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Open = Callable[..., Sessions]
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the same store again and again; `memory:` is the same one because it is kept."""
+    """Return a function that opens the same store each time; `memory:` is the same because it is kept."""
     opened: list[Sessions] = []
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")

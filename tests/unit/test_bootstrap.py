@@ -1,4 +1,4 @@
-"""tools/bootstrap.py with a uv and a python that only write down what they were asked to do."""
+"""tools/bootstrap.py with stubs of uv and python that record their calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = 'echo "NAME $*" >> "$LOG"\n'
 
 
 class Machine:
-    """A folder with an environment, and programs that answer with the exit codes a test gives them."""
+    """Folder with an environment, and programs with scripted exit codes."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
@@ -34,7 +34,7 @@ class Machine:
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
     def asked(self) -> list[tuple[str, str]]:
-        """Which program was asked to install what, in order."""
+        """Return the recorded install calls as program and package, in order."""
         lines = self.log.read_text(encoding="utf-8").splitlines()
         return [(line.split()[0], line.split()[-1]) for line in lines]
 

@@ -1,4 +1,4 @@
-"""The one-call form: every shape in, the same shape out, with an account of what was done."""
+"""`compact()`: every format in, the same format out, with a receipt."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replace
 
 
 def budgets_of(messages: list[Any], window: int) -> list[int]:
-    """What summaries of a conversation may have that grows message by message."""
+    """Return the summary budgets of a conversation that grows message by message."""
     budgets: list[int] = []
 
     def summarise(ask: midfold.SummaryRequest) -> str:
@@ -353,7 +353,7 @@ def test_a_longer_summary_takes_no_room_that_the_next_turns_need() -> None:
 
 
 def readings(count: int, lines: int) -> list[dict[str, Any]]:
-    """An ask, and files that are read one after the other."""
+    """Return a user message, and files that are read one by one."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "read them all"}]
     for at in range(count):
         call = {

@@ -1,4 +1,4 @@
-"""The one decision: every rule of `midfold.decide`, from a situation alone."""
+"""The compaction decision: every rule of `midfold.decide`, from a situation alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed about models: the table, how names find their rows, and overrides."""
+"""Known models: the table, name lookup, and overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an overflow error teaches about the window of a model, and what it must not teach."""
+"""Learning a model's window from overflow errors, and its limits."""
 
 from __future__ import annotations
 

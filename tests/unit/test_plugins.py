@@ -1,4 +1,4 @@
-"""Which engine a name stands for: the order, the fallbacks, and what must never be imported."""
+"""Resolution of engine names: the order, the fallbacks, and modules that must never be imported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plugin(
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An installed package that offers engines by entry points; gives the name of its module."""
+    """Create an installed package that offers engines by entry points; yield the name of its module."""
     module = f"installed_engines_{next(numbers)}"
     site = tmp_path / "site"
     info = site / f"{module}-1.0.dist-info"
@@ -81,7 +81,7 @@ def registered() -> Iterator[None]:
 
 
 def refused(name: str, config_dir: Path) -> str:
-    """The notice of a name that fell back to the built-in."""
+    """Return the notice of a name that fell back to the built-in engine."""
     resolved = resolve_engine(name, config_dir=config_dir)
     assert type(resolved.engine) is Compressor
     assert (resolved.source, resolved.fell_back) == ("built-in", True)
@@ -92,7 +92,7 @@ def refused(name: str, config_dir: Path) -> str:
     return notice
 
 
-# The order
+# Order
 
 
 def test_compressor_is_always_the_built_in_even_if_a_directory_has_its_name(tmp_path: Path) -> None:

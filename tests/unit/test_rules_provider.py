@@ -1,4 +1,4 @@
-"""The provider that enforces rules: every rule can fail, and good requests pass."""
+"""The strict test provider: every rule can fail, and valid requests pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted provider does what its script says, and notices when it is asked for more."""
+"""The scripted provider follows its script, and detects requests beyond its end."""
 
 from __future__ import annotations
 

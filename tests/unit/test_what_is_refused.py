@@ -1,4 +1,4 @@
-"""Numbers that JSON does not have, names that hold half a character: refused with the place, and nothing is lost."""
+"""Numbers that JSON lacks and names with lone surrogates are refused with their position, and nothing is lost."""
 
 from __future__ import annotations
 

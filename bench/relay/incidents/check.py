@@ -15,7 +15,7 @@ def read(name: str) -> str:
 
 
 def content(name: str) -> list[str]:
-    """Return the lines of a report without the closing line, which a worker may add to lists, too."""
+    """Return the lines of a report without the closing line, which a worker may also add to lists."""
     return [line for line in read(name).splitlines() if not line.startswith("-- ")]
 
 

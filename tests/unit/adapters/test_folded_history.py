@@ -1,4 +1,4 @@
-"""What every framework's adapter shares: a whole history, what is sent of it, and what is remembered between calls."""
+"""History shared by all framework adapters: the whole history, the messages sent, and the state between calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = "lorem ipsum dolor sit amet " * 110
 
 
 class Broken:
-    """A summarizer that fails, and counts how often it was asked."""
+    """Summarizer that fails and counts its requests."""
 
     def __init__(self, kind: FailureKind) -> None:
         self.kind, self.asked = kind, 0
@@ -45,7 +45,7 @@ def talk(turns: int) -> list[dict[str, Any] | None]:
 
 
 def chat(turns: int) -> list[dict[str, Any] | None]:
-    """Without results that a digest could stand for."""
+    """Return a conversation without tool results that a digest could replace."""
     asks = [{"role": "user", "content": f"note {number}: {WORDS}"} for number in range(turns)]
     return [message for ask in asks for message in (ask, {"role": "assistant", "content": "I noted it."})]
 
@@ -55,7 +55,7 @@ def setup(summarizer: Any = None, window: int = 16_000) -> Setup:
 
 
 def carry(history: FoldedHistory) -> Any:
-    """What was kept, as it comes back from where a framework keeps it."""
+    """Return the state after a round trip through a framework's storage."""
     return json.loads(json.dumps(history.keep()))
 
 
@@ -136,7 +136,7 @@ LONGEST_ADAPTER = 220
 
 
 def imported_modules(source: str) -> set[str]:
-    """What a module has from midfold, also inside functions; a relative import is not what anybody else could write."""
+    """Return the names a module imports from midfold, also inside functions; relative imports are excluded."""
     nodes = list(ast.walk(ast.parse(source)))
     modules = [("." * node.level) + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)]
     modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -1,4 +1,4 @@
-"""The Hermes adapter where there is no Hermes: what it tells, keeps, refuses and writes."""
+"""The Hermes adapter without Hermes: its reports, state, refusals and output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clock:
 
 
 class Model:
-    """Stands for Hermes' auxiliary model."""
+    """Stub of Hermes' auxiliary model."""
 
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers) or [SUMMARY]

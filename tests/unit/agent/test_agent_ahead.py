@@ -1,4 +1,4 @@
-"""A fold made ahead of time is swapped in if nothing but new messages came since, and otherwise is not."""
+"""A fold made ahead is used if only new messages were added since, and is otherwise discarded."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_a_draft_of_a_view_that_is_gone_is_not_used() -> None:
     second = one.compact(ahead=draft)
     assert second.receipt.fold != draft.outcome.receipt.fold
     one.undo()
-    again = one.compact(ahead=draft, force=True)  # the same messages, read anew: the draft's are not those of the view
+    again = one.compact(
+        ahead=draft, force=True
+    )  # the same messages parsed again: the draft's objects are not those of the view
     assert again.changed
     assert list(one.store.check(deep=True)) == []
 

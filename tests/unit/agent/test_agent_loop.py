@@ -1,4 +1,4 @@
-"""The loop over real HTTP on both wires: tools are run, the session is durable, and the window is never the end."""
+"""The agent loop over real HTTP on both wire formats: tools run, the session is durable, the window never ends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BIG = "".join(f"line {number}: the quick brown fox number {number * 7}\n" for nu
 
 
 class Bench:
-    """A workshop in a folder, and what the agent told."""
+    """Agent in a folder, with its recorded events."""
 
     def __init__(self, folder: Path, wire: str, window: int | None = None, config: Config | None = None) -> None:
         self.wire: Any = wire
@@ -65,7 +65,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 def growing(wire: str, calls: int, window: int = 16_000) -> Callable[[Request], Answer]:
-    """A model that reads the same file again and again, then stops; it refuses what its window cannot hold."""
+    """Return a model that reads the same file repeatedly, then stops; it refuses requests beyond its window."""
     left = iter(range(calls))
 
     def answer(request: Request) -> Answer:
@@ -214,7 +214,7 @@ def test_a_fold_is_prepared_while_there_is_time_and_swapped_in(bench: Callable[.
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_overflow_is_followed_by_smaller_requests_only(bench: Callable[..., Bench], wire: str) -> None:
-    """The model's window is far smaller than believed: only its error tells."""
+    """The model's window is far smaller than assumed, and only its error reports it."""
     here = bench(wire, window=200_000)
     with ScriptedProvider(then=growing(wire, 25, window=9_000)) as provider:
         agent = here.agent(provider)
@@ -423,7 +423,7 @@ def names(request: Request) -> list[str]:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_tools_for_looking_back_come_with_the_first_fold_and_stay(bench: Callable[..., Bench], wire: str) -> None:
-    """Also after an undo, and when the session is resumed; the handoff promises what they can do."""
+    """Also after an undo and in a resumed session; the handoff mentions the tools."""
     here = bench(wire, window=16_000)
     with ScriptedProvider(then=growing(wire, 20)) as provider:
         agent = here.agent(provider)

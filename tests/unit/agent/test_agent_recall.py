@@ -1,4 +1,4 @@
-"""What the agent's own search of its past answers: short, whole lines, nothing it sees anyway."""
+"""Results of the agent's search of past messages: short, whole lines, nothing already in view."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ask(session: Session, query: str) -> str:
 
 
 def folded(session: Session) -> None:
-    """Some work on two files, folded, and a little after it."""
+    """Add work on two files, fold it, and add a little more."""
     session.append([{"role": "user", "content": "Measure the files."}])
     for number in range(40):
         path = f"src/file_{number % 20}.py"

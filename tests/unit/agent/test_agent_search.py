@@ -1,4 +1,4 @@
-"""The search tool against patterns, lines and files that are meant to keep it busy for ever."""
+"""The search tool with patterns, lines and files designed to make it run forever."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_pattern_without_end_ends_in_time_with_advice(root: Path, pattern: str
 
 
 def test_the_default_time_is_what_the_model_is_told(root: Path) -> None:
-    """That it is the time which it takes: tests/e2e/test_attacks_agent.py."""
+    """That this limit is enforced is tested in tests/e2e/test_attacks_agent.py."""
     own = Search(Folder(root))
     assert own.seconds == SECONDS
     assert f"after {SECONDS} seconds" in own.tool().spec.description

@@ -1,4 +1,4 @@
-"""What an agent says on both wires, and which model is asked where."""
+"""Agent requests on both wire formats, and the choice of model and address."""
 
 from __future__ import annotations
 

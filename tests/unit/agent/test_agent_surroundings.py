@@ -1,4 +1,4 @@
-"""What a command of the agent finds in its environment."""
+"""Environment of commands that the agent runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools stay in their folder, end what they start, and tell the model in words what went wrong."""
+"""The tools stay in their folder, end the processes they start, and report errors to the model as text."""
 
 from __future__ import annotations
 

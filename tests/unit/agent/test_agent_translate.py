@@ -1,4 +1,4 @@
-"""A conversation goes on over another wire: the provider that enforces the rules takes it, and nothing is lost."""
+"""A conversation continues on another wire format: a strict provider accepts it, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHAT, ANTHROPIC = DIALECTS["openai-chat"], DIALECTS["anthropic"]
 
 
 def thinking_and_reading(request: Request) -> Turn:
-    """Reads a file twice in parallel whenever it is asked something, then answers."""
+    """Read a file twice in parallel for every user message, then answer."""
     last = str(request.body["messages"][-1])
     if "[exit 0]" in last or "line 1" in last:
         return Turn("It says line 1.", thinking="so it is" if "/messages" in request.path else "")

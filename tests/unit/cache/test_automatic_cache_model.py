@@ -1,4 +1,4 @@
-"""The models of OpenAI's caches, by what OpenAI documents."""
+"""Models of OpenAI's caches, checked against OpenAI's documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chat(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 def words(count: int, word: str = "word") -> str:
-    """About so many tokens."""
+    """Return text of about so many tokens."""
     return (f"{word} " * count * 4)[: count * 4]
 
 

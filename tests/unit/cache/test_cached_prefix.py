@@ -1,4 +1,4 @@
-"""A summary asked for with the prefix that is cached reads that prefix, by the rules of the provider's cache."""
+"""A summary request with the cached prefix reads that prefix, by the rules of the provider's cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def step(number: int, dialect: str) -> list[dict[str, Any]]:
 
 
 class Asked:
-    """A summarizer that keeps the request it would send."""
+    """Summarizer that keeps the request it would send."""
 
     def __init__(self, wire: str) -> None:
         self.wire = wire
@@ -71,7 +71,7 @@ def test_a_summary_of_the_cached_prefix_reads_most_of_it(dialect: str, provider:
     asked = Asked("anthropic" if dialect == "anthropic" else "openai")
     result = midfold.compact(body, target_tokens=6_000, summarizer=asked)
     assert result.receipt.status == "compacted"
-    # Anthropic's wire has results and words of the user in one message.
+    # Anthropic's format has tool results and user text in one message.
     said = asked.body["messages"][-1]["content"]
     assert (said if isinstance(said, str) else said[-1]["text"]) == "Summarise what stands above."
     bill = cache.bill({**asked.body, "model": model}, at=STEPS * 20.0)

@@ -1,4 +1,4 @@
-"""`apply_anthropic_cache_control`, line by line of the documented table."""
+"""`apply_anthropic_cache_control`, by each line of the documented table."""
 
 from __future__ import annotations
 

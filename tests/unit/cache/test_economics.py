@@ -1,4 +1,4 @@
-"""Break-even, the schedule, prices and the health of a session's cache."""
+"""Break-even, the schedule, prices, and cache health of a session."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_numbers_behind_a_decision_are_told() -> None:
 
 
 def test_tools_that_come_with_a_fold_count_as_written_and_so_does_what_stands_behind_them() -> None:
-    """Tools stand first: with other ones nothing of the system prompt is read from the cache."""
+    """Tools come first in the prompt: if they change, nothing of the system prompt is read from the cache."""
     bare = moment()
     timing = schedule(moment(introduced_tokens=bare.stable_tokens + 1_000), ANTHROPIC)
     assert (timing.rewritten, timing.removed) == (20_000 + bare.stable_tokens + 1_000, 74_000)

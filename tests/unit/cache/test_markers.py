@@ -1,4 +1,4 @@
-"""Markers in requests: where they may stand, what they look like, and that nothing else changes."""
+"""Markers in requests: allowed positions, format, and no other changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where hints are placed, for whom, and what is said about it."""
+"""Placement of cache hints by provider, and their explanations."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_the_static_key_ignores_order_markers_notes_and_sessions() -> None:
 def test_the_previous_end_is_marked_before_the_tools_where_a_breakpoint_would_not_find_it(
     blocks: int, is_bridged: bool
 ) -> None:
-    """Anthropic looks back 20 blocks from a breakpoint, so an end that is further back needs one of its own."""
+    """Anthropic looks back 20 blocks from a breakpoint, so an earlier end needs its own."""
     talk = [turn for n in range(60) for turn in (_said("user", f"Why {n}? "), _said("assistant", f"Because {n}. "))]
     folded = midfold.compact(request(1, messages=talk), context_length=32_000).messages["messages"]
     last = request(1, per_turn=blocks // 2)["messages"][1:]

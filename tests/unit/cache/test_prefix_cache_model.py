@@ -1,4 +1,4 @@
-"""The model of a provider's cache, by what providers document."""
+"""Model of a provider's cache, checked against provider documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first difference of two requests: where, what it costs, and who made it."""
+"""First difference of two requests: its position, cost and cause."""
 
 from __future__ import annotations
 

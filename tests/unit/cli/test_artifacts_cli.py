@@ -1,4 +1,4 @@
-"""`midfold artifacts` as a user runs it: real sessions of every shape, folded or not, on a terminal or piped."""
+"""`midfold artifacts` as a user runs it: real sessions in every format, folded or not, on a terminal or piped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(*arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
 
 
 def calls(*made: tuple[dict[str, str], str]) -> bytes:
-    """Messages in Anthropic's shape with one shell command each."""
+    """Return messages in Anthropic's format with one shell command each."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
     for number, (arguments, answer) in enumerate(made):
         use = {"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": arguments}

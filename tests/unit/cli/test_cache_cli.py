@@ -1,4 +1,4 @@
-"""`midfold cache`: differences, plans and health, for people and as JSON."""
+"""`midfold cache`: differences, plans and health, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `midfold run` reads of a client's settings, and how it tells the client where to go."""
+"""Client settings that `midfold run` reads, and how it redirects the client to the gateway."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_settings_of_claude_code_count_more_than_the_environment(tmp_path: P
 
 
 def codex(tmp_path: Path, status: str) -> str:
-    """A program that only says how it is logged in."""
+    """Create a program that only prints its login status."""
     file = tmp_path / "codex"
     write(file, f"#!/bin/sh\necho '{status}' >&2\n")
     file.chmod(0o755)

@@ -126,7 +126,7 @@ def on_a_terminal(file: Path, columns: int) -> bytes:
         try:
             while chunk := os.read(leader, 65536):
                 output += chunk
-        except OSError:  # Linux ends a terminal whose other side has closed with an error, not with an empty read
+        except OSError:  # Linux reports a terminal closed at the other end by an error, not by an empty read
             pass
         process.wait()
     os.close(leader)

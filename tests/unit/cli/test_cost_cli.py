@@ -1,4 +1,4 @@
-"""`midfold cost`: what recorded sessions cost, against no cache, no folds, and midfold's folds."""
+"""`midfold cost`: cost of recorded sessions, compared with no cache, no folds, and midfold's folds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_price_that_is_not_known_is_no_price_of_zero(tmp_path: Path) -> None:
 
 
 def codex(turns: int, window: int) -> list[dict[str, Any]]:
-    """A log whose prompts grow until they would be folded."""
+    """Return a log whose prompts grow until they would be folded."""
     made: list[dict[str, Any]] = [
         {"type": "session_meta", "payload": {"id": "long"}},
         {"type": "turn_context", "payload": {"model": "gpt-5"}},
@@ -124,7 +124,7 @@ def test_what_is_missing_for_a_comparison_is_said(tmp_path: Path) -> None:
 
 
 def keep_folded(folder: Path, monkeypatch: pytest.MonkeyPatch, *, reads: bool) -> None:
-    """A stored session that was folded once; every prompt but the first and the one behind the fold was cached."""
+    """Store a session folded once; every prompt except the first and the one after the fold was cached."""
     url = f"sqlite:///{folder / 's.db'}"
     monkeypatch.setenv("MIDFOLD_CONFIG", saved(folder / "config.yaml", {"store": {"url": url}}))
     with midfold.open(url) as sessions:

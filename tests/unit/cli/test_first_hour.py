@@ -1,4 +1,4 @@
-"""What a new user meets in the first hour: output files, names, figures, ends of programs."""
+"""First steps of a new user: output files, names, figures, exit behaviour."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_dry_run_and_a_backup_that_cannot_be_make_nothing(tmp_path: Path) -> N
     assert not (tmp_path / "none").exists()
 
 
-# One conversation of many, and what is none
+# Selecting one of several conversations, and input without any
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_one_request_has_one_size_everywhere() -> None:
         assert left == {describe(read(bytes(folded.messages)), model)["tokens"]["total"]}
 
 
-# What is shown
+# Output
 
 
 def test_what_is_piped_has_no_boxes_and_breaks_no_line() -> None:
@@ -349,7 +349,7 @@ def test_a_file_does_not_choose_whom_a_session_goes_on_with(tmp_path: Path) -> N
         assert memory_of(sessions.store.must("t")).partner is None
 
 
-# Programs that run
+# Long-running programs
 
 
 def answers() -> list[Any]:

@@ -1,4 +1,4 @@
-"""The picture of a compaction is an SVG whose widths are tokens, with text for those who cannot see it."""
+"""The picture of a compaction is an SVG with widths in tokens and a text alternative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`midfold import`: logs of other agents are listed, and chosen ones come into the store, once."""
+"""`midfold import`: logs of other agents are listed, and selected ones are stored once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(home: Path, client: str, age: float = 3_600) -> Path:
-    """A client's log at its usual place, last used so many seconds ago."""
+    """Write a client's log at its usual path, last used so many seconds ago."""
     place, sample = PLACES[client]
     path = home / place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def test_what_a_log_says_of_times_models_and_usage_is_stored(home: Path, client:
 
 
 def test_an_imported_session_was_used_when_its_last_message_was_said(home: Path) -> None:
-    """The list is sorted by that, and nothing is pruned by it that was brought in just now."""
+    """The list is sorted by it, but pruning does not use it for sessions imported just now."""
     old = put(home, "claude-code")
     old.write_text(old.read_text().replace("2026-11-17T", "2024-02-03T"))
     put(home, "codex").write_text((LOGS / "codex.jsonl").read_text().replace("2026-11-17T", "2025-02-03T"))
@@ -296,7 +296,7 @@ def test_an_interrupted_import_goes_on_where_it_ended(home: Path, monkeypatch: p
         assert len(Turns(sessions.store).of(sessions.store.must(info.name))) == 4
 
 
-# What other commands make of logs.
+# Logs as input of other commands.
 
 
 @pytest.mark.parametrize("name", [sample for _, sample in PLACES.values()])
@@ -371,11 +371,11 @@ def test_damage_and_empty_logs_are_told_by_every_command(tmp_path: Path) -> None
     assert told in played.stderr and "b.jsonl is a log without messages" in played.stderr
 
 
-# Logs of strangers
+# Untrusted logs
 
 
 def put_bomb(home: Path, *, name: str = "rollout-bomb.jsonl.zst", megabytes: int = 1_024) -> Path:
-    """Write a log that unpacks to many times its size."""
+    """Write a log that decompresses to many times its size."""
     zstandard = pytest.importorskip("zstandard")
     path = home / ".codex/sessions" / name
     path.parent.mkdir(parents=True, exist_ok=True)

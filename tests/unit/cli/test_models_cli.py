@@ -1,4 +1,4 @@
-"""`midfold models`: the table, one belief, overrides from a file."""
+"""`midfold models`: the table, one model, overrides from a file."""
 
 from __future__ import annotations
 

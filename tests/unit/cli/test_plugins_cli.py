@@ -1,4 +1,4 @@
-"""`midfold plugins`: the list, one engine, and choosing another without losing a comment."""
+"""`midfold plugins`: the list, one engine, and choosing another one without losing comments."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ WORDS = "The build of module {n} failed in src/part_{n}/main_{n}.py at line {n}7
 
 
 def recording(turns: int = 60, gap: int = 30, pause: int = 0) -> dict[str, Any]:
-    """An agent that reads one large file a turn; with a long pause in the middle."""
+    """Return an agent that reads one large file per turn, with a long pause in the middle."""
     messages: list[dict[str, Any]] = [_message({"role": "user", "content": "Please fix the build. " * 20}, 0)]
     for n in range(turns):
         at = n * gap + (pause if n > turns // 2 else 0)

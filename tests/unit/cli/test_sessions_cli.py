@@ -1,4 +1,4 @@
-"""`midfold sessions` and `midfold store`, as a user types them."""
+"""`midfold sessions` and `midfold store` as users run them."""
 
 from __future__ import annotations
 

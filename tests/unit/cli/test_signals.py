@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command whenever they come: once is enough, and it is told in one line."""
+"""Ctrl-C and SIGTERM end a command at any time: once is enough, with a one-line message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def start(code: str, arguments: list[str], home: Path) -> subprocess.Popen[str]:
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit status and what it said; one that goes on is killed. Standard input stays open."""
+    """Return exit status and output; kill a process that continues. Standard input stays open."""
     assert process.stderr is not None
     try:
         process.wait(60)
@@ -137,7 +137,7 @@ builtins.__import__ = instead
 def test_the_first_process_of_a_container_is_ended_by_sigterm(
     commands: Mapping[str, list[str]], tmp_path: Path
 ) -> None:
-    """The kernel gives it no signal whose handler is the default one."""
+    """The kernel delivers no signal with a default handler to the first process of a container."""
     place = "import signal; signal.raise_signal = lambda number: None\n"
     place += BEFORE.format(
         module="pages", name="listen", what="    os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)"
@@ -163,7 +163,7 @@ def test_one_signal_ends_a_server_whenever_it_comes(
         process.send_signal(number)
         code, told = end_of(process)
         if code == -number and "midfold" not in told:
-            continue  # as Python itself ends
+            continue  # as Python itself exits
         assert "Traceback" not in told, (step, told)
         if number == signal.SIGINT:
             assert code == 130 and told.splitlines()[-1] == SAID, (step, code, told)

@@ -1,4 +1,4 @@
-"""What a transcript, a store or a model says is shown in a terminal and never obeyed, in any command."""
+"""Control sequences from transcripts, stores and models are shown in a terminal but never executed, in any command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIDFOLD = (sys.executable, "-m", "midfold")
 ATTACK = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b2J\x08\x7f\u202egnp.exe\u2066\u200b[red]r[/red][link=http://e]l[/link]:bomb:"
 )
-COLOURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A)")  # and what progress bars do
+COLOURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A)")  # and those of progress bars
 STEERING = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2066-\u2069]")
 
 
@@ -72,7 +72,7 @@ def conversation() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a hostile transcript, its archive, and a store whose names are as hostile as the store allows."""
+    """Create a folder with a hostile transcript, its archive, and a store with hostile names."""
     folder = tmp_path_factory.mktemp("hostile")
     body = {"model": f"gpt-4o{ATTACK}", "messages": conversation()}
     (folder / "t.json").write_text(json.dumps(body))
@@ -151,7 +151,7 @@ def test_it_is_shown(place: Path, name: str) -> None:
         (*MIDFOLD, *COMMANDS[name]), cwd=place, env=environment(place), capture_output=True, text=True, check=True
     )
     flat = re.sub(r"[\s│]", "", done.stdout)
-    if name != "compact":  # a summary has no control characters to begin with
+    if name != "compact":  # a summary has no control characters
         assert "\\x1b]0;owned\\x07" in flat
     if name in ("compact", "search"):
         assert "[red]r[/red][link=http://e]l[/link]:bomb:" in flat

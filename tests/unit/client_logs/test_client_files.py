@@ -1,4 +1,4 @@
-"""Histories for going on without midfold, in every dialect, for every target: what the providers' rules say of them."""
+"""Exported histories, in every dialect and for every target, satisfy the providers' rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user demanded stays word for word, however often a model forgets it; nothing is added to fill room."""
+"""User demands stay verbatim, however often a model omits them; nothing is added as filler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a size that was asked for does to the frame, to what must stay, and to the ledger."""
+"""Effects of a requested size on the framing, protected content and the ledger."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_answer_that_ends_a_turn_stays_however_small_the_size() -> None:
 
 
 def prompt_catcher() -> tuple[list[str], Any]:
-    """A summarizer, and the prompts that it was given."""
+    """Return a summarizer, and the list of its prompts."""
     prompts: list[str] = []
 
     def summarise(ask: midfold.SummaryRequest) -> str:

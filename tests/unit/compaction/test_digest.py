@@ -1,4 +1,4 @@
-"""One line per old tool result: what it says, what it hides, how it is known again, and what it costs."""
+"""Digests of old tool results: their content, omissions, recognition and cost."""
 
 from __future__ import annotations
 

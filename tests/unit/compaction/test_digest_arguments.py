@@ -1,4 +1,4 @@
-"""Oversized tool-call arguments become smaller and stay what they are: valid JSON with the same keys and numbers."""
+"""Oversized tool-call arguments are shrunk and stay valid JSON with the same keys and numbers."""
 
 from __future__ import annotations
 

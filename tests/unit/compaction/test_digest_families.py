@@ -1,4 +1,4 @@
-"""Each family of tools, as agents really name, call and answer them."""
+"""Digests of each family of tools, with the names, calls and results of real agents."""
 
 from __future__ import annotations
 

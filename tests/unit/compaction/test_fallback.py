@@ -1,4 +1,4 @@
-"""The summary without a model: what it tells, what it carries forward, what it never shows."""
+"""The built-in summary: its content, what it carries forward, and what it never shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a handle in a summary, and is one only if it leads somewhere."""
+"""Text in a summary that looks like a handle is one only if it resolves."""
 
 from __future__ import annotations
 

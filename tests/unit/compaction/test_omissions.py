@@ -1,4 +1,4 @@
-"""A derived text that fails is omitted: the compaction goes on, the receipt and the log say so, nothing leaks."""
+"""A derived text that fails is omitted: the compaction continues, receipt and log report it, nothing leaks."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_nothing_is_omitted_where_nothing_fails() -> None:
 
 
 def assert_reported(result: midfold.Compaction, what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """In the receipt, its notices and the log, by kind and place, without the text of the error."""
+    """Assert a report in the receipt, its notices and the log, by kind and position, without the text of the error."""
     found = [omission for omission in result.receipt.omitted if omission.what == what]
     assert found
     assert found[0].error == "ValueError"

@@ -1,7 +1,8 @@
-"""A census of regular expressions: each takes time in proportion to the text, whatever the text is made of.
+"""Every regular expression takes time in proportion to the text, for any text.
 
-A pattern holds the interpreter for as long as it runs: one that is quadratic lets a small text stop a whole gateway.
-New patterns are found by themselves. `python tests/support/patterns.py` lists them all.
+A running pattern holds the interpreter, so with a quadratic one a small text blocks a whole gateway. New patterns
+are
+found automatically. `python tests/support/patterns.py` lists them all.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from support.patterns import Found, Pump, census, pumps, seconds
 
 SHORT, LONG = 2_000, 4
 QUICK = 0.001
-"""Seconds; what is quadratic takes more for a short text."""
+"""Seconds that a quadratic pattern exceeds even on a short text."""
 WORST = 9.0
-"""How many times as long a text takes that is four times as long: 4 if it is linear, 16 if it is quadratic."""
+"""Maximum ratio of times for a text four times as long: 4 if linear, 16 if quadratic."""
 
 
 def is_slow(found: Found, pump: Pump) -> bool:
@@ -45,7 +46,7 @@ def test_every_pattern_takes_time_in_proportion_to_the_text() -> None:
 
 
 def test_no_group_is_possessive() -> None:
-    """Before Python 3.11.5 `(?:ab|a){0,3}+` may not match what it should; `(?>(?:ab|a){0,3})` does."""
+    """Before Python 3.11.5 `(?:ab|a){0,3}+` may fail to match; `(?>(?:ab|a){0,3})` does not."""
     texts = {found.where: str(found.pattern.pattern) for found in census()}
     assert [where for where, text in texts.items() if re.search(r"(?<!\\)\)(?:[*?+]|\{[0-9,]+\})\+", text)] == []
 
@@ -63,7 +64,7 @@ def test_no_group_is_possessive() -> None:
 )
 def test_patterns_that_are_slow_are_found(pattern: str | bytes, method: str) -> None:
     found = Found("here", re.compile(pattern), method)
-    # On a busy machine a short text may seem slow once: what is slow is found in one of several tries.
+    # A busy machine may be slow once; a slow pattern is slow in every attempt.
     assert any(is_slow(found, pump) for _ in range(6) for pump in pumps(found.pattern))
 
 

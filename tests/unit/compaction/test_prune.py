@@ -61,7 +61,7 @@ def terminal(at: int, text: str, command: str = "make") -> list[dict[str, Any]]:
 
 
 def old_results(*first: dict[str, Any], count: int = 60) -> list[dict[str, Any]]:
-    """A history that a prune alone makes small enough: these messages, then long results."""
+    """Return a history that a prune alone makes small enough: these messages, then long results."""
     calls = [message for at in range(100, 100 + count) for message in terminal(at, LONG)]
     return [user("Build it."), assistant("Yes."), *first, *calls, user("Go on.")]
 

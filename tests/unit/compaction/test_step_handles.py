@@ -1,4 +1,4 @@
-"""Handles beside the lines of a summary: whose line they stand on, what they cost, and what becomes of them."""
+"""Handles next to summary lines: the line they belong to, their cost, and later folds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of a fold: which names there are, which lines are told, and what the state says about them."""
+"""Built-in summary of a fold: its names, its selected lines, and the state section."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def told_of(turns: list[dict[str, Any]], **fields: Any) -> StructuredSummary:
 
 
 def test_local_summary_leaves_nothing_to_the_garbage_collector() -> None:
-    """A full collection stops the process for as long as such garbage is large."""
+    """A full collection blocks the process in proportion to the garbage."""
     ask = ask_of(work(20))
     local_summary(ask)
     gc.collect()
@@ -164,7 +164,7 @@ def test_calls_are_counted_as_often_as_they_were_made_and_those_that_stay_are_no
 
 
 def readings(*paths: str) -> list[dict[str, Any]]:
-    """Reads of files, with numbers before the lines as clients print them."""
+    """Return reads of files, with line numbers as clients print them."""
     turns: list[dict[str, Any]] = [user("Look at /home/me/shop/src/pay/index.ts and the others.")]
     for number, path in enumerate(paths):
         text = f"     8→const rate_of_{number} = load_rates_{number}(12);\n     9→// the rates are read once"
@@ -650,7 +650,7 @@ def test_a_tally_at_the_end_of_an_output_is_the_verdict_of_a_run() -> None:
 
 
 class EagerChoice(LineSelection):
-    """Judges every line before the first is taken."""
+    """Variant that scores every line before the first is selected."""
 
     def _candidates(self, steps: list[FoldStep], budget: int) -> list[Line]:
         found = super()._candidates(steps, budget)
@@ -749,7 +749,7 @@ def test_the_text_of_a_skill_is_nothing_that_the_user_demands(frame: str) -> Non
 
 
 def narrate(texts: list[str]) -> list[dict[str, Any]]:
-    """A session in which the agent says these things, each before a call."""
+    """Return a session in which the agent says these texts, each before a call."""
     turns = [user("Go.")]
     for n, text in enumerate(texts):
         asked, answered = call(n, "look", {"at": "it"}, "x")

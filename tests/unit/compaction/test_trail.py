@@ -1,4 +1,4 @@
-"""The artifact trail: what was done is told by calls and results alone, and carried on without rewording."""
+"""The artifact trail is derived from calls and results alone, and carried forward without rewording."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def checks(trail: Trail) -> list[tuple[str, str, bool | None, str]]:
 
 
 MINI = "<returncode>{}</returncode>\n<output>\n{}\n</output>"
-"""How mini-swe-agent wraps an output."""
+"""Output wrapper of mini-swe-agent."""
 
 
 def test_what_runs_after_the_work_and_changes_nothing_of_it_is_a_check() -> None:

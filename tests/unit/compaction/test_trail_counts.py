@@ -1,4 +1,4 @@
-"""Lines that were added and removed are counted as git counts them; where there is little room, files are named."""
+"""Added and removed lines are counted as git does; with a small budget only file names are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of the user's words: how it is read, written, read back and shortened."""
+"""The record of user messages: parsing, writing, reading back and shortening."""
 
 from __future__ import annotations
 

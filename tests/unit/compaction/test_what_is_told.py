@@ -1,4 +1,4 @@
-"""What a local summary must not tell wrong: order, what is stale, what was not run, what a change was."""
+"""Accuracy of the built-in summary: order, stale facts, commands that did not run, and changes."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_nothing_that_may_be_a_secret_is_repeated(text: str):
     assert "hunter2" not in problem(text)
 
 
-SECRETS = [  # the forms of keys, and none of them one; put together here, so that no scanner takes them for keys
+SECRETS = [  # format of keys, but not real ones; concatenated here so that no scanner reports them
     "-".join(("sk", "ant", "api03", "hunter2AbCdEfGhIjKl")),
     "-".join(("sk", "proj", "hunter2AbCdEfGhIjKl")),
     "_".join(("ghp", "hunter2AbCdEfGhIjKlMnOpQrSt")),

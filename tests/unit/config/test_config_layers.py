@@ -80,7 +80,7 @@ def test_variables_that_name_no_key_are_none_of_ours():
     assert load(environ=environ) == load(environ={})
 
 
-SECRET = "-".join(("sk", "ant", "api03", "hunter2AbCdEfGhIjKl"))  # the form of a key, and none
+SECRET = "-".join(("sk", "ant", "api03", "hunter2AbCdEfGhIjKl"))  # format of a key, but not a real one
 
 
 @pytest.mark.parametrize(

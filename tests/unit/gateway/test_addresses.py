@@ -1,4 +1,4 @@
-"""Where requests may go and with which header, in the one place that sends them."""
+"""Allowed destinations and headers of requests, in the one place that sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full garbage collections wait until no large request is in memory."""
+"""Full garbage collections are deferred while a large request is in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from midfold.gateway.garbage import QUIET_BYTES, quiet_collections
 
 
 class FullCollections:
-    """Counts full collections."""
+    """Counter of full collections."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""The door of the gateway over real sockets: keys, sizes, slow clients, and shapes that smuggle requests."""
+"""Access checks of the gateway over real sockets: keys, sizes, slow clients, and request smuggling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Hurried(PatientProtocol):
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers the owner, the length of the body and the names of the headers."""
+    """Answer with the owner, the length of the body and the names of the headers."""
     if scope["type"] != "http":
         return
     body = await whole_body(receive)
@@ -55,7 +55,7 @@ def serving(app: Any) -> Iterator[int]:
 
 
 def spoken(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
-    """What the server answers to these bytes: one whole answer, or with a pause all that comes in a second."""
+    """Return the server's answer to these bytes: one whole response, or with a pause all data of one second."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         for piece in pieces:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A fold that somebody else has made in the meantime is found, not made again on top."""
+"""A fold that another request made in the meantime is found and not repeated."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_ha
 
 
 def test_system_prompt_and_tools_are_not_decoded_and_encoded_again_for_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the same tools in another conversation nothing is decoded, and nothing of either is ever encoded."""
+    """Known tools in another conversation are not decoded, and none are ever encoded again."""
     handled: list[tuple[str, bytes]] = []
     decode, encode = jsonio.decode, jsonio.encode
 
     def counting_decode(data: Any) -> Any:
         raw = data.encode() if isinstance(data, str) else bytes(data)
-        if b'"max_tokens"' not in raw:  # the provider reads whole requests
+        if b'"max_tokens"' not in raw:  # the provider parses whole requests
             handled.append(("decoded", raw))
         return decode(data)
 

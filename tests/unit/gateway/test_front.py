@@ -1,4 +1,4 @@
-"""What is imported before a gateway listens, and which paths are its own."""
+"""Modules imported before a gateway listens, and the gateway's own paths."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_page_is_under_a_path_of_the_gateways_own() -> None:
 
 
 def own_of(path: str) -> str:
-    """The first segment of a page, the first two of /api: what else is there is a provider's."""
+    """Return the first segment of a page, or the first two of /api; other paths are the provider's."""
     return "/api" + first_of(path.removeprefix("/api")) if path.startswith("/api/") else first_of(path)
 
 

@@ -1,4 +1,4 @@
-"""The small parts of the gateway, each by itself."""
+"""Small parts of the gateway in isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of a model as one stream: what is relayed when, and what a client makes of it."""
+"""Turns of a model joined into one stream: when events are relayed, and the client's result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at in a request before anything is done with it has limits, and costs what its bytes cost, once."""
+"""Inspection of a request has limits, and costs time in proportion to its bytes, once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from midfold.transcript.message import Message, Text
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)
-"""What a marker is, as a pattern: right, and quadratic."""
+"""Marker as a pattern: correct, but quadratic."""
 PIECES = [b",", b" ", b"\n\t", b'"cache_control"', b":", b"{", b"}", b"null", b'"a":1']
 PIECES += [b'"cache_control":{"type":"ephemeral"}', b'"cache_control" : null', b'"prompt_cache_breakpoint":{}']
 
@@ -40,7 +40,7 @@ def test_markers_are_taken_out_with_one_comma_each(data: bytes) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The best of three: a machine that is busy makes none faster."""
+    """Return the best of three times, because load makes none faster."""
     best = 60.0
     for _ in range(3):
         begun = time.process_time()
@@ -135,7 +135,7 @@ def test_marks_in_strings_are_none_wherever_a_piece_ends(value: object, piece: i
 
 
 def _marks(value: object) -> int:
-    """Commas between values, and what opens lists and objects."""
+    """Count commas between values, and openings of lists and objects."""
     if isinstance(value, dict):
         return max(len(value), 1) + sum(map(_marks, value.values()))
     return max(len(value), 1) + sum(map(_marks, value)) if isinstance(value, list) else 0

@@ -1,4 +1,4 @@
-"""Ids of a provider: whose they are, where they stand in requests, and how they are read out of answers."""
+"""Provider ids: their owners, their positions in requests, and their extraction from responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading probes: methods rotate, readers and graders are blind, a run goes on where it stopped."""
+"""Reading probes: methods rotate, readers and graders are blind, an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def probes(count: int = 2) -> list[Probe]:
 
 
 class Model:
-    """Answers what it is asked: readers that know the secret are right, the grader goes by their words."""
+    """Scripted model: readers with the secret in context are right, and the grader goes by their text."""
 
     def __init__(self) -> None:
         self.prompts: list[str] = []

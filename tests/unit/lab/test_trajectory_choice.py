@@ -1,4 +1,4 @@
-"""Which turns of the middle are folded: the first ones, unless later turns go on using what those say."""
+"""Choice of the folded middle turns: the first ones, unless later turns keep using their content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = [("gpt", words(1)), ("tool", f"src/session_store.py holds lock_timeout 
 
 
 def step(said: str = "", seen: str = "") -> list[tuple[str, str]]:
-    """A call and its result, ten words each."""
+    """Return a call and its result, ten words each."""
     return [("gpt", f"{said} {words(10 - len(said.split()))}"), ("tool", f"{seen} {words(10 - len(seen.split()))}")]
 
 

@@ -1,4 +1,4 @@
-"""Whole runs: names, order, formats, failures, going on after an interruption."""
+"""Whole runs: names, order, formats, failures, continuing after an interruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = TrajectorySettings(target_tokens=2_000, summary_tokens=200, tokenizer
 
 
 class Witness:
-    """Sees everything a run tells."""
+    """Observer that records all events of a run."""
 
     def __init__(self) -> None:
         self.steps: list[TrajectoryProgress] = []
@@ -130,7 +130,7 @@ def test_a_damaged_file_gets_no_output_and_the_others_do(tmp_path: Path) -> None
 
 
 def interrupted(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """A run that dies when it has finished `after` batches."""
+    """Run until it fails after `after` finished batches."""
     keep = job.Workplace.keep
     count = 0
 

@@ -1,4 +1,4 @@
-"""Records in every shape: read, counted, folded and written with everything else as it was."""
+"""Records in every format: read, counted, folded and written with all other content unchanged."""
 
 from __future__ import annotations
 

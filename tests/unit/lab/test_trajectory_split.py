@@ -1,4 +1,4 @@
-"""Streams as batches: every byte once, whole records, the layout recognised, lines counted."""
+"""Streams split into batches: every byte once, whole records, detected layout, counted lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary turn: within its budget whoever wrote it, told in order, and nothing secret in it."""
+"""The summary turn: within its budget for any summarizer, in order, and without secrets."""
 
 from __future__ import annotations
 

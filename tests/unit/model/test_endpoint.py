@@ -1,4 +1,4 @@
-"""Who writes the summaries: every branch of the choice, from settings and from an environment that is passed in."""
+"""Choice of the summary model: every branch, from settings and from a given environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model's client keeps its connection, and gets over one that is gone. Counted at a real server on loopback."""
+"""The model client reuses its connection and recovers from a lost one, as counted by a real server on loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Habit = Literal["keeps", "closes after it", "closes instead", "breaks off"]
 
 
 class Server:
-    """Counts connections and requests. What it does with the request of a number is its habit then; else it keeps."""
+    """Server that counts connections and requests, with a scripted action per request number; by default it keeps
+    alive.
+    """
 
     def __init__(self, habits: dict[int, Habit]) -> None:
         self.habits = habits
@@ -48,7 +50,7 @@ class Server:
         self.closed.set()
 
     def _answered(self, connection: socket.socket, lines: object) -> bool:
-        """Reads one request and does with it what its number says; whether the connection stays."""
+        """Read one request and perform its scripted action; return whether the connection stays open."""
         length = 0
         while (line := lines.readline()) not in (b"\r\n", b""):  # type: ignore[attr-defined]
             name, _, value = line.partition(b":")

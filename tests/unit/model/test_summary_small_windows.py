@@ -1,4 +1,4 @@
-"""What a small model showed (`make e2e-model`): windows that barely hold the question, and broken streams."""
+"""Findings with a small model (`make e2e-model`): windows that barely fit the request, and broken streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GOOD = (
 
 
 class Model:
-    """A model with a window: calls that do not fit overflow, answers stop where the window ends."""
+    """Model with a window: requests that do not fit overflow, and answers stop at its end."""
 
     def __init__(self, window: int, text: str = GOOD, *, endless: bool = False, names_limit: bool = True) -> None:
         self.window = window
@@ -197,7 +197,7 @@ def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status
 
 
 class _Broken(BaseHTTPRequestHandler):
-    """A server that breaks a stream in silence and then hangs up; in a whole answer it says what is wrong."""
+    """Server that aborts streams without an error, and reports the error only in whole responses."""
 
     protocol_version = "HTTP/1.1"
 

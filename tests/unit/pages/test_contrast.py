@@ -1,4 +1,4 @@
-"""Text can be read on its ground, in light and in dark: WCAG's 4.5 to 1."""
+"""Text contrast in light and dark: WCAG's 4.5 to 1."""
 
 from __future__ import annotations
 

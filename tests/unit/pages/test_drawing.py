@@ -1,4 +1,4 @@
-"""Charts are well-formed, bounded and readable without eyes; numbers and times are worded."""
+"""Charts are well-formed, bounded and accessible; numbers and times are formatted for readers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def folds(count: int) -> list[CompactionFacts]:
 
 
 def parsed(drawing: str) -> ElementTree.Element:
-    """The picture, and that it can be read: a title, a description, both named."""
+    """Parse a picture and check its accessibility: a title and a description, both referenced."""
     root = ElementTree.fromstring(drawing)
     ids = {element.get("id") for element in root if element.tag in ("title", "desc") and element.text}
     assert set((root.get("aria-labelledby") or "").split()) == ids
@@ -129,7 +129,7 @@ def test_the_chart_of_a_session_is_bounded_however_long_it_is(count: int, marks:
 
 
 def labels_on_lines(root: ElementTree.Element) -> list[str]:
-    """Labels whose box, at seven points a letter, a line runs through; numbers stand on a disc of their own."""
+    """Return labels whose box, at seven points a letter, is crossed by a line; numbers have their own disc."""
     lines = [[float(item.get(name) or 0) for name in ("x1", "y1", "x2", "y2")] for item in root.iter("line")]
     found = []
     for item in root.iter("text"):

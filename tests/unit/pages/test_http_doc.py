@@ -1,4 +1,4 @@
-"""The page about the API is what the description says."""
+"""The API page matches the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages say of sessions, tools and handoffs: titles, what a tool did and how it ended, what a fold changed."""
+"""Page texts on sessions, tools and handoffs: titles, actions and results of tools, changes of a fold."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_every_page_of_a_session_is_called_by_its_title() -> None:
 
 
 def rows(page: str) -> list[str]:
-    """The rows of a page, as text."""
+    """Return the rows of a page as text."""
     found = re.findall(r'<li class="row[^>]*>(.*?)</li>', page, re.DOTALL)
     return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in found]
 
@@ -277,7 +277,7 @@ def test_previous_and_next_stand_on_compactions_receipts_and_messages(coding: Se
     assert 'rel="prev"' not in coding.get(f"{one}/messages/0").text
 
 
-# Money and what was made
+# Costs and artifacts
 
 
 def test_money_is_told_as_paid_instead_of_what_it_would_have_been(coding: Served) -> None:

@@ -1,4 +1,4 @@
-"""A page costs what it shows, however long the session is."""
+"""The cost of a page depends on its content, not on the length of the session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SESSION = next(endpoint for endpoint in ENDPOINTS if endpoint.name == "session")
 
 @pytest.fixture(scope="module")
 def sessions() -> Sessions:
-    """Two sessions of the same kind of work, with a report every second message."""
+    """Create two sessions with the same kind of work, with usage reported every second message."""
     store = midfold.open("memory:")
     for name, count in (("long", LONG), ("short", SHORT)):
         messages = work(0, count=count // 2, words=60)
@@ -48,7 +48,7 @@ def cost(work: Callable[[], object]) -> float:
 
 
 def page(sessions: Sessions, name: str) -> str:
-    """As the first request after a start would see it: nothing is remembered, only the template is compiled."""
+    """Render as in the first request after a start: without caches, except the compiled template."""
     facts = Lookup(sessions).session(name, None, everything)
     return PAGES.render(SESSION, facts, {"key": name, "start": None})
 

@@ -1,4 +1,4 @@
-"""What pages read of a store is what the store itself says: places, fates, sizes, turns."""
+"""Data that pages read equals the store's own: positions, states, sizes, turns."""
 
 from __future__ import annotations
 

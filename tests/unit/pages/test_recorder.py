@@ -1,4 +1,4 @@
-"""The recorder: reported usage of stored sessions becomes turns, off the path of requests."""
+"""The recorder turns reported usage of stored sessions into turns, outside the request path."""
 
 from __future__ import annotations
 

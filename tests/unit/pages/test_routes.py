@@ -1,4 +1,4 @@
-"""Pages and API over real HTTP: complete, harmless, and the same 404 for what is not there and what is not yours."""
+"""Pages and API over real HTTP: complete, safe, and with the same 404 for missing and for other owners' data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def web(sessions: Sessions) -> Iterator[Served]:
 
 
 def addresses(sessions: Sessions) -> dict[str, str]:
-    """A path of every endpoint, filled in with what is there."""
+    """Return a path of every endpoint, filled in with existing data."""
     record = next(one for one in sessions.session(CODING).receipts() if one.receipt.fold)
     fold = record.receipt.fold
     values = {"key": key_of(CODING), "seq": str(record.seq), "position": "3", "handle": fold}
@@ -49,7 +49,7 @@ def addresses(sessions: Sessions) -> dict[str, str]:
 
 
 class Tags(HTMLParser):
-    """The tags of a page, the addresses in it, and its text."""
+    """Tags of a page, its addresses, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

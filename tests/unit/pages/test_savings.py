@@ -1,4 +1,4 @@
-"""What folding saved: worked out by hand, and compared."""
+"""Savings of folds, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_was_unfolded_again_is_not_saved() -> None:
 
 
 def test_the_cache_that_a_fold_broke_is_paid_for() -> None:
-    """Without the fold the second prompt would have been read from the cache; with it, it was written anew."""
+    """Without the fold the second prompt would have been read from the cache; with it, it was written again."""
     turns = [turn(1, 40_000, written=40_000), turn(2, 12_000, compaction=1, written=12_000)]
     saved = compare(turns, [fold(1, 42_000, 12_000)], PRICES, window=WINDOW).saved
     imagined = 40_000 * 0.1 + 2_000 * 1.25

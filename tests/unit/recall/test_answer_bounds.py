@@ -1,4 +1,4 @@
-"""How much an answer shows: what the window can bear, and the passage that was typed."""
+"""Size of a recall answer: limited by the window, and including the searched passage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns that a model searches with: the lines they match, their limits, and plain text where RE2 is missing."""
+"""Patterns in a model's searches: matched lines, limits, and plain text search without RE2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midfold.recall.recall_tools import NO_REGEX, TOO_SLOW, Recall
 from tests.support.build import user
 
 HEAVY = "(.?.?.?.?.?.?.?.?.?.?){90}~"
-"""2,700 states, most of them at once."""
+"""Pattern with 2,700 states, most of them active together."""
 
 
 def never() -> bool:

@@ -1,4 +1,4 @@
-"""The one search: which hit comes first, what is shown of it, what is near, and what the tools say."""
+"""Recall search: ranking, excerpts, neighbours, and texts of the tools."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_the_work_is_linear() -> None:
     assert_in_proportion(work, 100, (800, 16))
 
 
-# Units, filters, places
+# Units, filters, positions
 
 
 def shell(number: int, command: str, output: str) -> list[Any]:
@@ -521,7 +521,7 @@ def test_several_queries_have_twice_the_room_together() -> None:
 
 
 def alike() -> tuple[str, str]:
-    """Two texts whose messages have handles that begin with the same six digits."""
+    """Return two texts whose messages have handles with the same first six digits."""
     known: dict[str, str] = {}
     for number in range(100_000):
         text = f"message number {number}"

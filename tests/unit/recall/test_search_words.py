@@ -1,4 +1,4 @@
-"""What a text can be found by."""
+"""Search terms of a text."""
 
 from __future__ import annotations
 

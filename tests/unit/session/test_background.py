@@ -14,7 +14,7 @@ SOFT, HARD = int(THRESHOLD * 0.9), THRESHOLD + 500
 
 
 def settled(host: EngineHost) -> None:
-    """Waits for a fold that is made in the background."""
+    """Wait for a fold in the background."""
     ends = time.monotonic() + 20
     while host.in_flight and time.monotonic() < ends:
         time.sleep(0.005)

@@ -18,7 +18,7 @@ SESSION = [system(), user("Port the parser."), assistant("Yes."), *work(0, 60)]
 
 
 class Flaky:
-    """Fails until told otherwise, and counts how often it was asked."""
+    """Summarizer that fails with `kind` unless it is empty, and counts its requests."""
 
     def __init__(self, kind: FailureKind, retry_after: float = 0.0) -> None:
         self.kind, self.retry_after, self.asked = kind, retry_after, 0

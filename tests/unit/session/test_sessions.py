@@ -1,4 +1,4 @@
-"""Sessions: what a host sees of the store, from two processes at once, after restarts, and when things go wrong."""
+"""Sessions: a host's view of the store, from two processes at once, after restarts, and with failures."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_lease_outlives_its_time_while_the_summary_is_made(connect: Open) -> N
 
 
 class Flaky:
-    """Leases in a store that cannot be reached for a while."""
+    """Leases in a store that is temporarily unreachable."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.calls = failures, 0
@@ -497,7 +497,7 @@ def test_messages_bodies_and_bytes_are_taken_alike(connect: Open) -> None:
 
 @pytest.mark.parametrize("place", ["said", "name", "id", "arguments", "result"])
 def test_a_session_with_half_a_character_in_it_is_compacted(place: str) -> None:
-    """Clients cut texts in two; such a session could never be folded again."""
+    """Clients may cut text inside a character; such a session could never be folded again."""
     half = {one: "\ud83d" if one == place else "" for one in ("said", "name", "id", "arguments", "result")}
     messages: list[dict[str, object]] = []
     for number in range(20):

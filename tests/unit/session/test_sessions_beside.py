@@ -1,4 +1,4 @@
-"""What stands beside the messages, and what must not be stored: system prompts, tools, secrets."""
+"""System prompts and tools of a session, and secrets that must not be stored."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_history_finds_its_session_and_is_hashed_once(connect: Open) -> None:
 
 
 def rows_of(sessions: Sessions) -> bytes:
-    """Everything a store holds that could hold a secret."""
+    """Return all stored bytes that could contain a secret."""
     store = sessions.store
     lines = b"".join(line for info in sessions.all() for line in store_lines(sessions, info.name))
     return lines + repr(store.find(parse_query("zzqq").terms)).encode()

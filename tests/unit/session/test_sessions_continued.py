@@ -1,4 +1,4 @@
-"""A client that goes on sending to a session which has ended in a child: the child has its new messages."""
+"""A client that keeps sending to a session that continues in a child: the child gets its new messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compactions by the messages they replace, on every database."""
+"""Lookup of compactions by the messages they replace, on every database."""
 
 from __future__ import annotations
 

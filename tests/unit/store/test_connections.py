@@ -1,4 +1,4 @@
-"""Many threads on few connections: everybody gets a turn, in order, and a bound is a bound."""
+"""Many threads on few connections: served in order, and within the limit."""
 
 from __future__ import annotations
 

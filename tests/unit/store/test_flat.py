@@ -1,4 +1,4 @@
-"""What grows with a session's length, counted in steps of the database and not in seconds."""
+"""Cost by session length, counted in database steps instead of seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT, LONG = 100, 10_000
 
 
 def steps(sessions: Sessions, work: Callable[[], object]) -> int:
-    """Instructions SQLite executes for `work`, in tens."""
+    """Count the instructions SQLite executes for `work`, in tens."""
     (connection,) = sessions.store.database._idle
     counted = [0]
 

@@ -1,4 +1,4 @@
-"""A store that an older midfold has made, and an older midfold on a store of today; on both databases."""
+"""Stores of older midfold versions, and older versions on a current store; on both databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.store_contract import CHAT, entries
 
 ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE", "CREATE TRIGGER IF NOT EXISTS")
 FIRST_RELEASE, INDEX = 2, 5
-"""The schema of 0.1, and the migrations before that of the search index."""
+"""Schema of 0.1, and the migrations before the search index."""
 USAGE = Usage(prompt_tokens=9, completion_tokens=2, cache_read_tokens=3, cache_write_tokens=4)
 MADE_AT_RUN_TIME = {
     "sqlite": (
@@ -54,11 +54,11 @@ MADE_AT_RUN_TIME = {
         "CREATE INDEX IF NOT EXISTS belongings_end ON belongings (ends) WHERE ends IS NOT NULL",
     ),
 }
-"""What programs before migration 4 ran when they wrote the first row of these tables."""
+"""Statements that versions before migration 4 ran when they wrote the first row of these tables."""
 
 
 NAMES: dict[Flavour, list[int]] = {"sqlite": [], "postgres": [8]}
-"""SQLite knows without a migration what begins alike."""
+"""Migrations for the name prefix index; SQLite needs none."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -71,7 +71,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @contextmanager
 def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION, more: int = INDEX) -> Iterator[None]:
-    """A midfold that knows the migrations up to this one, and the index of ours, and indexes by these rules."""
+    """Simulate a midfold with the migrations up to this one, with the current index and these index rules."""
     known = upkeep.migrations
     with patch.context() as older:
         older.setattr(upkeep, "VERSION", words)
@@ -82,7 +82,7 @@ def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION, 
 
 
 def old_store(database: Database) -> None:
-    """Three messages in the schema of the first release, written with its own statements."""
+    """Write three messages in the schema of the first release, with its own statements."""
     digest = "x'{}'" if database.flavour == "sqlite" else "decode('{}', 'hex')"
     store = SqlStore(open_database("memory:"))
     store.append("s", entries("alpha one", "beta two", "alpha one"), dialect=CHAT)
@@ -222,7 +222,7 @@ def test_tables_that_were_made_at_run_time_keep_their_rows(
 
 
 def only_adds(statement: str) -> bool:
-    """Whether a program that does not know of it can go on: indexes may go, what is read and written may not."""
+    """Return whether an older program still works: indexes may be dropped, but nothing that is read or written."""
     if statement.startswith("ALTER TABLE"):
         return " ADD COLUMN " in statement and ("NOT NULL" not in statement or "DEFAULT" in statement)
     return statement.startswith(ADDS)

@@ -1,4 +1,4 @@
-"""Sessions whose names begin alike are found by their names: others cost nothing and hide nothing."""
+"""Sessions with a common name prefix are found by name, at no cost from other sessions and without hiding any."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session
 
 
 def fill(sessions: Sessions, owner: str, count: int, *, start: int) -> None:
-    """Empty sessions of an owner, those made later used later."""
+    """Create empty sessions of an owner; those created later are used later."""
     database = sessions.store.database
     statement = "INSERT INTO sessions (name, kind, dialect, created, updated) VALUES (?, 'root', 'openai-chat', ?, ?)"
     rows = [(f"{owner}/s-{number}", start + number, start + number) for number in range(count)]
@@ -41,7 +41,7 @@ def fill(sessions: Sessions, owner: str, count: int, *, start: int) -> None:
 
 
 def work_of_sqlite(sessions: Sessions) -> int:
-    """How many steps of its machine SQLite takes for an answer of `MINE` sessions, in hundreds."""
+    """Count the steps of SQLite for an answer of `MINE` sessions, in hundreds."""
     steps: list[None] = []
 
     def work(tx: Tx) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Which handoffs and handles a store vouches for: those of one owner's sessions, in the very words."""
+"""Handoffs and handles that a store confirms: those of one owner's sessions, with identical text."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_handle_is_found_in_the_newest_session_that_has_it(connect: Callable[[
     for name in ("a/one", "a/two", "b/one"):
         base.begin(store, name, "the same", *(f"{name} {number}" for number in range(4)))
     fold = base.compact(store, "a/one")
-    time.sleep(0.02)  # sessions are ordered by the clock, which may not tick between two writes
+    time.sleep(0.02)  # sessions are ordered by time, and two writes may have the same timestamp
     base.begin(store, "a/one", "later")
     same, own = (handle_of(next(iter(store.history("a/two", at))).message) for at in (0, 2))
     assert [sessions.find_handle(same, under=under) for under in ("", "a/", "b/")] == ["a/one", "a/one", "b/one"]

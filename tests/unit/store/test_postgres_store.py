@@ -1,4 +1,4 @@
-"""What is particular to PostgreSQL: damage that `check` finds, backups that are somebody else's, clocks."""
+"""PostgreSQL specifics: damage that `check` finds, external backups, clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is derived from messages is redacted always; originals are where `store.redact` says so."""
+"""Data derived from messages is always redacted; originals only if `store.redact` is set."""
 
 from __future__ import annotations
 

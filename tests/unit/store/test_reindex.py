@@ -1,4 +1,4 @@
-"""The search index made anew: after a change of its rules, after damage, while others write."""
+"""Rebuild of the search index: after a change of its rules, after damage, during other writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(store: SqlStore, text: str) -> list[int]:
 
 
 def newer_rules(patch: pytest.MonkeyPatch) -> None:
-    """The next version of the rules: every token has an x in front."""
+    """Simulate the next version of the rules: every token is prefixed with x."""
     original = words.index_text
     for module in (upkeep, word_index):
         patch.setattr(module, "VERSION", words.VERSION + 1)

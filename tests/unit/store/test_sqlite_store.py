@@ -1,4 +1,4 @@
-"""What is particular to SQLite: the file, its faults, migrations, damage that `check` finds."""
+"""SQLite specifics: the file, its faults, migrations, damage that `check` finds."""
 
 from __future__ import annotations
 

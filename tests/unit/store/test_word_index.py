@@ -1,4 +1,4 @@
-"""The packed search index: what an append writes, what a look-up reads, branches, gaps that older programs leave."""
+"""The packed search index: writes of an append, reads of a lookup, branches, gaps left by older versions."""
 
 from __future__ import annotations
 

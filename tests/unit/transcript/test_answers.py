@@ -1,4 +1,4 @@
-"""Answers of all three dialects, whole and streaming, good and broken."""
+"""Answers in all three dialects, whole and streaming, valid and broken."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_error_inside_an_answer_is_its_error(dialect: str, body: dict[str, An
 
 
 def test_what_a_server_adds_to_a_call_is_sent_back_with_it() -> None:
-    """Gemini's signatures of thoughts come so."""
+    """Gemini sends its thought signatures this way."""
     first = {"index": 0, "id": "a", "extra_content": {"google": {"thought_signature": "s"}}, "function": {"name": "f"}}
     items: list[Any] = [
         {"choices": [{"delta": {"tool_calls": [first]}}]},

@@ -1,4 +1,4 @@
-"""Logs as real clients write them (tests/data/logs), and what may be wrong with them."""
+"""Logs as real clients write them (tests/data/logs), and malformed ones."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_odd_values_anywhere_are_no_trouble(name: str) -> None:
 
 
 def paths_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every kind of place, once: places in lists of lines are alike."""
+    """Return every kind of path once, ignoring positions in lists of lines."""
     inside = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
     found = [path for key, item in inside for path in paths_of(item, (*at, key))]
     return [at, *found] if at and len(at) <= 5 else found

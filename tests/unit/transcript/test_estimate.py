@@ -1,4 +1,4 @@
-"""The estimate stays close to o200k_base on every content type, and holds its rules on any string at all."""
+"""The estimate is close to o200k_base on every content type, and keeps its rules for any string."""
 
 from __future__ import annotations
 

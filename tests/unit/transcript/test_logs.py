@@ -1,4 +1,4 @@
-"""Logs of coding agents are read as the conversations they hold."""
+"""Logs of coding agents are read as conversations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from midfold.transcript.message import plain, read_usage
 
 
 class ClaudeCode:
-    """Writes lines as Claude Code 2.1 does: one for each block of an answer, each below the one before it."""
+    """Writer of lines as in Claude Code 2.1: one for each block of an answer, each a child of the previous one."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = [

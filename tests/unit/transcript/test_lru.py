@@ -1,4 +1,4 @@
-"""The memory that threads share: bounded, right in its order, and right between threads."""
+"""The LRU cache shared by threads: bounded, correctly ordered, and thread-safe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS = 8
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -27,7 +27,7 @@ def restless() -> Iterator[None]:
 
 
 def in_threads(work: object) -> list[BaseException]:
-    """What went wrong when all of them did the same."""
+    """Run the same work in several threads and return the exceptions."""
     wrong: list[BaseException] = []
 
     def one(number: int) -> None:
@@ -119,7 +119,7 @@ def test_threads_that_evict_at_once_lose_nothing(restless: None) -> None:
 
 
 def test_a_meter_counts_in_many_threads_while_it_forgets(restless: None) -> None:
-    """Two threads that evicted the same entry raised KeyError, and a request went out unmanaged."""
+    """Regression: two threads that evicted the same entry raised KeyError, and a request was sent unmanaged."""
     meter = Meter(remember=10)
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Malformed histories are met daily: each is read, reported with its place, and leaves as it came."""
+"""Malformed histories are read, reported with their position, and written back unchanged."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_result_without_an_id_answers_the_oldest_open_call() -> None:
 
 @pytest.mark.parametrize("ids", ["own", "none", "one"])
 def test_pairing_takes_time_in_proportion_to_the_calls(ids: str) -> None:
-    """A message of 40,000 calls took minutes: all open calls were looked through for each result."""
+    """Regression: a message of 40,000 calls took minutes, because all open calls were searched for each result."""
     names = {"own": [f"c{number}" for number in range(40_000)], "one": ["c"] * 40_000}
     names["none"] = names["own"]
     answers = [result("" if ids == "none" else name) for name in names[ids]]

@@ -159,7 +159,7 @@ def test_what_a_repair_uncovers_is_repaired_too() -> None:
 @pytest.mark.parametrize("orphan_calls", ["bridge", "strip"])
 @pytest.mark.parametrize("named", [True, False])
 def test_repairs_take_time_in_proportion_to_the_calls(orphan_calls: OrphanCalls, named: bool) -> None:
-    """A message of 4,000 calls without results took 17 seconds, and one of 100,000 hours."""
+    """Regression: a message of 4,000 calls without results took 17 seconds, and one of 100,000 hours."""
     message = calls(*(f"c{number}" if named else "" for number in range(20_000)))
     begun = time.process_time()
     clean, _ = sanitize((USER, message, USER), orphan_calls=orphan_calls)
@@ -198,7 +198,7 @@ def test_calls_of_a_message_whose_role_nobody_knows_are_calls(role: str, orphan_
 
 
 def chat(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages as a provider gets them after the repairs."""
+    """Return the messages a provider receives after the repairs."""
     document = read(list(messages))
     clean, _ = sanitize(document.messages)
     assert violations(clean) == ()

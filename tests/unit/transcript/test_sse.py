@@ -1,4 +1,4 @@
-"""Event streams from bytes as they arrive, by the rules of the WHATWG description."""
+"""Event streams are parsed from chunks of bytes, by the rules of the WHATWG specification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read(*chunks: bytes) -> list[StreamEvent]:
 
 
 def events(*chunks: bytes) -> list[tuple[str, str]]:
-    """Names and data of the events that have any."""
+    """Return names and data of the events with data."""
     return [(event.name, event.data) for event in read(*chunks) if event.data]
 
 

@@ -21,7 +21,7 @@ from midfold.types import Opaque, Thinking, Tool
 
 
 class Counting:
-    """A counter that knows how often it was asked."""
+    """Counter that records its number of calls."""
 
     name = "counting"
 
@@ -164,7 +164,7 @@ def test_an_absurd_report_is_not_believed(reported: int) -> None:
 
 
 def test_the_ratio_is_learned_from_growth_not_from_what_was_there_before() -> None:
-    """Pictures priced at 1,600 units but billed at 85 say nothing about the text that comes after them."""
+    """Images estimated at 1,600 units but billed at 85 say nothing about the text after them."""
     meter = Meter()
     first = Calibration().observe(Tally(10, 16_000, b"x"), 4_000, fixed=FixedSize(), meter=meter)
     second = first.observe(Tally(20, 26_000, b"y"), 14_000, fixed=FixedSize(), meter=meter)

@@ -1,4 +1,4 @@
-"""What clients put around a user's words, on what they really send."""
+"""Text that clients add around user messages, on recorded examples."""
 
 from __future__ import annotations
 

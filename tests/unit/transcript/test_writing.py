@@ -1,4 +1,4 @@
-"""A change to one part leaves every other part, field and byte as it was; what cannot be written is refused."""
+"""A change to one part leaves every other part, field and byte unchanged; values that cannot be written are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
 
 
 def appended(value: dict[str, Any], dialect: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The message with one more text, from a dict and from bytes."""
+    """Return the message with one more text, from a dict and from bytes."""
     (from_dict,) = read([value], dialect=dialect).messages
     (from_bytes,) = read(json.dumps([value]).encode(), dialect=dialect).messages
     kind = DIALECTS[dialect]
