@@ -8,7 +8,7 @@ from midfold.types import Count, TokenCounter
 
 
 class Mine:
-    """A counter of one's own needs a name and one method."""
+    """Custom counter: a name and one method."""
 
     name = "mine"
 
@@ -39,7 +39,7 @@ def use(source: bytes) -> None:
 
 
 class Plugin(midfold.Compressor):
-    """An engine of one's own, written with the public names alone."""
+    """Custom engine written with public names only."""
 
     name = "plugin"
 
