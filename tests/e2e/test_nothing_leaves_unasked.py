@@ -252,7 +252,7 @@ def test_an_agent_asks_whom_it_talks_to_and_nobody_else(trap: Trap) -> None:
         place = ("--folder", str(trap.folder), "--store", "memory:")
         done = trap.run(*MIDFOLD, "agent", "run", "Read.", *talk_options(provider), *place)
         assert done.returncode == 0, done.stderr
-        assert "folded" in done.stderr
+        assert "compacted" in done.stderr
         assert any(not request.body.get("tools") for request in provider.requests)
         own = provider.url.rpartition(":")[2].rstrip("/")
     assert trap.hits == 0
