@@ -268,7 +268,7 @@ def test_a_chat_asks_whom_it_talks_to_and_nobody_else(trap: Trap, more: tuple[st
         with Terminal(command, folder=trap.folder, environment=own) as terminal:
             terminal.wait_for("> ")
             terminal.type("Read.")
-            assert "folded" in terminal.wait_for("I have read it.", 120)
+            assert "compacted" in terminal.wait_for("I have read it.", 120)
             terminal.wait_for("> ")
             terminal.type("/compress")
             terminal.wait_for("messages")
