@@ -185,7 +185,7 @@ def test_what_was_learned_survives_a_restart_is_shown_by_doctor_and_can_be_forgo
         with midfold.open(url) as sessions, running(provider.url, window=BELIEVED, sessions=sessions) as gateway:
             assert ask(gateway, "anthropic", turns(60, "Port the lexer to Go.")) == "fine"
             assert (gateway.account().action, len(provider.rejected)) == ("compacted", 1)
-        assert "1 forgotten" in doctor("--forget-windows")
+        assert "1 deleted" in doctor("--forget-windows")
         assert "was rejected" not in doctor()
         with midfold.open(url) as sessions, running(provider.url, window=BELIEVED, sessions=sessions) as gateway:
             assert ask(gateway, "anthropic", turns(60, "Write a formatter.")) == "fine"

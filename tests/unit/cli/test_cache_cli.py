@@ -99,4 +99,4 @@ def test_a_plan_without_breakpoints_says_why(tmp_path: Path) -> None:
     file = tmp_path / "body.json"
     file.write_text(json.dumps(body))
     shown = run("plan", str(file)).output
-    assert "no breakpoint: " in shown and "that claude-opus-4-6 caches" in shown
+    assert "no breakpoint: " in shown and "cache minimum of claude-opus-4-6" in shown

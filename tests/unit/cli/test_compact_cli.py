@@ -31,7 +31,7 @@ def test_it_shows_a_map_of_head_fold_and_tail_and_the_handoff() -> None:
 def test_below_the_threshold_it_says_so_and_what_to_do() -> None:
     shown = run("compact", CODING).output
     assert "unchanged: " in shown
-    assert "--force folds all the same" in shown
+    assert "Use --force to compact anyway" in shown
 
 
 def test_a_preview_shows_the_map_only_and_writes_nothing(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_unknown_handle_and_the_transcript_itself_as_output_are_refused(tmp_p
     command = [sys.executable, "-m", "midfold", "compact", str(copy), "--force", "-o", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "is the transcript itself" in done.stderr
+    assert "is the input file" in done.stderr
     assert copy.read_bytes() == before
     run("compact", str(copy), "--force", "-o", str(tmp_path / "out.json"))
     command = [sys.executable, "-m", "midfold", "unfold", str(tmp_path / "out.json.archive"), "mf-000000000000"]

@@ -206,7 +206,7 @@ def test_migrate_rewrites_the_file_and_keeps_its_mode_and_old_text(file: Path):
 
 def test_a_dry_run_shows_the_change_and_writes_nothing(file: Path):
     result = invoke("migrate", "--config", file, "--dry-run")
-    assert "+auxiliary:\n" in result.stdout and "nothing was written" in result.stderr
+    assert "+auxiliary:\n" in result.stdout and "nothing written" in result.stderr
     assert file.read_text() == OLD
     assert [path.name for path in file.parent.iterdir()] == ["config.yaml"]
 
