@@ -151,7 +151,7 @@ def compact(
     """
     document = read(messages)
     if not isinstance(messages, bytes | bytearray | memoryview | str):
-        document.refuse_what_is_no_json()
+        document.require_valid_json()
     request = request_for(
         document,
         system=system,

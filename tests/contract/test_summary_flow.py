@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.compaction.summary import MOST_CHUNKS
+from midfold.compaction.summary import MAX_CHUNKS
 from midfold.errors import FailureKind
 from midfold.model.summarizer import CONTINUE, CUT_NOTE, MAX_CONTINUATIONS, SummaryProgress
 from midfold.model.summary_call import SummaryCall
@@ -71,7 +71,7 @@ def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: s
     count = len(provider.requests)
     assert made.text.startswith("## Goal")
     assert model.refused == 0
-    assert 3 <= count <= MOST_CHUNKS + 1
+    assert 3 <= count <= MAX_CHUNKS + 1
     assert told == [SummaryProgress(done, count) for done in range(count + 1)]
     assert made.answer is not None
     assert made.answer.calls == count
@@ -91,7 +91,7 @@ def test_every_request_fits_the_window_whatever_the_text_is_made_of(window: int,
         made = make("now", provider.endpoint(context_length=window), ask=ask_of(dense(DENSE[text])))
     assert made.text
     assert model.refused == 0
-    assert len(provider.requests) <= 2 * (MOST_CHUNKS + 1)
+    assert len(provider.requests) <= 2 * (MAX_CHUNKS + 1)
 
 
 @pytest.mark.parametrize("way", WAYS)

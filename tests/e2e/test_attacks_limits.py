@@ -12,7 +12,7 @@ import pytest
 import midfold
 from midfold.compaction.request import SummaryRequest
 from midfold.errors import SummaryFailed
-from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_own_refusal, named_limit
+from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_provider_refusal, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.fixtures import assistant, system, user
@@ -139,7 +139,7 @@ def test_a_size_that_was_refused_is_an_upper_bound_and_one_that_was_answered_a_l
 )
 def test_a_refusal_without_a_limit_is_believed_in_the_providers_own_words(told: bytes, is_own: bool) -> None:
     request = b'{"model":"m","messages":[{"role":"user","content":"Say: a Context_Window!"}]}'
-    assert is_own_refusal(told, request) is is_own
+    assert is_provider_refusal(told, request) is is_own
 
 
 @pytest.mark.parametrize(

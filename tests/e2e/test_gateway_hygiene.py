@@ -90,9 +90,9 @@ def test_a_small_request_is_not_read() -> None:
 def test_the_bound_counts_bytes_messages_and_pictures() -> None:
     limits = Policy(settings("http://127.0.0.1:1", window=100_000)).limits("claude-opus-4-6", 0)
     least = int(limits.trigger / limits.meter.factor)
-    assert limits.may_be_reached(b"x" * (least + 1)) and not limits.may_be_reached(b"x" * (least - 10))
-    assert limits.may_be_reached(b"x" * (least // 2), density=2.1)
+    assert limits.may_reach_trigger(b"x" * (least + 1)) and not limits.may_reach_trigger(b"x" * (least - 10))
+    assert limits.may_reach_trigger(b"x" * (least // 2), density=2.1)
     messages = b'{"role":"user"},' * (limits.trigger // limits.meter.message_overhead)
-    assert len(messages) < least and limits.may_be_reached(messages)
+    assert len(messages) < least and limits.may_reach_trigger(messages)
     for field in (b'"image_url"', b'"input_image"', b'"document"', b'{"type":"image",'):
-        assert limits.may_be_reached(field * (least // 1_600))
+        assert limits.may_reach_trigger(field * (least // 1_600))

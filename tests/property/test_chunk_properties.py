@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold import read
-from midfold.compaction.summary import MOST_CHUNKS, chunks
+from midfold.compaction.summary import MAX_CHUNKS, chunks
 
 sizes = st.integers(0, 9_000) | st.integers(0, 120)
 
@@ -38,7 +38,7 @@ def batch(number: int, results: list[int]) -> list[dict[str, Any]]:
 
 def check(messages: list[dict[str, Any]], characters: int) -> list[str]:
     pieces = chunks(read(messages).messages, lambda text: text, characters)
-    assert len(pieces) <= MOST_CHUNKS
+    assert len(pieces) <= MAX_CHUNKS
     assert all(0 < len(piece) <= characters for piece in pieces)
     return pieces
 

@@ -21,7 +21,7 @@ from midfold.compaction.handoff import recognise
 from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.testing import strategies
-from midfold.transcript.jsonio import no_number
+from midfold.transcript.jsonio import find_invalid_number
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
 from support.effort import effort
@@ -425,7 +425,7 @@ def test_random_sessions_with_malformed_messages_show_no_defect_either(chunk: in
 def test_any_list_of_any_json_is_folded_without_an_exception_and_into_a_legal_one(dialect: str, data: Any) -> None:
     odd = strategies.messages(dialect) | strategies.malformed_messages(dialect)
     messages = data.draw(st.lists(odd, max_size=12))
-    if any(map(no_number, messages)):
+    if any(map(find_invalid_number, messages)):
         with pytest.raises(midfold.TranscriptError, match="is not JSON; expected"):
             midfold.compact(messages, context_length=400, force=True)
         return

@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 LIFETIMES = {"5m": 300.0, "1h": 3600.0}
-MOST_MARKERS = 4
+MAX_MARKERS = 4
 POSITIONS = 20
 TOOL_PART_HOSTS = ("openrouter", "nous")
 
@@ -186,7 +186,7 @@ def _legal(blocks: Sequence[Block]) -> list[tuple[int, str]]:
         if ttl not in LIFETIMES or block.marker.get("type") != "ephemeral":
             raise Refused(f"block {place}: not a cache_control")
         markers.append((place, str(ttl)))
-    if len(markers) > MOST_MARKERS:
+    if len(markers) > MAX_MARKERS:
         raise Refused(f"a maximum of 4 blocks with cache_control may be provided, found {len(markers)}")
     for (_, before), (place, after) in pairwise(markers):
         if LIFETIMES[after] > LIFETIMES[before]:

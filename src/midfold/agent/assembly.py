@@ -106,7 +106,7 @@ class AgentAssembly:
         session.setup.late_tools = [spec.definition(dialect) for spec in TOOLS]
         info = session.info
         if info is not None and (info.compactions or info.kind == "continuation"):
-            session.setup.bring_tools()
+            session.setup.add_late_tools()
         if self.sessions.summarizer is None:
             session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session

@@ -138,7 +138,7 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
         if system:
             fields["system"] = system
     else:
-        limit = "max_completion_tokens" if endpoint.is_openai_itself else "max_tokens"
+        limit = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
         fields |= {limit: answer_tokens, "stream_options": {"include_usage": True}}
         if system:
             first = jsonio.encode({"role": "system", "content": system})

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from midfold.cache.markers import (
     IMPLICIT_BREAKPOINTS,
     MARKERS,
-    MOST_MARKERS,
+    MAX_MARKERS,
     SYSTEM,
     TOOLS,
     Layout,
@@ -242,7 +242,7 @@ def plan(
     # The documentation has no marker inside a tool message of an envelope, so `system_and_3` puts none there.
     host = "" if strategy == "system_and_3" else provider.lower()
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
-    free = MOST_MARKERS - reserved - request.own - (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
+    free = MAX_MARKERS - reserved - request.own - (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
     if strategy == "system_and_3":
         places = list(_documented_places(request, free))
     else:
@@ -453,7 +453,7 @@ def _handoff(messages: Transcript) -> int | None:
 def _earlier_points(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
     """Yield points less than the lookback apart before the previous request, for clients that skipped turns."""
     index = start
-    for _ in range(MOST_MARKERS):
+    for _ in range(MAX_MARKERS):
         if index is None or index <= 0:
             return
         blocks, at = 0, index
@@ -484,7 +484,7 @@ def apply_anthropic_cache_control(
     provider honours that.
     """
     out = deepcopy([plain(message) for message in messages])
-    free = MOST_MARKERS - sum(map(_count_markers, out))
+    free = MAX_MARKERS - sum(map(_count_markers, out))
     marker = marker_for("anthropic", ttl)
     carriers = [at for at, value in enumerate(out) if _carries_marker(value, native_anthropic)]
     system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _count_markers(out[0]) else None

@@ -39,7 +39,7 @@ Ttl = Literal["5m", "1h"]
 MARKERS = ("cache_control", "prompt_cache_breakpoint")
 """Fields of a request that are markers; models do not see them."""
 QUOTED_MARKERS = tuple(f'"{name}"'.encode() for name in MARKERS)
-MOST_MARKERS = 4
+MAX_MARKERS = 4
 TOOLS = -2
 """Position of the tool definitions."""
 SYSTEM = -1
@@ -219,7 +219,7 @@ def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
         for index in sorted(set(positions))
         if not _count_cache_points(lists.get(index)) and _cacheable_block_count(lists.get(index))
     ]
-    chosen = possible[-(MOST_MARKERS - own) :] if own < MOST_MARKERS else []
+    chosen = possible[-(MAX_MARKERS - own) :] if own < MAX_MARKERS else []
     if not chosen:
         return document.source
     messages: dict[int, Any] = {}
@@ -444,7 +444,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
         hint for index, hint in sorted(known.items()) if index not in own and _place(document, hint) is not None
     ]
     taken = sum(len(markers) for markers in own.values()) + (IMPLICIT_BREAKPOINTS if layout == "openai" else 0)
-    free = MOST_MARKERS - taken - _count_request_markers(document)
+    free = MAX_MARKERS - taken - _count_request_markers(document)
     kept = possible[-free:] if free > 0 else []
     lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}
     return [msgspec.structs.replace(hint, ttl=_fit_ttl(hint, ttl or hint.ttl, lifetimes)) for hint in kept]

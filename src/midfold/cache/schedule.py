@@ -11,8 +11,8 @@
    or within `expected_calls` if the host knows better.
 4. If no further call comes, a warm rewrite is a loss. Its cost is therefore limited to `MAX_REGRET_SHARE` of the
    session's cost so far.
-5. A cold moment is used from `COLD_FROM` tokens on even if the window is far from full, because the cost of a pause
-   does not depend on the window. Such a compaction removes at most half of the view.
+5. A cold moment is used from `COLD_MIN_TOKENS` tokens on even if the window is far from full, because the cost of a
+   pause does not depend on the window. Such a compaction removes at most half of the view.
 6. An automatic schedule applies only once the provider has reported cached tokens. It aims at the size of tail and
    summary in the settings, so that it keeps what they keep, except for what `protect_last_n` keeps beyond that
    size.
@@ -59,11 +59,11 @@ EXPIRING_SHARE = 0.9
 
 MAX_REGRET_SHARE = 0.045
 """Maximum cost of a warm rewrite, as a share of the session's cost so far."""
-COLD_FROM = 30_000
+COLD_MIN_TOKENS = 30_000
 """Minimum prompt tokens of a compaction on a cold cache."""
-CHEAP_FROM = 0.4
+CHEAP_SOFT_SHARE = 0.4
 """Share of the threshold from which cheap moments are used with `cheapest`."""
-AUTO_FROM = SOFT_RATIO
+AUTO_SOFT_SHARE = SOFT_RATIO
 """Share of the threshold from which cheap moments are used automatically."""
 LANDING = 0.15
 """Target of a compaction with `cheapest`, as a share of the threshold less the fixed tokens."""
@@ -102,11 +102,9 @@ def summary_price(
 
 
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
-    """Return HARD from the threshold on and SOFT from a share of it on, or from `COLD_FROM` tokens if the cache is
-    cold.
-    """
+    """Return HARD from the threshold on, SOFT from a share of it on, or from `COLD_MIN_TOKENS` if the cache is cold."""
     urgency = pressure_of(prompt_tokens, threshold_tokens, soft)
-    return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_FROM else urgency
+    return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_MIN_TOKENS else urgency
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +206,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold_tokens: int
     prices: Prices
-    soft: float = CHEAP_FROM
+    soft: float = CHEAP_SOFT_SHARE
     share: float = LANDING
     least_tokens: int = MIN_TARGET_TOKENS
     patience: float = PATIENCE
@@ -217,12 +215,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def automatic_for(cls, budget: Budget, prices: Prices, writer: Writer | None = None) -> Schedule:
         """Return the schedule of the default settings, which aims at the size of tail and summary."""
-        usual = (budget.tail_tokens + budget.most_summary_tokens) / max(budget.threshold_tokens, 1)
+        usual = (budget.tail_tokens + budget.max_summary_tokens) / max(budget.threshold_tokens, 1)
         return cls(
             threshold_tokens=budget.threshold_tokens,
             prices=prices,
             automatic=True,
-            soft=AUTO_FROM,
+            soft=AUTO_SOFT_SHARE,
             share=min(usual, 1.0),
             least_tokens=AUTO_MIN_TARGET_TOKENS,
             writer=writer,

@@ -16,7 +16,7 @@ from midfold.cli.command_groups import HelpfulGroup
 from midfold.cli.options import MAX_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar, visible
-from midfold.client_logs.find import FoundLog, LogTitle, find_logs, keep_log, title_log
+from midfold.client_logs.find import FoundLog, LogTitle, describe_log, find_logs, keep_log
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreDamaged, StoreUnavailable
 from midfold.session.sessions import ImportedLog, Sessions
 from midfold.transcript.logs import CLIENTS
@@ -120,7 +120,7 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
 def _title(log: FoundLog, problems: list[str]) -> LogTitle:
     """Return the title of a log; record the problem if it cannot be read."""
     try:
-        return title_log(log)
+        return describe_log(log)
     except MidfoldError as error:
         problems.append(str(error))
         return LogTitle(log.name, "", "")

@@ -250,7 +250,7 @@ def _export_opencode(database: Path, name: str, max_bytes: int | None) -> bytes:
 # Describing logs
 
 
-def title_log(log: FoundLog) -> LogTitle:
+def describe_log(log: FoundLog) -> LogTitle:
     """Describe a log by its start; the title is empty if it has no user words or is unreadable."""
     data = log.load(HEAD_BYTES)
     if len(data) == HEAD_BYTES and log.client != "opencode":

@@ -16,7 +16,7 @@ PREFIX = "mf-"
 DIGITS = 12
 UNFOLD_TOOL = "context_unfold"
 """Name of the tool that shows a model the originals behind a handle."""
-FEWEST_DIGITS = 6
+MIN_HANDLE_DIGITS = 6
 """Minimum hex digits of a short handle."""
 BATCH = 64
 
@@ -34,10 +34,10 @@ def short_handles(handles: Iterable[str]) -> list[str]:
     taken: dict[str, str] = {}
     made = []
     for handle in handles:
-        size = len(PREFIX) + FEWEST_DIGITS
+        size = len(PREFIX) + MIN_HANDLE_DIGITS
         while size < len(handle) and taken.get(handle[:size], handle) != handle:
             size += 1
-        for end in range(len(PREFIX) + FEWEST_DIGITS, len(handle) + 1):
+        for end in range(len(PREFIX) + MIN_HANDLE_DIGITS, len(handle) + 1):
             taken.setdefault(handle[:end], handle)
         made.append(handle[:size])
     return made

@@ -19,8 +19,8 @@ from midfold.compaction.archive import PREFIX, Archive, fold_id, handle_of, rewr
 from midfold.compaction.boundary import Plan, assented_answer
 from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import (
+    ensure_user_opens,
     leave,
-    let_user_open,
     make_legal,
     make_outcome,
     make_receipt,
@@ -30,7 +30,7 @@ from midfold.compaction.finish import (
 from midfold.compaction.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.compaction.local.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.compaction.omissions import REDACTION_FAILED
-from midfold.compaction.planner import SMALLEST_GAIN, SUMMARY_TOLERANCE
+from midfold.compaction.planner import MAX_REMAINING_SHARE, SUMMARY_TOLERANCE
 from midfold.compaction.previews import LONG, SHORT, Ends, newest_batch, shorten, spill_results
 from midfold.compaction.receipt import Digest, OmittedWords, SummaryFacts, account
 from midfold.compaction.request import CompactionState, Outcome, SummaryAnswer, SummaryRequest, max_whole_characters
@@ -209,7 +209,7 @@ def shrink_results(
 def _shrink(job: CompactionContext, plan: Plan, messages: Transcript, view: Transcript) -> Spill:
     work = Spill(job, messages, view)
     if job.request.target_tokens is None:
-        work.shrink(job.limit if work.total <= job.limit else int(job.limit * SMALLEST_GAIN), SHORT)
+        work.shrink(job.limit if work.total <= job.limit else int(job.limit * MAX_REMAINING_SHARE), SHORT)
         return work
     least, notices = job.ends(plan), list(job.notices)
     for ends in job.words.ladder:
@@ -229,7 +229,7 @@ def without_fold(job: CompactionContext, plan: Plan) -> Outcome:
     """
     reason = "there is nothing between head and tail to fold"
     messages, repairs = make_legal(job, job.view, job.view)
-    messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
+    messages, repairs = ensure_user_opens(messages, repairs, fold_id(job.messages))
     originals: dict[str, tuple[Message, ...]] = {}
     messages, spills, impossible = shrink_results(job, plan, messages, job.view, originals)
     media = media_digests(job)
@@ -283,10 +283,10 @@ def assemble(job: CompactionContext, plan: Plan, request: SummaryRequest, answer
     job.new_system, view = _with_note(job)
     messages, repairs = _repair(job, _join(job, view, plan, body, request), view)
     messages, joined = _seat_system(job, _seamless(messages, request), request)
-    messages, repairs = let_user_open(messages, (*repairs, *joined), request.fold)
+    messages, repairs = ensure_user_opens(messages, (*repairs, *joined), request.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
-    is_effective = job.request.is_explicit or new_tokens < job.prompt_tokens * SMALLEST_GAIN
+    is_effective = job.request.is_explicit or new_tokens < job.prompt_tokens * MAX_REMAINING_SHARE
     if new_tokens >= job.prompt_tokens or not (is_effective or new_tokens < threshold):
         reason = f"compacting would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
         return leave(job, reason, plan, strike=not job.request.is_explicit)

@@ -79,7 +79,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return max(min(wanted, self.summary_maximum), self.summary_minimum, spare)
 
     @property
-    def most_summary_tokens(self) -> int:
+    def max_summary_tokens(self) -> int:
         """Upper bound of the summary budget without free tokens."""
         return max(self.summary_maximum, self.summary_minimum)
 

@@ -112,7 +112,7 @@ class CompactionContext:
         target = request.target_tokens
         self.limit = request.budget.threshold_tokens - 1 if target is None else target
         """Maximum tokens of the view: the requested target size, else just below the threshold."""
-        self.roomy_limit = self.limit if request.trigger_tokens else int(self.limit * COMFORTABLE_SHARE)
+        self.comfortable_limit = self.limit if request.trigger_tokens else int(self.limit * COMFORTABLE_SHARE)
         """Size that leaves space for some turns; a limit lowered for that purpose already is one."""
         self.words = WordsOfUser(self, lambda context: context._generated_messages[1])
         self.budget = (
@@ -382,7 +382,7 @@ class CompactionContext:
             handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,
-            shown_asks=ends.asks,
+            shown_user_words=ends.asks,
             shown_answer=ends.answers,
             assented=self._assented_index(self._before(plan), len(new), behind),
         )
@@ -424,7 +424,7 @@ class CompactionContext:
                 new += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
             maximum = max(before + int(new * MAX_GROWTH_SHARE), MIN_SUMMARY_TOKENS)
             use_free = spare and not self.request.trigger_tokens
-            available = int((self.roomy_limit - stays) / ADDED_FACTOR) if use_free else 0
+            available = int((self.comfortable_limit - stays) / ADDED_FACTOR) if use_free else 0
             return min(self.budget.summary_tokens(new, before, available), maximum)
         words, maximum = self.words.tokens(plan), self.budget.summary_maximum
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens(plan) - words

@@ -143,7 +143,7 @@ def make_legal(
     return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)
 
 
-def let_user_open(
+def ensure_user_opens(
     messages: Transcript, repairs: tuple[Repair, ...], fold: str
 ) -> tuple[Transcript, tuple[Repair, ...]]:
     """Insert a short generated user message if no user message follows the system prompt."""

@@ -20,7 +20,7 @@ from midfold.compaction.boundary import MIN_TAIL_MESSAGES, Plan, split_for_parti
 from midfold.compaction.context import ADDED_FACTOR, FRAME_TOKENS, CompactionContext
 from midfold.compaction.previews import EXACT, WHOLE_TEXTS, Ends
 
-SMALLEST_GAIN = 0.9
+MAX_REMAINING_SHARE = 0.9
 """Maximum share of its old size that an effective compaction leaves."""
 SUMMARY_TOLERANCE = 1.1
 """Factor on the summary budget above which a summary is truncated."""
@@ -41,7 +41,7 @@ def plan_fold(job: CompactionContext) -> Plan:
     layout, whole = job.layout, _whole(job)
     if job.request.target_tokens is not None:
         return _for_target(job, whole)
-    if size_of(job, whole) <= min(job.limit, job.prompt_tokens * SMALLEST_GAIN):
+    if size_of(job, whole) <= min(job.limit, job.prompt_tokens * MAX_REMAINING_SHARE):
         return whole
     count, floor = len(job.messages), job.request.options.protection.protect_last_n
     is_small = job.prompt_tokens <= job.limit
@@ -49,7 +49,7 @@ def plan_fold(job: CompactionContext) -> Plan:
     protected = _shorten(job, whole.tail_start, last, job.limit)
     if is_small or size_of(job, protected) <= job.limit:
         return protected
-    goal = job.roomy_limit
+    goal = job.comfortable_limit
     half = _shorten(job, protected.tail_start, layout.cut_before(count - min(floor, count // 2)), goal)
     if not _can_fit(job, half, goal):
         half = _relax_tail(job, half, goal)
@@ -82,7 +82,7 @@ def _shorten(job: CompactionContext, first: int, last: int, limit: int) -> Plan:
     """Return the plan with the longest tail from `first` to `last` that fits; the one from `last` if none does."""
     layout = job.layout
     cuts = layout.cuts_between(first, last)
-    goal = min(limit, job.prompt_tokens * SMALLEST_GAIN)
+    goal = min(limit, job.prompt_tokens * MAX_REMAINING_SHARE)
     place = bisect_left(
         cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, pin_budget=layout.pin_budget)) <= goal
     )

@@ -172,7 +172,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Characters visible at each end of a long kept result; 0 if all of it is."""
     shown_texts: int = 0
     """Characters visible at each end of other long kept texts; 0 if all of them are."""
-    shown_asks: int = 0
+    shown_user_words: int = 0
     """Minimum characters visible of the user's words in them."""
     shown_answer: int = 0
     """Characters visible at each end of an answer that the newest user message assents to."""
@@ -228,7 +228,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def visible_text(self, text: str, role: Role, at: int) -> tuple[str, str]:
         """Return the visible beginning and end of a text in the kept message at index `at`."""
-        return shown_words(text, self._ends_of(at), self.shown_asks if role == "user" else 0)
+        return shown_words(text, self._ends_of(at), self.shown_user_words if role == "user" else 0)
 
     def pieces(self, characters: int) -> Iterator[Transcript]:
         """Yield the messages in runs of at most so many characters, at least one message each.

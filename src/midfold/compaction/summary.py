@@ -392,7 +392,7 @@ MAX_TURNS_CHARACTERS = 400_000
 _TURN = re.compile(r"\[(?<![^\n]\[)(?=(?:SYSTEM|USER|ASSISTANT|TOOL|OTHER|RESULT)\b[^\n\]]{0,200}\])")
 BATCH = 256
 """Messages searched for credentials at once."""
-MOST_CHUNKS = 8
+MAX_CHUNKS = 8
 FRAME = 60
 """Characters for the label of a message and its omission note."""
 MAX_LAST_OLDER_TEXT = 400
@@ -496,7 +496,7 @@ class Piece(NamedTuple):
     text: str
 
 
-def chunks(messages: Transcript, redact: Redact, characters: int, most: int = MOST_CHUNKS) -> list[str]:
+def chunks(messages: Transcript, redact: Redact, characters: int, most: int = MAX_CHUNKS) -> list[str]:
     """Return the turns as texts of at most `characters` each."""
     lengths = _Lengths(messages)
     largest = max(characters - 2 * FRAME, TEXT_LIMITS[-1].other)

@@ -36,7 +36,7 @@ from midfold.compaction.injection import (
     quote_instructions,
 )
 from midfold.compaction.local.identifiers import constants
-from midfold.compaction.local.local_summary import Book, count_names
+from midfold.compaction.local.local_summary import KeptNames, count_names
 from midfold.compaction.request import ADDED_SHARE, SummaryAnswer, SummaryRequest
 from midfold.compaction.summary import (
     CHARACTERS_PER_TOKEN,
@@ -88,7 +88,7 @@ class Audit(NamedTuple):
     unverified: int = 0
     removed: int = 0
     quoted: int = 0
-    book: Book = Book()
+    book: KeptNames = KeptNames()
 
 
 def rejection(text: str, request: SummaryRequest, *, is_whole: bool = True) -> FailureKind:
@@ -460,5 +460,5 @@ def local_audit(request: SummaryRequest, answer: SummaryAnswer) -> Audit:
         bare_summary(answer.text), (*request.before, *request.messages, *request.after), request.redact
     )
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
-    book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
+    book = KeptNames(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(request.redact(defuse(quiet.text)), quoted=quiet.lines, book=book)

@@ -149,7 +149,7 @@ def without_long_code(text: str) -> str:
     return "\n".join(kept)
 
 
-def from_a_boundary(text: str) -> str:
+def from_boundary(text: str) -> str:
     """Return the end of an arbitrarily cut text, from the first whole line or sentence on."""
     for mark in ("\n", ". "):
         place = text.find(mark)

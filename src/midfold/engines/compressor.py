@@ -18,8 +18,8 @@ from midfold.compaction.budget import Pressure
 from midfold.compaction.context import CompactionContext
 from midfold.compaction.finish import (
     abort,
+    ensure_user_opens,
     leave,
-    let_user_open,
     make_legal,
     make_outcome,
     make_receipt,
@@ -28,7 +28,7 @@ from midfold.compaction.finish import (
 )
 from midfold.compaction.local.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
 from midfold.compaction.local.local_summary import local_summary
-from midfold.compaction.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
+from midfold.compaction.planner import MAX_REMAINING_SHARE, plan_fold, plan_whole, size_of
 from midfold.compaction.receipt import KEEPS_HISTORY, Digest
 from midfold.compaction.redact import redact_arguments
 from midfold.compaction.request import CompactionRequest, Flow, Outcome, SummaryAnswer
@@ -47,7 +47,7 @@ MIN_DIGESTED_CHARACTERS = 200
 LONG_ARGUMENT_CHARACTERS = 2_000
 ENOUGH_SHARE = 0.5
 """Fraction of the threshold. Digests suffice if they reach this or the size after a compaction, unless that is so
-large that the next rewrite of the cached prefix would follow after few turns (`CompactionContext.roomy_limit`).
+large that the next rewrite of the cached prefix would follow after few turns (`CompactionContext.comfortable_limit`).
 """
 MIN_DIGEST_TOKENS = 12
 """Minimum tokens of a digest: its handle and a few words."""
@@ -73,10 +73,14 @@ def prune(job: CompactionContext, plan: Plan) -> Outcome | None:
     if shown is None:
         return None
     messages, repairs = make_legal(job, shown, shown)
-    messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
+    messages, repairs = ensure_user_opens(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
     digests = (*media_digests(job), *work.digests)
-    if not digests or new_tokens > _max_digested_size(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
+    if (
+        not digests
+        or new_tokens > _max_digested_size(job, plan)
+        or new_tokens > job.prompt_tokens * MAX_REMAINING_SHARE
+    ):
         return None
     work.originals |= missing_originals(job, messages, ())
     receipt = make_receipt(
@@ -97,7 +101,7 @@ def _max_digested_size(job: CompactionContext, plan: Plan) -> int:
     """Return the maximum size at which digests suffice: the size after a compaction, but some turns away from the next
     rewrite.
     """
-    return min(max(int(job.request.budget.threshold_tokens * ENOUGH_SHARE), size_of(job, plan)), job.roomy_limit)
+    return min(max(int(job.request.budget.threshold_tokens * ENOUGH_SHARE), size_of(job, plan)), job.comfortable_limit)
 
 
 def _slack(job: CompactionContext, plan: Plan) -> float:

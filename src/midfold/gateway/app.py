@@ -36,7 +36,7 @@ from midfold.gateway.exchange import (
     Send,
     TooLarge,
 )
-from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
+from midfold.gateway.peek import MAX_MODEL_CHARS, exceeds_limits, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.recall_loop import RecallLoop
 from midfold.gateway.request_size import MeasuredRequest, PreparedRequest
@@ -82,7 +82,7 @@ CONTENT_ENCODING = b"content-encoding"
 async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answer a token count request that the upstream does not support with an estimate."""
     assert exchange.peek is not None
-    if exchange.is_crowded:
+    if exchange.exceeds_limits:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
@@ -153,7 +153,7 @@ class Gateway:
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
         self.preparer.own_models = ClientModels(config, self.client)
-        self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
+        self.reach = RouteAccess(sessions, are_all_routes_open=self.settings.routes == "all")
         self.turns = StoredResponses(self.preparer, self.settings.keep_turns)
         self.recall = RecallLoop(self) if self.settings.recall != "off" and sessions is not None else None
         self.held = HeldBytes(self.settings.largest_total)
@@ -222,7 +222,7 @@ class Gateway:
         if route.dialect is not None:
             await self._peek(exchange)
             if exchange.peek is not None and exchange.peek.is_overlong:
-                await exchange.refuse(400, f"model: expected a name of at most {LONGEST_MODEL} characters")
+                await exchange.refuse(400, f"model: expected a name of at most {MAX_MODEL_CHARS} characters")
                 return
         model = exchange.account.model = exchange.peek.name if exchange.peek else None
         upstream = exchange.upstream = self.upstreams.find(model, route.wire)
@@ -263,7 +263,7 @@ class Gateway:
         if len(body) <= LARGE:
             exchange.peek = peek(body)
         else:
-            exchange.is_crowded = await self.preparer.in_thread(is_crowded, body)
+            exchange.exceeds_limits = await self.preparer.in_thread(exceeds_limits, body)
         if exchange.peek is None and body:
             exchange.peek = await self.preparer.in_thread(peek_slowly, body)
 
@@ -273,7 +273,7 @@ class Gateway:
         if upstream is None:
             await exchange.refuse(404, "no upstream is configured for this route")
             return True
-        if not self.reach.passes_by(exchange, upstream):
+        if not self.reach.may_relay_unread(exchange, upstream):
             return False
         exchange.account.upstream = upstream.place
         await self.reach.check(exchange)
@@ -296,7 +296,7 @@ class Gateway:
             return
         await self.turns.read(exchange)
         if self.recall is not None:
-            await self.recall.go_on_from_last(exchange)
+            await self.recall.continue_from_last(exchange)
         prepared = await self.turns.fold(exchange) or await self.preparer.prepare(exchange)
         if self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared)
@@ -322,7 +322,7 @@ class Gateway:
         answer = await self.send(exchange, prepared.body)
         is_kept = self.turns.is_known(exchange)
         small = len(prepared.body) < overflows.SMALLEST and answer.status == 200
-        if not is_kept and (small or exchange.route.kind != "generate" or not self.preparer.looks_at(exchange)):
+        if not is_kept and (small or exchange.route.kind != "generate" or not self.preparer.may_change(exchange)):
             return prepared, answer
         try:
             found = await overflows.find_overflow(answer)

@@ -41,7 +41,7 @@ MAX_CALLS = 10
 """Timeout of a fold with a separate summary model, as a multiple of the timeout of one call: long histories are
 summarized in several calls.
 """
-WORTH_ANOTHER_TRY = 1.05
+MIN_GROWTH_RATIO = 1.05
 """Growth of a request, as a ratio, after which a fold that was not worth it is tried again."""
 REST = 30.0
 """Seconds before a conversation that was not worth folding and has not grown is tried again, and before another branch
@@ -104,7 +104,7 @@ class PendingFold:
         return self.is_in_flight or (self.ready is not None and self.ready.outcome.changed)
 
     @property
-    def is_made_elsewhere(self) -> bool:
+    def is_leased_elsewhere(self) -> bool:
         """Return whether another gateway holds the lease."""
         return self._has_ended and isinstance(self.task.exception(), LeaseLost)
 
@@ -125,7 +125,7 @@ class PendingFold:
             return False
         if self.ready.has_failed:
             return now < self.ready.outcome.state.cooldown_until
-        has_grown = measured.size.tokens >= self._tokens * WORTH_ANOTHER_TRY
+        has_grown = measured.size.tokens >= self._tokens * MIN_GROWTH_RATIO
         return not has_grown and (not is_due or now < self.ended_at + REST)
 
 
@@ -230,7 +230,7 @@ class BackgroundFolds:
             await asyncio.wait({pending.task}, timeout=seconds)
         return pending.ready
 
-    def use_up(self, measured: MeasuredRequest, after: MeasuredRequest) -> None:
+    def drop_used(self, measured: MeasuredRequest, after: MeasuredRequest) -> None:
         """Drop a fold after its conversation was folded.
 
         Failed attempts stay, so that they are not repeated at once. A fold still in preparation stays if it may

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.breakpoints import KEYED, Measure
-from midfold.cache.markers import MARKERS, MOST_MARKERS, QUOTED_MARKERS, Layout, client_markers, mark
+from midfold.cache.markers import MARKERS, MAX_MARKERS, QUOTED_MARKERS, Layout, client_markers, mark
 from midfold.config import Config
 from midfold.gateway.exchange import Exchange
 from midfold.lru import LRU
@@ -56,7 +56,13 @@ class Caching:
     def rules(self, exchange: Exchange, body: bytes) -> CachingRules | None:
         """Return the caching rules for a request, or None if it gets neither markers nor a cache key."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
-        if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
+        if (
+            dialect is None
+            or upstream is None
+            or peek is None
+            or exchange.exceeds_limits
+            or self.settings.enabled == "off"
+        ):
             return None
         key = (upstream.base, peek.name, dialect, QUOTED_MARKERS[0] in body)
         return self._known.get_or_make(key, lambda: self._rules(*key))
@@ -79,14 +85,14 @@ class Caching:
         rules = self.rules(exchange, body)
         own = sum(map(body.count, QUOTED_MARKERS))
         is_folded = exchange.account.receipt is not None
-        if rules is None or (not is_folded and own >= MOST_MARKERS):
+        if rules is None or (not is_folded and own >= MAX_MARKERS):
             return body
         document = exchange.document
         if document is None or document.source is not body:
             document = read(body, dialect=exchange.route.dialect, name="the request")
         self._tools.put_into(document)
         if not own:
-            document.surely_lacks(*QUOTED_MARKERS)
+            document.mark_absent(*QUOTED_MARKERS)
         elif not is_folded and _marks_conversation(document, rules.layout):
             return body
         settings = self.settings

@@ -97,7 +97,7 @@ def may_continue(body: bytes) -> bool:
     return first is not None and first[1] is not None
 
 
-def asks_for_summary(talk: Transcript) -> bool:
+def may_request_summary(talk: Transcript) -> bool:
     """Return whether the newest message may ask the model for a summary."""
     text = talk[-1].text if talk else ""
     ends = (text,) if len(text) <= 2 * MAX_REQUEST_CHARS else (text[:MAX_REQUEST_CHARS], text[-MAX_REQUEST_CHARS:])
@@ -218,7 +218,7 @@ class ClientSummaries:
         return owner.bind(b"line of a client summary", line.encode("utf-8", "surrogatepass"))
 
 
-class LinkedPast:
+class LinkedSources:
     """Search source over several sessions, oldest first."""
 
     def __init__(self, pasts: Mapping[str, SearchSource]) -> None:

@@ -77,7 +77,7 @@ class ClientModels:
         self.task = config.auxiliary.compression
         self.is_on = self.task.provider == "main"
 
-    def may_ask(self, exchange: Exchange) -> bool:
+    def may_use_credential(self, exchange: Exchange) -> bool:
         """Return whether the credential of a request may be used for a summary."""
         upstream = exchange.upstream
         if upstream is None or exchange.route.dialect is None:

@@ -110,7 +110,7 @@ def _items_before_trigger(body: bytes) -> list[bytes]:
 async def answer_compaction(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answer a request to `/v1/responses/compact` or one that ends in a trigger."""
     assert exchange.peek is not None
-    if exchange.is_crowded:
+    if exchange.exceeds_limits:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     is_triggered = exchange.route.kind == "generate"

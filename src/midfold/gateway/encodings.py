@@ -46,12 +46,12 @@ def ignore_size(size: int) -> None:
 def decode_body(data: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> bytes:
     """Return the first `max_bytes` bytes of a decoded response; empty if it cannot be decoded."""
     try:
-        return inflating(encoding, max_bytes)(data)
+        return incremental_decoder(encoding, max_bytes)(data)
     except zlib.error:
         return b""
 
 
-def inflating(encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> Callable[[bytes], bytes]:
+def incremental_decoder(encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> Callable[[bytes], bytes]:
     """Return an incremental decoder of responses; for unknown encodings it returns nothing. Raises zlib.error."""
     if encoding in PLAIN:
         return bytes

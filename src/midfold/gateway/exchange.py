@@ -170,7 +170,7 @@ class Exchange:
         self.decoded = 0
         """Bytes decoded from a compressed body; `HeldBytes` includes them."""
         self.peek: Peek | None = None
-        self.is_crowded = False
+        self.exceeds_limits = False
         """True if the body has too many messages or parts to be read."""
         self.document: Document | None = None
         """Parsed body, kept until it is sent."""

@@ -30,7 +30,7 @@ from midfold.gateway.limits import ModelLimits, Policy
 from midfold.gateway.request_size import ClientHistory, MeasuredRequest, space_of, tool_values
 from midfold.lru import LRU
 from midfold.model import Summarizer, local_summarizer
-from midfold.model.run import Preparation, Question, with_pause_of
+from midfold.model.run import Preparation, Question, with_cooldown_of
 from midfold.session.conversation import ConversationMemory, PreparedFold, resume_in_memory
 from midfold.session.session import Session, keep_pause, memory_of, replace_fold
 from midfold.session.sessions import Sessions
@@ -82,7 +82,7 @@ class FoldResult(NamedTuple):
         return self.receipt.status == "already_in_flight"
 
     @property
-    def was_not_worth_it(self) -> bool:
+    def was_declined(self) -> bool:
         """Return whether the engine declined, as opposed to a failed summarizer."""
         return self.receipt.status == "unchanged"
 
@@ -176,7 +176,7 @@ class HistoryFolder:
             ),
         )
 
-    def asks_model(self, measured: MeasuredRequest) -> bool:
+    def uses_model(self, measured: MeasuredRequest) -> bool:
         """Return whether the configured summarizer is slower than the built-in one."""
         return self._setup(measured).writer() is not local_summarizer
 
@@ -210,7 +210,7 @@ class HistoryFolder:
             return newest
         record = next((one for one in self.store.records(name) if one.seq == seq), None)
         then = CompactionState() if record is None else record.state
-        return ConversationMemory(state=with_pause_of(then, newest.state), noted=record is not None and record.noted)
+        return ConversationMemory(state=with_cooldown_of(then, newest.state), noted=record is not None and record.noted)
 
     def _under_lease(
         self, name: str, made: Preparation[PreparedFold]

@@ -23,7 +23,7 @@ from midfold.compaction.request import Redactor
 from midfold.errors import MidfoldError
 from midfold.gateway.exchange import Owner
 from midfold.gateway.request_size import ClientHistory
-from midfold.gateway.stream_merge import ShownPart, seen_item
+from midfold.gateway.stream_merge import ShownPart, shown_part
 from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.intake import redact_json
@@ -329,7 +329,7 @@ def without_hidden(
     value = plain(message.wire) if isinstance(message.wire, Raw) else None
     if not isinstance(value, Mapping):
         return message, ()
-    if dialect.list_key == "input" and seen_item(value) == seen[0]:
+    if dialect.list_key == "input" and shown_part(value) == seen[0]:
         return None, seen[1:]
     if message.role != "assistant":
         return message, ()

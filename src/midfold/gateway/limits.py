@@ -21,7 +21,7 @@ import msgspec
 
 from midfold.api import believe, budget_for
 from midfold.cache.prices import prices_for
-from midfold.cache.schedule import AUTO_FROM, CHEAP_FROM, COLD_FROM
+from midfold.cache.schedule import AUTO_SOFT_SHARE, CHEAP_SOFT_SHARE, COLD_MIN_TOKENS
 from midfold.compaction.request import Redactor
 from midfold.config import Config
 from midfold.errors import MidfoldError
@@ -51,7 +51,7 @@ _log = logging.getLogger("midfold.gateway")
 
 LASTS = 7 * 86_400_000
 """Milliseconds until a learned limit expires."""
-REFRESHED_EVERY = 60.0
+REFRESH_SECONDS = 60.0
 """Seconds between reads from the store."""
 DOUBT = 1.25
 """Factor by which an answered prompt must exceed a refused size to contradict it; refused sizes are estimates."""
@@ -59,10 +59,10 @@ SMALLEST_REFUSED = 1_024
 """Tokens of the smallest refused request that counts as an overflow; smaller ones were refused for another reason."""
 WORTH_SAVING = 1.02
 """Factor by which an answered request must exceed the stored lower bound to be saved."""
-MOST_PHRASES = 8
+MAX_PHRASES = 8
 """Maximum candidate phrases checked per error; further ones count as quoted and are ignored."""
 PIECE, OVERLAP = 1 << 17, 400
-LONGEST_BETA = 300
+MAX_BETA_CHARS = 300
 LONG_CONTEXT = "context-1m"
 """Prefix of Anthropic's beta name for windows of one million tokens."""
 _BESIDE = re.compile(r"[\W_]+")
@@ -142,7 +142,7 @@ class LearnedLimits:
     @property
     def is_stale(self) -> bool:
         """Return whether the bounds should be read from the store again."""
-        return self.is_any and self._clock() >= self._loaded + REFRESHED_EVERY
+        return self.is_any and self._clock() >= self._loaded + REFRESH_SECONDS
 
     @property
     def is_saved(self) -> bool:
@@ -203,7 +203,7 @@ def named_limit(error: bytes, request: bytes) -> int:
     return learn_limit(_error_text(_value(error)), is_quoted=_Quotes(request)) or 0
 
 
-def is_own_refusal(error: bytes, request: bytes) -> bool:
+def is_provider_refusal(error: bytes, request: bytes) -> bool:
     """Return whether the provider's own text or code refused the request as too large. Runs in a thread."""
     value = _error_value(_value(error))
     if isinstance(value, Mapping) and _CODES & {str(value.get("code")), str(value.get("type"))}:
@@ -223,10 +223,10 @@ class _Quotes:
     def __call__(self, phrase: str) -> bool:
         self._tried += 1
         essence = _essence(phrase)
-        if self._tried > MOST_PHRASES or len(essence) > OVERLAP:
+        if self._tried > MAX_PHRASES or len(essence) > OVERLAP:
             return True
         try:
-            self._said.extend(_essences(self._request) if not self._said else ())
+            self._said.extend(_normalized_texts(self._request) if not self._said else ())
         except jsonio.NotJSON:
             return True
         return any(essence in piece for piece in self._said)
@@ -261,7 +261,7 @@ def _error_text(value: Any) -> str:
     return "\n".join([message if isinstance(message, str) else "", *numbers])
 
 
-def _essences(request: bytes) -> Iterator[str]:
+def _normalized_texts(request: bytes) -> Iterator[str]:
     """Yield all texts of a request, normalized, in overlapping pieces so that no call holds the GIL for long."""
     before = ""
     for value in _values(request):
@@ -311,14 +311,14 @@ MEDIA_FIELDS = (
 MEDIA_UNITS = max(IMAGE_UNITS, AUDIO_UNITS, DOCUMENT_UNITS)
 DENSITY_DECAY = 0.9
 """Factor applied to the highest reported density at each lower report; conversations of one owner alternate."""
-SHORTEST_MESSAGE = 20
+MIN_MESSAGE_BYTES = 20
 """Bytes of the shortest possible message, which also contains at least one brace."""
-BESIDE_ANSWER = 0.95
+MAX_INPUT_SHARE = 0.95
 """Share of the window without the output that a request may use."""
-MOST_FIXED = 0.75
+MAX_FIXED_SHARE = 0.75
 """Maximum share of the trigger for system prompt and tools before the trigger is raised."""
 MOST_REMEMBERED = 1_000
-MOST_METERS = 100
+MAX_METERS = 100
 MOST_COUNTED = 50_000
 """Maximum messages with remembered sizes, about 300 bytes each."""
 
@@ -341,7 +341,7 @@ class ModelLimits(NamedTuple):
     is_deferred: bool = False
     """Whether the client is expected to compact on its own."""
 
-    def may_be_reached(self, body: bytes, density: float = TOKENS_PER_BYTE) -> bool:
+    def may_reach_trigger(self, body: bytes, density: float = TOKENS_PER_BYTE) -> bool:
         """Return whether a request with this body may be large enough to act on, by an upper bound of its tokens."""
         least = self.looked_at or self.trigger
         most = int(len(body) * density)
@@ -353,7 +353,7 @@ class ModelLimits(NamedTuple):
     def after_client(self) -> ModelLimits:
         """Return limits for a client that compacts on its own: fold only when the window is almost full."""
         left = 1.0 - self.output / self.window if self.output < self.window else 1.0
-        ratio = floor(min(BESIDE_ANSWER, left) * 100) / 100
+        ratio = floor(min(MAX_INPUT_SHARE, left) * 100) / 100
         later = self._replace(trigger=int(self.window * ratio), reservation=0, ratio=ratio)
         return (later if later.trigger > self.trigger else self)._replace(looked_at=0, is_deferred=True)
 
@@ -362,9 +362,9 @@ class ModelLimits(NamedTuple):
 
         Then nothing is reserved for the requested output, and the trigger rises as far as needed.
         """
-        if fixed <= self.trigger * MOST_FIXED:
+        if fixed <= self.trigger * MAX_FIXED_SHARE:
             return self
-        ratio = HYGIENE_RATIO if fixed <= self.window * HYGIENE_RATIO * MOST_FIXED else BESIDE_ANSWER
+        ratio = HYGIENE_RATIO if fixed <= self.window * HYGIENE_RATIO * MAX_FIXED_SHARE else MAX_INPUT_SHARE
         trigger = int(self.window * ratio)
         return self._replace(trigger=trigger, reservation=0, ratio=ratio) if trigger > self.trigger else self
 
@@ -373,7 +373,7 @@ def whose(exchange: Exchange) -> LimitKey:
     """Return the scope of a limit learned from this request."""
     place = exchange.upstream.place if exchange.upstream is not None else ""
     model = (exchange.peek.name if exchange.peek is not None else None) or ""
-    parts = [place, model.encode("utf-8", "replace").decode(), ",".join(betas(exchange.headers))[:LONGEST_BETA]]
+    parts = [place, model.encode("utf-8", "replace").decode(), ",".join(betas(exchange.headers))[:MAX_BETA_CHARS]]
     name = exchange.owner.bind(b"window", *(part.encode() for part in parts))
     return LimitKey(name, exchange.owner.name, *parts)
 
@@ -412,14 +412,14 @@ def is_scheduled(config: Config) -> bool:
     return chosen and config.gateway.mode == "manage" and config.compression.enabled
 
 
-def least_fold_tokens(config: Config, model: str | None, trigger: int) -> int:
+def min_fold_tokens(config: Config, model: str | None, trigger: int) -> int:
     """Return the smallest size in tokens at which a request may be folded."""
     if not is_scheduled(config):
         return trigger
     if config.prompt_caching.schedule == "cheapest":
-        return min(int(trigger * CHEAP_FROM), COLD_FROM)
+        return min(int(trigger * CHEAP_SOFT_SHARE), COLD_MIN_TOKENS)
     prices = prices_for(model, config.prompt_caching.cache_ttl, config.models)
-    return min(int(trigger * AUTO_FROM), COLD_FROM) if prices.are_known else trigger
+    return min(int(trigger * AUTO_SOFT_SHARE), COLD_MIN_TOKENS) if prices.are_known else trigger
 
 
 class Policy:
@@ -436,7 +436,7 @@ class Policy:
         self.prepares = False
         """Whether folds are prepared in advance; then requests are read earlier."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
-        self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
+        self._meters: LRU[tuple[float, int], Meter] = LRU(MAX_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
         self.learned = learned or LearnedLimits()
 
@@ -483,11 +483,11 @@ class Policy:
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
-            looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, model, trigger)
+            looked_at = 1 if self.asks_engine else min_fold_tokens(self.config, model, trigger)
             looked_at = self._first_look(trigger, looked_at)
             return ModelLimits(window, trigger, reservation, meter, looked_at, output=output)
         trigger = int(window * HYGIENE_RATIO)
-        beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
+        beside = int((window - output) * MAX_INPUT_SHARE) if output < window else trigger
         lower = min(trigger, beside)
         kept = output if beside < trigger else 0
         return ModelLimits(window, lower, kept, meter, self._first_look(lower, 0), output=output)
@@ -504,6 +504,6 @@ class Policy:
             key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
         )
 
-    def may_be_many(self, body: bytes) -> bool:
+    def may_exceed_message_limit(self, body: bytes) -> bool:
         """Return whether the body may contain as many messages as the hard limit."""
-        return len(body) >= self.most_messages * SHORTEST_MESSAGE and body.count(b"{") >= self.most_messages
+        return len(body) >= self.most_messages * MIN_MESSAGE_BYTES and body.count(b"{") >= self.most_messages

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from midfold.compaction.archive import handle_of
 from midfold.compaction.media import replace_historical_media
-from midfold.gateway.encodings import decode_body, inflating
+from midfold.gateway.encodings import decode_body, incremental_decoder
 from midfold.gateway.routes import encoding_of
 from midfold.gateway.upstream import UpstreamAnswer
 from midfold.model.failures import LONGEST_READ, failure_of
@@ -95,7 +95,7 @@ class StreamOpening:
     """Beginning of a stream up to the first event with output; `error` is set if that event is a failure."""
 
     def __init__(self, encoding: str = "") -> None:
-        self._inflate, self._events = inflating(encoding), EventReader()
+        self._inflate, self._events = incremental_decoder(encoding), EventReader()
         self.error: Any = None
 
     def feed(self, chunk: bytes) -> bool:
@@ -115,7 +115,7 @@ def _is_opening(event: StreamEvent) -> bool:
     if event.name in OPENINGS:
         return True
     if not event.data:
-        return not event.is_crowded
+        return not event.exceeds_limits
     value = event.value or {}
     choices = value.get("choices")
     if isinstance(choices, list) and not value.get("error"):

@@ -16,13 +16,13 @@ from msgspec import Raw
 
 from midfold.transcript.jsonio import REFUSALS, NotJSON, decode, elements, entries, first_byte
 
-LONGEST_MODEL = 200
+MAX_MODEL_CHARS = 200
 """Maximum characters of a model's name."""
 SMALL_BODY_BYTES = 65_536
 """Bytes of a body small enough to decode every field."""
 MAX_VALUE_BYTES = 1_000
 """Maximum bytes of a value that is read."""
-MOST_MESSAGES = 50_000
+MAX_MESSAGES = 50_000
 """Maximum messages of a request; reading and folding this many takes about 4 s of a thread."""
 MOST_VALUES = 500_000
 """Maximum values of all kinds in a request; a message with a tool call has about ten."""
@@ -59,7 +59,7 @@ class Peek(msgspec.Struct, gc=False):
     @property
     def is_overlong(self) -> bool:
         """Return whether the model's name is too long to be one."""
-        return self.model is TOO_LONG or (isinstance(self.model, str) and len(self.model) > LONGEST_MODEL)
+        return self.model is TOO_LONG or (isinstance(self.model, str) and len(self.model) > MAX_MODEL_CHARS)
 
     @property
     def is_streaming(self) -> bool:
@@ -128,7 +128,7 @@ def _read(raw: Raw) -> Any:
     return decode(raw) if memoryview(raw).nbytes < MAX_VALUE_BYTES else TOO_LONG
 
 
-def is_crowded(body: bytes) -> bool:
+def exceeds_limits(body: bytes) -> bool:
     """Return whether a request exceeds the limits of messages or values.
 
     This many values need as many marks and twice as many bytes, which decides most bodies quickly.
@@ -148,7 +148,7 @@ def _exceeds_limits(body: bytes) -> bool:
         lists = [elements(found.pop(key)) for key in listed]
     except NotJSON:
         return False
-    return any(len(one) > MOST_MESSAGES for one in lists) or any(
+    return any(len(one) > MAX_MESSAGES for one in lists) or any(
         map(_exceeds_message_limit, chain(found.values(), *lists))
     )
 

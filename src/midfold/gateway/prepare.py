@@ -30,7 +30,7 @@ from midfold.config import Config
 from midfold.config.schema import AuxiliaryTask
 from midfold.decide import TIGHT, calls_to_replace
 from midfold.engines import Compressor
-from midfold.gateway.background_folds import REST, WORTH_ANOTHER_TRY, BackgroundFolds
+from midfold.gateway.background_folds import MIN_GROWTH_RATIO, REST, BackgroundFolds
 from midfold.gateway.caching import Caching
 from midfold.gateway.client_model_summaries import ClientModels, SentPrefix
 from midfold.gateway.exchange import Exchange
@@ -41,13 +41,13 @@ from midfold.gateway.limits import (
     ModelLimits,
     Policy,
     ReportedDensities,
-    is_own_refusal,
+    is_provider_refusal,
     is_telling,
     named_limit,
     whose,
 )
 from midfold.gateway.overflows import Overflow, without_old_media
-from midfold.gateway.peek import MOST_MESSAGES
+from midfold.gateway.peek import MAX_MESSAGES
 from midfold.gateway.request_size import (
     CacheHealths,
     Checkpoints,
@@ -74,7 +74,7 @@ MUCH_SMALLER = 2
 LARGE = 400_000
 """Bytes from which a body is processed in a thread."""
 
-CROWDED = f"more than {MOST_MESSAGES:,} messages, or more in them than is looked at"
+CROWDED = f"more than {MAX_MESSAGES:,} messages, or more in them than is looked at"
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
 
@@ -154,7 +154,7 @@ class RequestPreparer:
             if measured is None:
                 return PreparedRequest(exchange.body)
             if prepared is None:
-                measured = await self._fold_in_turn(exchange, measured)
+                measured = await self._fold_serialized(exchange, measured)
                 prepared = await self.in_thread(measured.prepare)
             elif (later := await self._replace_late(exchange, measured)) is not None:
                 measured, prepared = later, await self.in_thread(later.prepare)
@@ -196,7 +196,7 @@ class RequestPreparer:
         if self.measurer.reads_everything:
             return True
         body = exchange.body
-        if limits.may_be_reached(body, self._densities.of(exchange)) or self.policy.may_be_many(body):
+        if limits.may_reach_trigger(body, self._densities.of(exchange)) or self.policy.may_exceed_message_limit(body):
             return True
         return self.measurer.may_continue(body)
 
@@ -210,7 +210,7 @@ class RequestPreparer:
         if now * MUCH_SMALLER < before:
             exchange.account.reason = "the client has compacted its history"
 
-    def looks_at(self, exchange: Exchange) -> bool:
+    def may_change(self, exchange: Exchange) -> bool:
         """Return whether this request may be changed at all."""
         return self._reason_to_pass(exchange) is None
 
@@ -224,13 +224,13 @@ class RequestPreparer:
             return "passed", "passthrough" if self.policy.mode == "passthrough" else "compression is off"
         if exchange.peek is None:
             return "passed", "the body could not be read"
-        if exchange.is_crowded:
+        if exchange.exceeds_limits:
             return "passed", CROWDED
         if exchange.peek.is_continued:
             return "passed", "previous_response_id"
         return None
 
-    async def _fold_in_turn(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest:
+    async def _fold_serialized(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest:
         """Return the request after a fold by this or another process; unchanged if none could be made."""
         rest = self._resting.get(measured.identity)
         if rest is not None and rest.holds(measured, self._clock()):
@@ -275,7 +275,7 @@ class RequestPreparer:
         """
         order = FoldOrder(at_least, force, overflowed, local_summarizer if self._has_own_models else None)
         ready, local = None, False
-        if self.ahead is not None and self._takes_time(exchange, measured):
+        if self.ahead is not None and self._needs_model_call(exchange, measured):
             must_wait = at_least.tokens > 0 and not self.policy.config.compression.lossy_fallback
             ready = await self._prepared_fold(exchange, measured, order, is_patient=is_patient or must_wait)
             local = True
@@ -284,7 +284,7 @@ class RequestPreparer:
                 return measured
         again = await self._fold_with(exchange, measured, order, ready, local=local)
         if self.ahead is not None:
-            self.ahead.use_up(measured, again)
+            self.ahead.drop_used(measured, again)
         return again
 
     async def _fold_with(
@@ -336,13 +336,13 @@ class RequestPreparer:
         given = self.sessions is not None and self.sessions.summarizer is not None
         return self.own_models is not None and self.own_models.is_on and not given
 
-    def _takes_time(self, exchange: Exchange, measured: MeasuredRequest) -> bool:
+    def _needs_model_call(self, exchange: Exchange, measured: MeasuredRequest) -> bool:
         """Return whether the summary needs an LLM call and thus takes time."""
         if self._has_own_models and self.own_models is not None:
-            return self.own_models.may_ask(exchange)
-        return self.folder is not None and self.folder.asks_model(measured)
+            return self.own_models.may_use_credential(exchange)
+        return self.folder is not None and self.folder.uses_model(measured)
 
-    def _with_writer(self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder) -> FoldOrder:
+    def _with_summarizer(self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder) -> FoldOrder:
         """Add the conversation's own summarizer, which uses this request's credential, to a background order."""
         own = self.own_models
         if not self._has_own_models or own is None:
@@ -385,8 +385,8 @@ class RequestPreparer:
         soon = measured.size.tokens >= AHEAD_FROM * measured.limits.trigger
         if not soon or not measured.conversation.is_long_enough:
             return
-        if self._takes_time(exchange, measured):
-            make = partial(self._with_writer, exchange, measured, FoldOrder())
+        if self._needs_model_call(exchange, measured):
+            make = partial(self._with_summarizer, exchange, measured, FoldOrder())
             self.ahead.begin(measured, make, len(exchange.body))
 
     async def _prepared_fold(
@@ -397,13 +397,13 @@ class RequestPreparer:
         began, account = time.perf_counter(), exchange.account
         found = None if order.force else self.ahead.find(measured)
         was_ready = found is not None and not found.is_in_flight
-        make = partial(self._with_writer, exchange, measured, order)
+        make = partial(self._with_summarizer, exchange, measured, order)
         pending = self.ahead.begin(measured, make, len(exchange.body), is_due=True, force=order.force)
         if pending is None:
             return None
         seconds = self.policy.config.gateway.summary_wait
         ready = await self.ahead.wait(pending, None if is_patient else seconds)
-        if pending.is_made_elsewhere:
+        if pending.is_leased_elsewhere:
             await self._await_other(measured, began + seconds)
         account.fold_wait += 0.0 if was_ready else time.perf_counter() - began
         return ready if ready is None or was_ready else ready.with_readiness("waited")
@@ -425,7 +425,7 @@ class RequestPreparer:
             if newest is not None and newest != measured.checkpoint:
                 # Another process folded it in the meantime.
                 return folded._replace(checkpoint=newest)
-        if order.at_least.tokens and folded.was_not_worth_it:
+        if order.at_least.tokens and folded.was_declined:
             # The provider refused the request: a small gain is better than none.
             return self.folder.fold(measured, order._replace(force=True), local=local)
         return folded
@@ -434,7 +434,7 @@ class RequestPreparer:
         """Pause folding of a conversation after a failure, or until it has grown enough to be worth folding."""
         failed = folded.receipt.summary
         pause = failed.cooldown if failed.failure else REST
-        enough = measured.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
+        enough = measured.size.tokens * MIN_GROWTH_RATIO if folded.was_declined else math.inf
         self._resting.put(measured.identity, FoldPause(self._clock() + pause, enough))
 
     def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage | None) -> None:
@@ -523,7 +523,7 @@ class RequestPreparer:
             named = await self.in_thread(named_limit, found.error, exchange.body)
             if 0 < named < measured.limits.window:
                 learned.learn(key, named)
-        elif not found.is_bytes and await self.in_thread(is_own_refusal, found.error, exchange.body):
+        elif not found.is_bytes and await self.in_thread(is_provider_refusal, found.error, exchange.body):
             output = exchange.peek.output if exchange.peek is not None else 0
             learned.refuse(key, measured.size.tokens + output)
         self._save_limits()

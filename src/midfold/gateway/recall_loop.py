@@ -34,11 +34,11 @@ from midfold.engines.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.gateway.client_compactions import (
     ClientSummaries,
-    LinkedPast,
     LinkedSession,
+    LinkedSources,
     SummaryLink,
-    asks_for_summary,
     may_continue,
+    may_request_summary,
     summary_in,
 )
 from midfold.gateway.encodings import decode_body
@@ -71,7 +71,7 @@ from midfold.transcript.jsonio import entries
 from midfold.transcript.message import ToolCall, Transcript, read_usage
 from midfold.transcript.replies import BLANK, FIRST_OF_STREAM, ModelAnswer, read_answer, result_messages
 from midfold.transcript.splice import Piece, replace_values
-from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
+from midfold.transcript.sse import MAX_EVENT_BYTES, EventReader, StreamEvent
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.tools import ToolSpec
 
@@ -195,7 +195,7 @@ class RecallLoop:
         ours = definitions(conversation.dialect.name, [*Recall.tools, *free])
         return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
 
-    async def go_on_from_last(self, exchange: Exchange) -> None:
+    async def continue_from_last(self, exchange: Exchange) -> None:
         """Redirect a provider-stored conversation to the last hidden response, and add pending tool results.
 
         A merged stream has the id of its first response; the provider stored the last one under another id.
@@ -273,7 +273,7 @@ class RecallLoop:
         if checkpoint is not None:
             folded = SummaryLink.after(conversation.link, msgspec.structs.replace(own, count=checkpoint.count), tools)
             self.summaries.note_newest(owner, conversation.as_sent.bare, folded)
-        if not asks_for_summary(conversation.as_sent.talk):
+        if not may_request_summary(conversation.as_sent.talk):
             return
 
         def keep() -> None:
@@ -453,7 +453,7 @@ class RecallLoop:
             pasts[session] = StoredSource(store, session, at=checkpoint.seq, stop=count)
         if not pasts:
             return None
-        past = LinkedPast(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
+        past = LinkedSources(pasts) if len(pasts) > 1 else next(iter(pasts.values()))
         bounds, seen = AnswerBounds.of(measured.limits.trigger), _visible_digests(prepared)
         return Recall(past, self.sessions.redactor, seen=seen, bounds=bounds, clock=time.monotonic), checkpoint
 
@@ -560,9 +560,9 @@ def _is_stream(answer: UpstreamAnswer) -> bool:
 
 def decode_answer(data: bytes, encoding: str) -> bytes:
     """Decode an answer's body; return b"" if it is too large to inspect."""
-    decoded = decode_body(data, encoding, LONGEST_EVENT + 1)
-    is_crowded = len(decoded) > LONGEST_EVENT or structural_values(decoded, MOST_VALUES) >= MOST_VALUES
-    return b"" if is_crowded else decoded
+    decoded = decode_body(data, encoding, MAX_EVENT_BYTES + 1)
+    exceeds_limits = len(decoded) > MAX_EVENT_BYTES or structural_values(decoded, MOST_VALUES) >= MOST_VALUES
+    return b"" if exceeds_limits else decoded
 
 
 def _continue_from(body: bytes, found: Continuation) -> bytes:

@@ -40,7 +40,14 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, read, tool_of, write
 from midfold.transcript.message import Message, Transcript, Usage
 from midfold.transcript.splice import replace_values
-from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, FixedSize, Meter
+from midfold.transcript.tokens import (
+    MAX_PLAUSIBLE_RATIO,
+    MAX_UNSEEN_TOKENS,
+    MIN_PLAUSIBLE_RATIO,
+    Count,
+    FixedSize,
+    Meter,
+)
 
 # A request as a conversation: hashing, counting and writing it back.
 #
@@ -439,7 +446,7 @@ class PromptReports:
         return bool(self._silent.get((whose(exchange).name, exchange.peek.is_streaming)))
 
     def observe(self, key: Key, reported: int, estimated: int, conversation: str = "") -> None:
-        if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
+        if not MIN_PLAUSIBLE_RATIO * estimated <= reported <= MAX_PLAUSIBLE_RATIO * estimated + MAX_UNSEEN_TOKENS:
             return
         report = PromptReport(reported, estimated)
         self._known.put(key, report)

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 import msgspec
 
 from midfold.errors import MidfoldError, NotOwner, RouteClosed, TooManyValues, TranscriptError
-from midfold.gateway.encodings import inflating
+from midfold.gateway.encodings import incremental_decoder
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.peek import structural_values
 from midfold.gateway.routes import Raw, encoding_of
@@ -250,7 +250,7 @@ class IssuedIds:
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
         self._made, self._is_stream, self._keep = made, is_stream, keep
-        self._inflate = inflating(encoding, MAX_HELD_BYTES + 1)
+        self._inflate = incremental_decoder(encoding, MAX_HELD_BYTES + 1)
         self._plain = bytearray()
         self._events = EventReader()
         self._size = self._seen = 0
@@ -431,15 +431,15 @@ ACCOUNT_HEADERS = frozenset((b"openai-organization", b"openai-project", b"x-goog
 class RouteAccess:
     """Access control for routes and ids under the gateway's provider key."""
 
-    def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
-        self._is_everything_open = is_everything_open
+    def __init__(self, sessions: Sessions | None, *, are_all_routes_open: bool) -> None:
+        self._is_everything_open = are_all_routes_open
         store = None if sessions is None else sessions.store
         self._owned_ids = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
 
     def is_bounded(self, upstream: Upstream) -> bool:
         return upstream.key is not None and not self._is_everything_open
 
-    def passes_by(self, exchange: Exchange, upstream: Upstream) -> bool:
+    def may_relay_unread(self, exchange: Exchange, upstream: Upstream) -> bool:
         """Return whether a large body may be relayed unread: with the gateway's key, only a form with files."""
         if not self.is_bounded(upstream):
             return True

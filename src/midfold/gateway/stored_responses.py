@@ -24,9 +24,9 @@ import msgspec
 from msgspec import Raw
 
 from midfold.errors import MidfoldError
-from midfold.gateway.encodings import inflating
+from midfold.gateway.encodings import incremental_decoder
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.peek import is_crowded, peek_slowly
+from midfold.gateway.peek import exceeds_limits, peek_slowly
 from midfold.gateway.request_size import PreparedRequest
 from midfold.gateway.resource_ids import IdPlace
 from midfold.gateway.routes import encoding_of
@@ -135,7 +135,7 @@ class StoredResponses:
         continuation = _continuation(exchange)
         if continuation is None and exchange.method == "DELETE":
             self._forget(exchange)
-        if continuation is None or exchange.upstream is None or exchange.options.bypass or exchange.is_crowded:
+        if continuation is None or exchange.upstream is None or exchange.options.bypass or exchange.exceeds_limits:
             return
         if not self._preparer.policy.enabled or self._preparer.folder is None:
             return
@@ -212,7 +212,7 @@ class StoredResponses:
         items = [*(one for link in chain.values() for one in link.items), *turn.pending, *turn.new]
         exchange.body = await self._preparer.in_thread(_with_input, exchange.body, items)
         exchange.peek = await self._preparer.in_thread(peek_slowly, exchange.body)
-        too_much = await self._preparer.in_thread(is_crowded, exchange.body)
+        too_much = await self._preparer.in_thread(exceeds_limits, exchange.body)
         prepared = None if too_much else await work()
         if prepared is None:
             exchange.body, exchange.peek = before
@@ -345,7 +345,7 @@ class _AnswerEnd:
     """Reader of the final response of a stream, or of a complete answer."""
 
     def __init__(self, answer: UpstreamAnswer) -> None:
-        self._inflate = inflating(encoding_of(answer.headers), MAX_ANSWER_BYTES + 1)
+        self._inflate = incremental_decoder(encoding_of(answer.headers), MAX_ANSWER_BYTES + 1)
         self._is_stream = answer.is_stream
         self._events, self._plain, self._size = EventReader(), bytearray(), 0
         self.found: Mapping[str, Any] | None = None

@@ -453,14 +453,14 @@ class MergedResponsesStream(MergedStream):
         return changed
 
     def _shown_parts(self) -> list[ShownPart]:
-        return [seen_item(item) for item in self._items[self._offset :]]
+        return [shown_part(item) for item in self._items[self._offset :]]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         details = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
         return event_bytes("error", {"type": "error", "error": error, **details, "sequence_number": self._number})
 
 
-def seen_item(item: Mapping[str, Any]) -> ShownPart:
+def shown_part(item: Mapping[str, Any]) -> ShownPart:
     """Return the shown part for a Responses item: the text of a message, the id of anything else."""
     content = item.get("content")
     if item.get("type", "message") == "message" and isinstance(content, list):

@@ -58,7 +58,7 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
     account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
     if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
         return None
-    if exchange.options.bypass or exchange.is_crowded or peek.is_continued:
+    if exchange.options.bypass or exchange.exceeds_limits or peek.is_continued:
         return None
     limits = policy.limits_of(exchange)
     conversation, body = exchange.conversation, exchange.body

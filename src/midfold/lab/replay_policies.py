@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from midfold.cache.prices import Prices
-from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writer
+from midfold.cache.schedule import CHEAP_SOFT_SHARE, LANDING, PATIENCE, Schedule, Writer
 from midfold.compaction.assemble import assemble
 from midfold.compaction.boundary import Protection
 from midfold.compaction.budget import Budget, plan_budget
@@ -53,7 +53,7 @@ class ReplayPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prune_every_turn: bool = False
     threshold: Share = 0.85
     """HARD pressure, as a share of the window."""
-    soft: Share = CHEAP_FROM
+    soft: Share = CHEAP_SOFT_SHARE
     """SOFT pressure, as a share of the threshold."""
     landing: Share = LANDING
     """Target size of a compaction, as a share of the threshold."""

@@ -30,7 +30,7 @@ from midfold.lab.trajectory_records import is_record, is_single_turn
 from midfold.transcript import jsonio
 from midfold.transcript.document import LogWithoutMessages, read
 from midfold.transcript.jsonio import value_end
-from midfold.transcript.logs import EVIDENCE, read_log, read_log_body
+from midfold.transcript.logs import FORMAT_DETECTION_LINES, read_log, read_log_body
 
 STANDARD = "-"
 SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -288,7 +288,7 @@ def _is_lines_of_turns(source: _Source) -> bool:
 
 def _is_log(source: _Source) -> bool:
     """Return whether the first lines, or the only line, are those of an agent's log."""
-    lines = source.buffer.removeprefix(BOM).split(b"\n", EVIDENCE)[:EVIDENCE]
+    lines = source.buffer.removeprefix(BOM).split(b"\n", FORMAT_DETECTION_LINES)[:FORMAT_DETECTION_LINES]
     values = [jsonio.decode(line) for line in lines if line.lstrip(BLANK)[:1] == b"{" and _parses(line)]
     if not values or is_record(values[0]):
         return len(values) == 1 and read_log_body(values[0]) is not None

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
-from midfold.compaction.local.identifiers import CHUNK, judge_name
+from midfold.compaction.local.identifiers import CHUNK, classify_name
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.lab.trajectory_settings import TrajectorySettings
 
@@ -179,7 +179,7 @@ def _names_used(record: TrajectoryRecord, start: int) -> Iterator[str]:
     """Return the first distinct names that assistants use from a turn on."""
     turns = (place for place in range(start, len(record)) if record.kinds[place] == "gpt")
     text = "\n".join(record.raw(place)[:LONGEST_READ] for place in turns)
-    found = (judge_name(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
+    found = (classify_name(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
     return islice((name.text for name in found if name is not None), MOST_NAMES)
 
 

@@ -91,7 +91,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return headers
 
     @property
-    def is_openai_itself(self) -> bool:
+    def is_openai(self) -> bool:
         return self.place == "api.openai.com"
 
     def same_model(self, other: Endpoint) -> bool:

@@ -185,7 +185,7 @@ def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | 
         return _FlowResult(stop.value)
 
 
-def with_pause_of(state: CompactionState, other: CompactionState) -> CompactionState:
+def with_cooldown_of(state: CompactionState, other: CompactionState) -> CompactionState:
     """Return the state with the failure and cooldown of another one."""
     return msgspec.structs.replace(state, failure=other.failure, cooldown_until=other.cooldown_until)
 

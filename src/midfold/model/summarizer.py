@@ -4,7 +4,7 @@
     run(summarise(request, endpoint), send, sleep)
 
 1. The failure table decides what is retried, how often, and when the conversation's own model is used instead.
-2. A fold larger than the model's window is summarized in at most `MOST_CHUNKS` pieces, which are then merged: in one
+2. A fold larger than the model's window is summarized in at most `MAX_CHUNKS` pieces, which are then merged: in one
    call if they fit, else neighbours first. A previous summary that is too long for these calls is split and merged as
    the oldest parts. No call exceeds the window; after an overflow the pieces are made smaller.
 3. A summary that stops at its output limit is requested again with a larger limit, or continued, while the window
@@ -27,7 +27,7 @@ import msgspec
 
 from midfold.compaction.receipt import FAILURES, waiting_time
 from midfold.compaction.request import SummaryAnswer, SummaryRequest, staying_text
-from midfold.compaction.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
+from midfold.compaction.summary import MAX_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
 from midfold.compaction.summary_check import lacking, rejection
 from midfold.compaction.tracking import without_trail
 from midfold.config import Config
@@ -181,7 +181,7 @@ class _SummaryWork:
                 return (yield from self._one("".join(pieces), request.asked_tokens, previous, reference))
         else:
             previous, known = "", _split(previous, _half_of(input_tokens))
-        if len(known) > MOST_CHUNKS:
+        if len(known) > MAX_CHUNKS:
             raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
         reference = self._reference(input_tokens // REFERENCE_DIVISOR)
         input_tokens -= _tokens_of(reference)

@@ -55,7 +55,7 @@ class SummaryCall(msgspec.Struct, frozen=True, kw_only=True):
 
 def _openai_body(call: SummaryCall) -> dict[str, Any]:
     endpoint = call.endpoint
-    limit = "max_completion_tokens" if endpoint.is_openai_itself else "max_tokens"
+    limit = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
     body: dict[str, Any] = {"model": endpoint.model, "stream": call.stream, limit: call.max_tokens}
     if call.body is not None:
         kept = {key: value for key, value in call.body.items() if key not in ("max_tokens", "max_completion_tokens")}

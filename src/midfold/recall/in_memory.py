@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 
-from midfold.compaction.archive import FEWEST_DIGITS, PREFIX, framed_handles, handle_of, short_handles
+from midfold.compaction.archive import MIN_HANDLE_DIGITS, PREFIX, framed_handles, handle_of, short_handles
 from midfold.compaction.handoff import recognise
 from midfold.compaction.local.digest import is_digest
 from midfold.errors import NotStored
@@ -88,12 +88,12 @@ class InMemorySource:
         exact = self._archive.get(handle)
         if exact is not None:
             return exact
-        if len(handle) >= len(PREFIX) + FEWEST_DIGITS:
+        if len(handle) >= len(PREFIX) + MIN_HANDLE_DIGITS:
             for one in self._candidates:
                 if handle_of(one.message).startswith(handle):
                     return (one.message,)
         found = next((one for name, one in self._archive.items() if name.startswith(handle)), None)
-        if found is None or len(handle) < len(PREFIX) + FEWEST_DIGITS:
+        if found is None or len(handle) < len(PREFIX) + MIN_HANDLE_DIGITS:
             raise NotStored(f"there is no handle {handle[:80]}")
         return found
 

@@ -38,7 +38,7 @@ from midfold.decide import Decision, Situation, decide, is_relieved, situation_o
 from midfold.engines.guard import ask_engine, carry_out
 from midfold.model import advance
 from midfold.model.endpoint import Wire
-from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_pause_of
+from midfold.model.run import CooldownGuard, Preparation, Question, clear_failures, run, run_async, with_cooldown_of
 from midfold.recall import PAGE, AnswerBounds, InMemorySource, Recall
 from midfold.session.setup import DEFAULT_DIALECT, Setup
 from midfold.store.intake import of_messages
@@ -396,7 +396,7 @@ class Conversation(ABC, Generic[N]):
         done = self._commit(now, request, outcome, hold)
         self.last = done.receipt
         if done.changed:
-            done.session.setup.bring_tools()
+            done.session.setup.add_late_tools()
         return done
 
     def _hold(self, now: N) -> AbstractContextManager[Any]:
@@ -407,7 +407,7 @@ class Conversation(ABC, Generic[N]):
         """Return the result of a compaction that folded nothing; store strikes and cooldowns, if they changed."""
         before, after = now.memory.state, outcome.state
         learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
-        state = with_pause_of(msgspec.structs.replace(before, **learnt), after)
+        state = with_cooldown_of(msgspec.structs.replace(before, **learnt), after)
         if state != before:
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         self.last = outcome.receipt
@@ -461,7 +461,7 @@ class Conversation(ABC, Generic[N]):
         now = self._now()
         failed = ready.outcome.state if ready.has_failed else None
         if failed is not None:
-            state = with_pause_of(now.memory.state, failed)
+            state = with_cooldown_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         if failed is not None or not now.extends(ready.now, ready.tally):
             return None

@@ -27,7 +27,7 @@ from midfold.engines.guard import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
 from midfold.model import drive, local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint
-from midfold.model.run import clear_failures, run, with_pause_of
+from midfold.model.run import clear_failures, run, with_cooldown_of
 from midfold.recall import PAGE, AnswerBounds, Filters, Hit, Recall, search
 from midfold.session.conversation import (
     ChatPartner,
@@ -53,7 +53,7 @@ from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
 from midfold.transcript.log_lines import Log, LoggedTurn, stamp_of
-from midfold.transcript.message import Message, Usage, read_usage, usage_words
+from midfold.transcript.message import Message, Usage, read_usage, usage_fields
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally
 
@@ -114,7 +114,7 @@ def read_history(session: Session) -> Document:
         near = (place for place in (turn.count, turn.count - 1) if 0 <= place < len(rows))
         answer = next((place for place in near if document.messages[place].role == "assistant"), None)
         if answer is not None:
-            turns[answer] = LoggedTurn(usage_words(turn.usage), stamp_of(turn.at / 1000), turn.model or "")
+            turns[answer] = LoggedTurn(usage_fields(turn.usage), stamp_of(turn.at / 1000), turn.model or "")
             folds |= {answer} if turn.compaction != last else set()
             last = turn.compaction
     times = [stamp_of(row.at / 1000) for row in rows]
@@ -501,7 +501,7 @@ class Session(Conversation[StoredSnapshot]):
         info = self.info
         memory = None if info is None else memory_of(info)
         if info is not None and memory is not None and state.cooldown_until > memory.state.cooldown_until:
-            memory = msgspec.structs.replace(memory, state=with_pause_of(memory.state, state))
+            memory = msgspec.structs.replace(memory, state=with_cooldown_of(memory.state, state))
             self.store.remember(info, msgspec.json.encode(memory))
 
     def delete(self) -> None:

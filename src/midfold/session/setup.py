@@ -106,7 +106,7 @@ class Setup:
         self.system, self.tools = system, list(tools)
         self._derive()
 
-    def bring_tools(self) -> None:
+    def add_late_tools(self) -> None:
         """Append the tools that a compaction adds, at the end, so that the cached prefix before them is unchanged."""
         if self.late_tools:
             tools, self.late_tools = [*self.tools, *self.late_tools], []
@@ -193,7 +193,7 @@ class Setup:
             leaves_room=True,
             fixed_tokens=beside,
             late_tokens=late,
-            usual_tokens=beside + late + tail + self.budget.most_summary_tokens,
+            usual_tokens=beside + late + tail + self.budget.max_summary_tokens,
             growth_tokens=int(mean * REQUESTS_AHEAD * 2 * MARGIN),
             unread_tokens=int(sum(self.meter.tokens(self.meter.units(message), 1) for message in unread) * scale),
         )

@@ -95,7 +95,7 @@ def read_batch(
     if isinstance(messages, MessageBatch):
         return messages
     document = _document(messages, dialect, otherwise)
-    document.refuse_what_is_no_json()
+    document.require_valid_json()
     entries = [
         NewMessage(message, document.dialect, _moment(document, place))
         for place, message in enumerate(document.messages)
@@ -146,7 +146,7 @@ def values_of(prompt: Prompt) -> tuple[Any, list[Any]]:
 def _json(name: str, value: Any, redactor: Redactor | None) -> bytes | None:
     if value is None:
         return None
-    if found := jsonio.no_number(value):
+    if found := jsonio.find_invalid_number(value):
         raise TranscriptError(f"{name}{found[0]}: {found[1]} is not JSON; expected a finite number, null or text")
     data = bytes(value) if isinstance(value, Raw) else jsonio.encode(value)
     if not jsonio.is_json(data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from midfold.compaction.archive import DIGITS, FEWEST_DIGITS, PREFIX
+from midfold.compaction.archive import DIGITS, MIN_HANDLE_DIGITS, PREFIX
 from midfold.errors import NotStored
 from midfold.recall import Candidate, Positions
 from midfold.recall.words import Term
@@ -104,20 +104,20 @@ class StoredSource:
         if self._name is None:
             return [PREFIX + one.digest.hex()[:DIGITS] for one in found]
         session = self._info(self._name).id
-        beginnings = {one.digest[: FEWEST_DIGITS // 2] for one in found}
+        beginnings = {one.digest[: MIN_HANDLE_DIGITS // 2] for one in found}
         bounds = [(low, low + b"\xff" * DIGITS) for low in sorted(beginnings)]
         alike: dict[bytes, dict[bytes, int]] = {low: {} for low in beginnings}
         for digest, place in self._store.database.ask(lambda tx: tx.digests_between(session, bounds)):
             if place is not None:
-                alike[bytes(digest)[: FEWEST_DIGITS // 2]][bytes(digest)] = place
-        return [_shortest(one.digest, alike[one.digest[: FEWEST_DIGITS // 2]]) for one in found]
+                alike[bytes(digest)[: MIN_HANDLE_DIGITS // 2]][bytes(digest)] = place
+        return [_shortest(one.digest, alike[one.digest[: MIN_HANDLE_DIGITS // 2]]) for one in found]
 
 
 def _shortest(digest: bytes, alike: Mapping[bytes, int]) -> str:
     own = alike.get(digest, FOREVER)
     earlier = [other.hex() for other, place in alike.items() if place < own]
     digits = digest.hex()
-    size = FEWEST_DIGITS
+    size = MIN_HANDLE_DIGITS
     while size < DIGITS and any(other.startswith(digits[:size]) for other in earlier):
         size += 1
     return PREFIX + digits[:size]

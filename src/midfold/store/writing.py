@@ -175,7 +175,7 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
         fence=lease.fence,
         noted=int(new.noted),
         child=child,
-        receipt=jsonio.encode_whole(new.receipt),
+        receipt=jsonio.encode_record(new.receipt),
         state=msgspec.json.encode(new.state),
     )
     seal_compaction(tx, session.id, seq)

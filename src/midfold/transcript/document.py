@@ -153,7 +153,7 @@ class Document:
             known = self._lacks[what] = not found
         return known
 
-    def surely_lacks(self, *words: bytes) -> None:
+    def mark_absent(self, *words: bytes) -> None:
         """Record that the source does not contain these."""
         self._lacks |= dict.fromkeys(words, True)
 
@@ -190,12 +190,12 @@ class Document:
         value = self.body.get(key) if self.body is not None else None
         return _value(value) if isinstance(value, Raw) else value
 
-    def refuse_what_is_no_json(self) -> None:
+    def require_valid_json(self) -> None:
         """Raise TranscriptError if a message holds NaN or an infinity, which other JSON readers reject."""
         if jsonio.is_plain_json([message.wire for message in self.messages]):
             return
         for index, message in enumerate(self.messages):
-            if message.wire is not None and (found := jsonio.no_number(message.wire)):
+            if message.wire is not None and (found := jsonio.find_invalid_number(message.wire)):
                 path, literal = found
                 raise TranscriptError(
                     f"{self.list_key}[{index}]{path}: {literal} is not JSON; expected a finite number, null or text"

@@ -99,7 +99,7 @@ def _has_invalid_number(value: Any) -> bool:
     return False
 
 
-def no_number(value: Any) -> tuple[str, str] | None:
+def find_invalid_number(value: Any) -> tuple[str, str] | None:
     """Return path and literal of the first number that JSON does not allow, or None.
 
     Raw bytes are searched too. A literal that is only too large for Python is valid JSON.
@@ -237,7 +237,7 @@ def whole(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def encode_whole(value: Any) -> bytes:
+def encode_record(value: Any) -> bytes:
     """Encode a record, replacing lone surrogates (a client's tool names may contain some)."""
     try:
         return msgspec.json.encode(value)

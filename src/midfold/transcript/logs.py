@@ -32,7 +32,7 @@ CLIENTS = {
     "copilot": "Copilot CLI",
 }
 """Supported clients, id to display name."""
-EVIDENCE = 200
+FORMAT_DETECTION_LINES = 200
 """Lines to search for the log's format; the first ones may hold only files and settings."""
 IGNORED_ITEMS = frozenset({"ghost_snapshot"})
 ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "local_shell_call"})
@@ -42,7 +42,7 @@ MAX_LISTED_TYPES = 5
 def read_log(values: Sequence[Any]) -> Log | None:
     """Return the log made of these decoded lines, or None if they are not a known log."""
     lines = [value for value in values if isinstance(value, Mapping)]
-    for line in islice(lines, EVIDENCE):
+    for line in islice(lines, FORMAT_DETECTION_LINES):
         if is_turn(line):
             return read_claude_code(lines)
         if kind_of(line) in ("response_item", "session_meta") and isinstance(line.get("payload"), Mapping):
@@ -59,7 +59,9 @@ def read_log_body(body: Mapping[str, Any]) -> Log | None:
 
 def describe_line_types(values: Sequence[Any]) -> str:
     """Return a description of the line types of an unknown log, for an error message."""
-    kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
+    kinds = dict.fromkeys(
+        kind_of(value)[:40] for value in islice(values, FORMAT_DETECTION_LINES) if isinstance(value, Mapping)
+    )
     named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MAX_LISTED_TYPES))
     known = ", ".join(CLIENTS.values())
     return f"unknown line types {named}; supported logs: {known}" if named else ""
@@ -69,7 +71,7 @@ def _is_old_rollout(lines: Sequence[Line]) -> bool:
     """Return whether this is a log of Codex before 0.32: one line about the session, then bare items."""
     if len(lines) < 2 or not {"id", "timestamp"} <= lines[0].keys() or {"type", "role"} & lines[0].keys():
         return False
-    return any(kind_of(line) in ITEMS for line in islice(lines, 1, EVIDENCE))
+    return any(kind_of(line) in ITEMS for line in islice(lines, 1, FORMAT_DETECTION_LINES))
 
 
 def _as_rollout(line: Line) -> Line:

@@ -330,7 +330,7 @@ def read_usage(value: Any) -> Usage | None:
     return Usage(prompt_tokens=prompt, completion_tokens=output, cache_read_tokens=read, cache_write_tokens=written)
 
 
-def usage_words(usage: Usage) -> dict[str, Any]:
+def usage_fields(usage: Usage) -> dict[str, Any]:
     """Return the usage in the form that `read_usage` reads."""
     return {
         "prompt_tokens": usage.prompt_tokens,

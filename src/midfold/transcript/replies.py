@@ -104,7 +104,7 @@ class AnswerReader:
             return ""
         if event.value is not None:
             return parser.read_event(event.value)
-        if event.is_crowded:
+        if event.exceeds_limits:
             parser.problem = "a stream event exceeds the size limits"
         elif event.is_end:
             parser.has_ended = True

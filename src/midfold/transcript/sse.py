@@ -16,7 +16,7 @@ from typing import Any
 
 from midfold.transcript import jsonio
 
-LONGEST_EVENT = 16_000_000
+MAX_EVENT_BYTES = 16_000_000
 MAX_EVENT_LINES, MAX_EVENT_VALUES = 10_000, 200_000
 """Maximum lines and values of an event; a larger one is passed through unparsed."""
 BYTE_ORDER_MARK = "\ufeff"
@@ -29,13 +29,19 @@ Decode = Callable[[str], Any]
 class StreamEvent:
     """Event with its original bytes, including the empty line; without data, the bytes between events."""
 
-    __slots__ = ("_decode", "_value", "data", "is_crowded", "name", "raw")
+    __slots__ = ("_decode", "_value", "data", "exceeds_limits", "name", "raw")
 
     def __init__(
-        self, raw: bytes, name: str = "", data: str = "", decode: Decode = jsonio.decode, *, is_crowded: bool = False
+        self,
+        raw: bytes,
+        name: str = "",
+        data: str = "",
+        decode: Decode = jsonio.decode,
+        *,
+        exceeds_limits: bool = False,
     ) -> None:
         self.raw, self.name, self.data = raw, name, data
-        self.is_crowded = is_crowded
+        self.exceeds_limits = exceeds_limits
         """True if it exceeds the limits and was not parsed."""
         self._decode, self._value = decode, _UNREAD
 
@@ -79,7 +85,7 @@ class EventReader:
             self._rest = self._rest[ends[-1] :]
             for start, end in pairwise((0, *ends)):
                 yield self._event(whole[start:end])
-        if len(self._rest) > LONGEST_EVENT:
+        if len(self._rest) > MAX_EVENT_BYTES:
             raise ValueError("a stream event is longer than 16 MB")
 
     def end(self) -> Iterator[StreamEvent]:
@@ -90,7 +96,7 @@ class EventReader:
 
     def _event(self, raw: bytes) -> StreamEvent:
         if len(raw) > MAX_EVENT_LINES and _is_crowded(raw):
-            return StreamEvent(raw, is_crowded=bool(raw.strip(b"\r\n")))
+            return StreamEvent(raw, exceeds_limits=bool(raw.strip(b"\r\n")))
         text = raw.decode("utf-8", "replace")
         if not self._begun:
             self._begun, text = True, text.removeprefix(BYTE_ORDER_MARK)

@@ -407,8 +407,8 @@ def media_units(media: Media) -> int:
 MIN_SAMPLE_TOKENS = 500
 """Minimum tokens of a calibration sample; smaller reports reflect fixed framing rather than the vocabulary."""
 MIN_RATIO, MAX_RATIO = 0.25, 4.0
-LOWEST_BELIEVED, HIGHEST_BELIEVED = 0.1, 10.0
-MOST_UNSEEN = 200_000
+MIN_PLAUSIBLE_RATIO, MAX_PLAUSIBLE_RATIO = 0.1, 10.0
+MAX_UNSEEN_TOKENS = 200_000
 """Maximum tokens of a prompt that the host cannot see; less plausible reports are ignored."""
 NEWEST_WEIGHT = 0.3
 
@@ -465,7 +465,7 @@ class Calibration(msgspec.Struct, frozen=True):
         estimate = meter.request(measured.units, measured.count, fixed)
         if prompt_tokens <= 0:
             return self
-        if not LOWEST_BELIEVED * estimate <= prompt_tokens <= HIGHEST_BELIEVED * estimate + MOST_UNSEEN:
+        if not MIN_PLAUSIBLE_RATIO * estimate <= prompt_tokens <= MAX_PLAUSIBLE_RATIO * estimate + MAX_UNSEEN_TOKENS:
             return self
         ratio, samples = self.ratio, self.samples
         seen = self._ratio_of(measured, prompt_tokens, estimate, fixed.units, meter)

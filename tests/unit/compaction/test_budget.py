@@ -49,7 +49,7 @@ def test_the_least_of_a_summary_beats_its_maximum_in_small_windows_up_to_a_fifth
     assert plan_budget(24_000).summary_tokens(100_000) == 2_000
     assert plan_budget(16_000).summary_tokens(100_000) == 1_600
     assert plan_budget(16_000, ratio=0.25).summary_tokens(100) == 800
-    assert plan_budget(16_000).most_summary_tokens == 1_600
+    assert plan_budget(16_000).max_summary_tokens == 1_600
 
 
 def test_from_a_window_of_40_000_on_the_documents_formula_holds_whatever_the_threshold() -> None:
@@ -57,7 +57,7 @@ def test_from_a_window_of_40_000_on_the_documents_formula_holds_whatever_the_thr
         most = min(int(window * 0.05), 12_000)
         for ratio in (0.05, 0.25, 0.5, 1.0):
             budget = plan_budget(window, ratio=ratio)
-            assert budget.most_summary_tokens == most
+            assert budget.max_summary_tokens == most
             for folded in (100, 10_000, 30_000, 500_000):
                 assert budget.summary_tokens(folded) == min(max(int(folded * 0.2), 2_000), most)
 

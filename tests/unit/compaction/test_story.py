@@ -14,7 +14,7 @@ import pytest
 import midfold
 from midfold.compaction.handoff import recognise
 from midfold.compaction.local.fold_reader import MAX_SCANNED_CHARS, FoldReader, FoldStep, Kind, Line, places_to_read
-from midfold.compaction.local.identifiers import Shape, binds, judge_name, names, parts
+from midfold.compaction.local.identifiers import Shape, binds, classify_name, names, parts
 from midfold.compaction.local.line_selection import LineSelection
 from midfold.compaction.local.local_summary import local_summary
 from midfold.compaction.redact import redact
@@ -81,7 +81,7 @@ def work(count: int) -> list[dict[str, Any]]:
 )
 def test_a_name_is_told_from_its_shape(text: str, shape: Shape) -> None:
     assert list(names(f"we saw {text}, twice")) == [(text, 7)]
-    name = judge_name(text)
+    name = classify_name(text)
     assert name is not None
     assert name.shape is shape
 
@@ -727,8 +727,8 @@ def test_a_command_that_a_message_that_stays_shows_is_not_told_again() -> None:
     whole = midfold.read([user(f"Mend the parser.\n\n{rules}")]).messages
     ask = {"before": whole, "dense": True}
     assert COMMAND not in local_summary(ask_of(work(8), **ask))[0]
-    assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_asks=400))[0]
-    assert COMMAND in local_summary(ask_of(work(8), **ask, shown_texts=20, shown_asks=200))[0]
+    assert COMMAND not in local_summary(ask_of(work(8), **ask, shown_texts=400, shown_user_words=400))[0]
+    assert COMMAND in local_summary(ask_of(work(8), **ask, shown_texts=20, shown_user_words=200))[0]
 
 
 @pytest.mark.parametrize(

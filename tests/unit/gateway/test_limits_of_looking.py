@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from midfold.compaction import injection as hostile
 from midfold.compaction.injection import defuse
 from midfold.gateway import peek as peeking
-from midfold.gateway.client_compactions import asks_for_summary
+from midfold.gateway.client_compactions import may_request_summary
 from midfold.gateway.peek import (
+    MAX_MESSAGES,
     MAX_VALUES_PER_MESSAGE,
-    MOST_MESSAGES,
     MOST_VALUES,
-    is_crowded,
+    exceeds_limits,
     peek,
     peek_slowly,
     structural_values,
@@ -149,9 +149,9 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
     ("body", "crowded"),
     [
         (tiny(25_000), False),
-        (tiny(MOST_MESSAGES), False),
-        (tiny(MOST_MESSAGES + 1), True),
-        (tiny(MOST_MESSAGES + 1).replace(b'"messages"', b'"input"'), True),
+        (tiny(MAX_MESSAGES), False),
+        (tiny(MAX_MESSAGES + 1), True),
+        (tiny(MAX_MESSAGES + 1).replace(b'"messages"', b'"input"'), True),
         (tiny(5_000, b'{"role":"user","content":"' + b"a, b, " * 100 + b'"}'), False),
         (b'{"messages":[{"role":"user","content":[' + b"1," * MOST_VALUES + b"1]}]}", True),
         (b'{"tools":[' + b"1," * MOST_VALUES + b"1]}", True),
@@ -175,7 +175,7 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
     ],
 )
 def test_a_request_of_too_many_pieces_is_known_before_it_is_read(body: bytes, crowded: bool) -> None:
-    assert is_crowded(body) is crowded
+    assert exceeds_limits(body) is crowded
 
 
 def test_half_a_character_is_read_slowly_and_within_the_same_limits() -> None:
@@ -186,7 +186,7 @@ def test_half_a_character_is_read_slowly_and_within_the_same_limits() -> None:
 def test_request_for_a_summary_is_found_at_either_end_of_a_long_message() -> None:
     filling = "\n" * 1_000_000
     for text in (f"Summarize this:{filling}", f"{filling}Now summarize this."):
-        assert asks_for_summary((Message("user", (Text(text),)),))
+        assert may_request_summary((Message("user", (Text(text),)),))
     began = time.perf_counter()
-    assert not asks_for_summary((Message("user", (Text(filling * 20),)),))
+    assert not may_request_summary((Message("user", (Text(filling * 20),)),))
     assert time.perf_counter() - began < 0.1, "the whole text is not searched"

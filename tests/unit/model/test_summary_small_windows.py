@@ -13,7 +13,7 @@ import pytest
 
 import midfold
 from midfold.compaction.request import SummaryAnswer, SummaryRequest
-from midfold.compaction.summary import MOST_CHUNKS, chunks
+from midfold.compaction.summary import MAX_CHUNKS, chunks
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.model.endpoint import Endpoint
 from midfold.model.summarizer import (
@@ -94,7 +94,7 @@ def test_no_call_is_larger_than_the_window_however_much_the_model_writes(
     model = Model(window, endless=endless)
     answer = summary(ask(fold(count)), model, window)
     assert all(size(call) + call.max_tokens <= window for call in model.calls)
-    assert len(model.calls) <= 3 * (2 * MOST_CHUNKS + 1)
+    assert len(model.calls) <= 3 * (2 * MAX_CHUNKS + 1)
     assert answer.calls == len(model.calls)
     assert answer.text.endswith(CUT_NOTE) is endless
 
@@ -163,7 +163,7 @@ def test_after_a_broken_answer_the_call_is_made_without_a_stream() -> None:
 def test_a_fold_of_too_many_messages_fills_all_its_pieces_and_keeps_its_newest_turns() -> None:
     messages = midfold.read(fold(400)).messages
     pieces = chunks(messages, lambda text: text, 2_000)
-    assert 4 <= len(pieces) <= MOST_CHUNKS
+    assert 4 <= len(pieces) <= MAX_CHUNKS
     assert all(len(piece) <= 2_000 for piece in pieces)
     assert "part 399" in pieces[-1]
     assert "older messages are not shown" in "".join(pieces)

@@ -100,14 +100,14 @@ def test_where_a_number_is_that_json_lacks_costs_no_memory_for_each_value_beside
     source = b'{"' + b"k" * 100_000 + b'":[' + b"0," * 20_000 + b'0],"deep":{"x":[1,NaN]}}'
     tracemalloc.start()
     try:
-        assert jsonio.no_number(Raw(source)) == (".deep.x[1]", "NaN")
+        assert jsonio.find_invalid_number(Raw(source)) == (".deep.x[1]", "NaN")
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
 
 
 def test_a_path_that_an_error_names_is_short() -> None:
-    found = jsonio.no_number({"k" * 5_000: float("nan")})
+    found = jsonio.find_invalid_number({"k" * 5_000: float("nan")})
     assert found is not None
     assert len(found[0]) < 120
 
@@ -118,8 +118,8 @@ def test_a_number_that_json_lacks_is_found_wherever_it_stands(number: float) -> 
     for _ in range(12):
         deep = {"inside": [deep]}
     for value in (number, [number], {"a": 1.5, "b": [None, True, "x", number]}, {"a": (number,)}, deep):
-        assert jsonio.no_number(value) is not None
+        assert jsonio.find_invalid_number(value) is not None
     around: list[Any] = []
     around.append(around)
     for value in (1.5, None, {"a": [1, 2.5, None, {"b": "NaN"}]}, {"a": (1.5,)}, around):
-        assert jsonio.no_number(value) is None
+        assert jsonio.find_invalid_number(value) is None

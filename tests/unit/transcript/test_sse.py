@@ -98,7 +98,7 @@ def test_what_is_written_by_the_rules_is_read_back(given_events: list[tuple[str,
 
 
 def test_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST_EVENT", 1_000)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1_000)
     with pytest.raises(ValueError, match="a stream event"):
         events(*[b"x" * 100] * 20)
     with pytest.raises(ValueError, match="a stream event"):
@@ -130,7 +130,7 @@ def test_an_event_is_decoded_when_somebody_looks_and_once_however_many_do() -> N
 @pytest.mark.parametrize("crowd", [b"\n".join([b"data: 1"] * 20_000), b"data: [" + b"1," * 300_000 + b"1]"])
 def test_an_event_with_too_much_in_it_passes_unread(crowd: bytes) -> None:
     (event,) = read(crowd + b"\n\n")
-    assert (event.is_crowded, event.value, event.data, event.raw) == (True, None, "", crowd + b"\n\n")
+    assert (event.exceeds_limits, event.value, event.data, event.raw) == (True, None, "", crowd + b"\n\n")
 
 
 @pytest.mark.parametrize("chunk", [b"data: abc\n\n", b"x" * 50, b"\r", b"data: a\r", b":\n"])

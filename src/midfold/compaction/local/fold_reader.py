@@ -28,7 +28,7 @@ from midfold.compaction.local.tool_kinds import recognise
 from midfold.compaction.redact import redact as our_rules
 from midfold.compaction.redact import with_credentials
 from midfold.compaction.request import SummaryRequest
-from midfold.compaction.truncate import ends_with, from_a_boundary, without_long_code
+from midfold.compaction.truncate import ends_with, from_boundary, without_long_code
 from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.task_reports import task_reports
@@ -318,7 +318,7 @@ class FoldReader:
             return redact(text)
         first, last = map(redact, self._ends(text))
         first, last = first[:-REDACTION_MARGIN_CHARS], last[REDACTION_MARGIN_CHARS:]
-        return f"{first[: first.rfind(chr(10)) + 1]}\n{from_a_boundary(last)}"
+        return f"{first[: first.rfind(chr(10)) + 1]}\n{from_boundary(last)}"
 
     def _describe(self, step: FoldStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
@@ -370,7 +370,7 @@ class FoldReader:
         is_candidate = not is_whole and not self._only_names
         may_idle = is_candidate and who == RESULT and any(map(text.__contains__, _IDLE_MARKS))
         is_frame = False
-        seen = shown if shown is not text and (who != USER or self.request.shown_asks > 0) else ""
+        seen = shown if shown is not text and (who != USER or self.request.shown_user_words > 0) else ""
         spoken = without_long_code(text) if who == SAID and is_candidate else text
         for unit in rows(_without_numbers(step, text)) if who == RESULT else sentences(spoken):
             found = self.names(unit)
@@ -420,7 +420,7 @@ class FoldReader:
         if request.shows_text(text, step.at):
             return text
         head, tail = request.visible_text(text, "user" if step.kind == Kind.USER else "assistant", step.at)
-        if step.kind == Kind.NOTE and request.shown_asks:
+        if step.kind == Kind.NOTE and request.shown_user_words:
             head = ""
         return f"{head}\n{tail}" if step.is_end else head
 

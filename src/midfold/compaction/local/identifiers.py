@@ -133,13 +133,13 @@ def constants(text: str) -> dict[str, str]:
 def names(text: str) -> Iterator[tuple[str, int]]:
     """Yield every name in a text with the offset of its chunk."""
     for match in CHUNK.finditer(text):
-        name = judge_name(match.group())
+        name = classify_name(match.group())
         if name is not None:
             yield name.text, match.start()
 
 
 @lru_cache(maxsize=1 << 15)
-def judge_name(chunk: str) -> Name | None:
+def classify_name(chunk: str) -> Name | None:
     """Return the name in a chunk of text without surrounding punctuation, or None for prose."""
     if chunk.startswith("http") and "://" in chunk:
         return _name(chunk.rstrip(".:!?*_~/"), Shape.URL)
@@ -242,7 +242,7 @@ class IdentifierCounts(dict[str, NameCounts | None]):
         self.entries: dict[str, NameCounts] = {}
 
     def __missing__(self, chunk: str) -> NameCounts | None:
-        name = judge_name(chunk)
+        name = classify_name(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
             entry = self.entries[name.text] = NameCounts(*name)

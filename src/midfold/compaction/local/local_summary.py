@@ -90,7 +90,7 @@ _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
 
-class Book(NamedTuple):
+class KeptNames(NamedTuple):
     """Counts of the fold's names that are kept."""
 
     kept: int = 0
@@ -101,9 +101,9 @@ class Book(NamedTuple):
     """Kept share of all names, weighted by the probability that they are needed."""
 
 
-def local_summary(request: SummaryRequest) -> tuple[str, Book]:
+def local_summary(request: SummaryRequest) -> tuple[str, KeptNames]:
     """Return the body of a handoff for the fold and its name counts; fall back to a minimal summary on failure."""
-    attempt, nothing_kept = request.omissions.attempt, Book(estimate=0.0)
+    attempt, nothing_kept = request.omissions.attempt, KeptNames(estimate=0.0)
     made = attempt("local summary", lambda: _local_summary(request), None)
     return made or (attempt("local summary", lambda: _minimal_summary(request), NOTICE), nothing_kept)
 
@@ -113,7 +113,7 @@ def _minimal_summary(request: SummaryRequest) -> str:
     return "\n\n".join(filter(None, (NOTICE, request.previous, sections_text(request.trail_lines))))
 
 
-def _local_summary(request: SummaryRequest) -> tuple[str, Book]:
+def _local_summary(request: SummaryRequest) -> tuple[str, KeptNames]:
     with closing(FoldReader(request)) as reader:
         carried = without_stale_states(_without_frame(request.previous), request.trail)
         old = parse_summary(carried) if request.previous else StructuredSummary()
@@ -137,7 +137,7 @@ def _is_quoted(step: FoldStep, words: str) -> bool:
     return step.kind == Kind.USER and all(row in words for row in step.rows)
 
 
-def count_names(request: SummaryRequest, text: str, scanned: int) -> Book:
+def count_names(request: SummaryRequest, text: str, scanned: int) -> KeptNames:
     """Return the name counts of a text together with the messages that stay."""
     with closing(FoldReader(request, scanned, only_names=True)) as reader:
         return name_counts(LineSelection(reader, reader.steps, 0, text, only_names=True))
@@ -148,12 +148,12 @@ def state_only(step: FoldStep, reader: FoldReader) -> bool:
     return step.kind == Kind.NOTE or (step.kind == Kind.USER and step.at not in reader.fold)
 
 
-def name_counts(selection: LineSelection) -> Book:
+def name_counts(selection: LineSelection) -> KeptNames:
     inside, worths = selection.reader.inside, selection.worths
     kept = inside & selection.covered
     total = sum(worths[entry] for entry in inside)
     share = sum(worths[entry] for entry in kept) / total if total else 1.0
-    return Book(len(kept), len(inside) - len(kept), round(share, 3))
+    return KeptNames(len(kept), len(inside) - len(kept), round(share, 3))
 
 
 def _is_work(file: TrackedFile) -> bool:
