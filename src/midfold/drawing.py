@@ -115,7 +115,7 @@ def document(width: float, height: float, title: str, body: Iterable[str], descr
 
 
 class Frame(NamedTuple):
-    """Where a chart draws: the paper, the largest value, and the margins of axes and labels."""
+    """Drawing area of a chart: page size, largest value, and margins for axes and labels."""
 
     width: float
     height: float

@@ -11,8 +11,8 @@
 A live agent has to guess what its future will need; here it is recorded. An assistant's turn that uses a name mentioned
 nowhere before teaches a model to invent names, so those names come first, each in a verbatim line that explains it. No
 line comes from near a credential, and none from a tool's output that could be taken for an instruction. User messages
-and actions fill the rest. A summary never exceeds its budget, whoever wrote it. Texts are redacted before they are cut,
-because half of a credential is not recognized.
+and actions fill the rest. A summary never exceeds its budget. Texts are redacted before they are cut, because half of a
+credential is not recognized.
 """
 
 from __future__ import annotations
