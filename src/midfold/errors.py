@@ -109,7 +109,7 @@ class SchemaError(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """What the store holds is not what was written to it."""
+    """Stored data that differs from what was written."""
 
     NEXT = "midfold store check --deep says what is affected; restore the database from a backup"
 
@@ -124,7 +124,7 @@ class NotStored(StoreError):
 
 
 class StoreConflict(StoreError):
-    """What the store holds contradicts what it was given."""
+    """Stored data that contradicts the given data."""
 
     status = 409
 
@@ -136,7 +136,7 @@ class LeaseLost(StoreError):
 
 
 class ModelRequestFailed(MidfoldError):
-    """What was asked of a model did not come."""
+    """Failure of a model request."""
 
     status = 502
 

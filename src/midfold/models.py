@@ -72,27 +72,27 @@ class ModelOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     It is a section of config.yaml; its descriptions and bounds are those of the reference.
     """
 
-    context_window: Annotated[_Tokens | None, Meta(description="tokens the model can attend to")] = None
-    max_output: Annotated[_Tokens | None, Meta(description="tokens the model can write in one answer")] = None
-    max_input: Annotated[
-        _Tokens | None, Meta(description="tokens a prompt may have, where that is less than the window")
-    ] = None
+    context_window: Annotated[_Tokens | None, Meta(description="context window in tokens")] = None
+    max_output: Annotated[_Tokens | None, Meta(description="maximum tokens of a response")] = None
+    max_input: Annotated[_Tokens | None, Meta(description="maximum tokens of a prompt, if less than the window")] = None
     tokenizer: Annotated[
         Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})] | None,
-        Meta(description="tokenizer family the model counts with"),
+        Meta(description="tokenizer family of the model"),
     ] = None
     factor: Annotated[
         Annotated[float, Meta(gt=0.0, le=float(LARGEST))] | None,
-        Meta(description="tokens the model counts for each token of o200k_base"),
+        Meta(description="tokens of the model per token of o200k_base"),
     ] = None
     cache_minimum: Annotated[
-        Annotated[int, Meta(ge=0, le=LARGEST)] | None, Meta(description="tokens a prefix needs before it is cached")
+        Annotated[int, Meta(ge=0, le=LARGEST)] | None, Meta(description="minimum tokens of a cached prefix")
     ] = None
-    input_price: Annotated[_Price | None, Meta(description="US dollars per million tokens read")] = None
-    output_price: Annotated[_Price | None, Meta(description="US dollars per million tokens written")] = None
-    cache_read: Annotated[_Price | None, Meta(description="price of a cached token read, times the input price")] = None
+    input_price: Annotated[_Price | None, Meta(description="US dollars per million input tokens")] = None
+    output_price: Annotated[_Price | None, Meta(description="US dollars per million output tokens")] = None
+    cache_read: Annotated[
+        _Price | None, Meta(description="price of a cache read, as a multiple of the input price")
+    ] = None
     cache_write: Annotated[
-        _Price | None, Meta(description="price of a token put in the cache, times the input price")
+        _Price | None, Meta(description="price of a cache write, as a multiple of the input price")
     ] = None
 
 

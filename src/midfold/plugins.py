@@ -425,8 +425,8 @@ def _kind(value: object) -> str:
 
 
 def _fail(what: str, error: BaseException) -> NoReturn:
-    told = _printable(redact(str(error)))
-    raise PluginError(f"{what}: {type(error).__name__}{f': {told}' if told else ''}") from error
+    message = _printable(redact(str(error)))
+    raise PluginError(f"{what}: {type(error).__name__}{f': {message}' if message else ''}") from error
 
 
 def _printable(text: str, limit: int = 300) -> str:

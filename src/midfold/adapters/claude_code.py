@@ -35,7 +35,7 @@ TIMEOUT = 2
 EVENTS = {"PreCompact": None, "SessionStart": "compact", "UserPromptSubmit": None}
 """Hook events to register, with their matchers."""
 KEEPS = ("PreCompact", "UserPromptSubmit")
-ASKS_ROOM, TRAIL_ROOM, MOST_CHARACTERS = 4_000, 1_200, 9_500
+MAX_MESSAGES_CHARS, MAX_TRAIL_TOKENS, MAX_NOTE_CHARS = 4_000, 1_200, 9_500
 """Characters, tokens, characters. Claude Code accepts 10,000 characters from a hook."""
 
 
@@ -64,8 +64,8 @@ def answer(event: Mapping[str, Any], project: Path) -> bytes:
         return b""
     if name != "SessionStart" or event.get("source") != "compact":
         return b""
-    told = note(midfold.read(Path(log).read_bytes()).messages, session)
-    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": told}}).encode()
+    text = note(midfold.read(Path(log).read_bytes()).messages, session)
+    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}).encode()
 
 
 def _begin_keeping(project: Path, log: Path, session: str) -> None:
@@ -100,9 +100,9 @@ def note(messages: Transcript, session: str) -> str:
         "what the calls and their results show. The whole log is kept: the tools of the MCP server midfold (search, "
         f"unfold, describe, artifacts; session {session_name(session)}) show the exact originals."
     )
-    asks, done = midfold.asks_text(messages, ASKS_ROOM), midfold.artifacts_text(messages, TRAIL_ROOM)
+    asks, done = midfold.asks_text(messages, MAX_MESSAGES_CHARS), midfold.artifacts_text(messages, MAX_TRAIL_TOKENS)
     text = f"{opening}\n\n## What the user asked for\n{asks}\n\n{done}"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[cut off: ask artifacts for the rest]"
+    return text if len(text) <= MAX_NOTE_CHARS else f"{text[:MAX_NOTE_CHARS]}\n[cut off: ask artifacts for the rest]"
 
 
 if __name__ == "__main__":

@@ -96,8 +96,8 @@ class RecallTool(BaseTool):
         self._spec, self._running = spec, running
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        told = {"name": self.name, "description": self.description}
-        return types.FunctionDeclaration(**told, parameters_json_schema=dict(self._spec.parameters))
+        declared = {"name": self.name, "description": self.description}
+        return types.FunctionDeclaration(**declared, parameters_json_schema=dict(self._spec.parameters))
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         history = self._running.get(_run(tool_context))

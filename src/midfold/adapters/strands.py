@@ -100,14 +100,18 @@ class MidfoldConversationManager(ConversationManager):
         messages[:] = sent
 
     def _tool(self, spec: Any) -> PythonAgentTool:
-        told = {"name": spec.name, "description": spec.description, "inputSchema": {"json": dict(spec.parameters)}}
+        definition = {
+            "name": spec.name,
+            "description": spec.description,
+            "inputSchema": {"json": dict(spec.parameters)},
+        }
 
         def run(tool_use: Any, **_: Any) -> Any:
             answer = answer_recall(spec.name, tool_use["input"], self._originals, self._kept.get(THRESHOLD), DIALECT)
             status = "error" if answer.is_error else "success"
             return {"toolUseId": tool_use["toolUseId"], "status": status, "content": [{"text": answer.text}]}
 
-        return PythonAgentTool(spec.name, told, run)
+        return PythonAgentTool(spec.name, definition, run)
 
 
 def _kind(message: Mapping[str, Any]) -> str:

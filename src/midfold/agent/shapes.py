@@ -118,10 +118,10 @@ def for_session(message: dict[str, Any], wire: Wire, view: View) -> list[dict[st
     return translate_message(message, WIRE_DIALECTS[wire], view.dialect.name)
 
 
-def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
+def longest_answer(endpoint: Endpoint, window: int, requested: int | None) -> int:
     """Return the maximum response tokens: as requested or an eighth of the window, within the model's limit."""
     most = endpoint.max_output or LONGEST_ANSWER
-    return max(1, min(asked or min(window // 8, LONGEST_ANSWER), most))
+    return max(1, min(requested or min(window // 8, LONGEST_ANSWER), most))
 
 
 def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_tokens: int) -> bytes:

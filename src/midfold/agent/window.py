@@ -116,10 +116,10 @@ class AgentWindow:
             self.fold("threshold")
 
     def fold(
-        self, trigger: str, ready: PreparedFold | None = None, **asked: Unpack[CompactArguments]
+        self, trigger: str, ready: PreparedFold | None = None, **options: Unpack[CompactArguments]
     ) -> Compacted[Session]:
         """Compact the session, report it to the observer, and restore the plan if it was folded."""
-        done = self.session.compact(ahead=ready, **asked)
+        done = self.session.compact(ahead=ready, **options)
         swapped = ready is not None and done.receipt is ready.outcome.receipt
         self.watch(Folded.of(done.receipt, trigger, prepared=swapped))
         if done.changed:

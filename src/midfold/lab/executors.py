@@ -201,7 +201,7 @@ class OnRay(Executor):
         if address is None:
             begin = partial(begin, include_dashboard=False, num_cpus=workers)
         else:
-            _knock(address)
+            _check_reachable(address)
         try:
             begin()
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -234,7 +234,7 @@ class OnRay(Executor):
             self._ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise if nothing listens at the address: Ray itself would retry for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not port.isdigit():

@@ -51,13 +51,13 @@ def work_through(
 ) -> list[Row]:
     """Return the rows of `work(plan, number)` for every number below `count`, in order."""
     rows: list[Row] = []
-    told = report or (lambda done, of: None)
+    notify = report or (lambda done, of: None)
     context = _context(plan) if workers > 1 else None
     if context is None:
-        told(0, count)
+        notify(0, count)
         for number in range(count):
             rows += work(plan, number)
-            told(number + 1, count)
+            notify(number + 1, count)
         return rows
     with safe_path():
         pool = ProcessPoolExecutor(workers, context, _start, (work, plan))
@@ -65,10 +65,10 @@ def work_through(
         try:
             with safe_path():
                 futures = [pool.submit(_work_on, number) for number in range(count)]
-            told(0, count)  # not earlier: a progress bar starts a thread, and forking with threads is unsafe
+            notify(0, count)  # not earlier: a progress bar starts a thread, and forking with threads is unsafe
             for number, future in enumerate(futures, 1):
                 rows += future.result()
-                told(number, count)
+                notify(number, count)
         except BrokenProcessPool:
             raise MidfoldError("a worker process died; use fewer --workers to reduce memory use") from None
         finally:

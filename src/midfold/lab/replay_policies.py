@@ -177,7 +177,7 @@ class PolicyFolder:
 
     @property
     def reuses_prefix(self) -> bool:
-        """Whether summary requests go to the same model with its cached prefix."""
+        """Return whether summary requests go to the same model with its cached prefix."""
         return self.policy.engine == "midfold" and self.policy.markers != "none"
 
     def request(self, messages: Transcript, prompt_tokens: int) -> CompactionRequest:

@@ -44,9 +44,9 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[Series], mark:
         for place, count in enumerate(item.counts):
             if count:
                 x, y = frame.x((place + GAP / 2 + number * slot) / bins), frame.y(count)
-                told = f"{item.name}: {count:,} from {labels[place]}"
+                label = f"{item.name}: {count:,} from {labels[place]}"
                 wide = frame.x(slot / bins) - frame.left
-                body.append(rect(x, y, wide, frame.y(0) - y, item.look, told, rx="1.5"))
+                body.append(rect(x, y, wide, frame.y(0) - y, item.look, label, rx="1.5"))
     every = max(-(-bins // MOST_LABELS), 1)
     for place in range(0, bins, every):
         body.append(text(frame.x(place / bins), frame.y(0) + 17, labels[place], "label", "middle"))
@@ -55,8 +55,8 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[Series], mark:
         anchor, shift = ("end", -6) if x > frame.width * 0.7 else ("start", 6)
         body.append(line(x, frame.top - 18, x, frame.y(0), "threshold"))
         body.append(text(x + shift, frame.top - 10, mark.label, "label on-threshold", anchor))
-    told = "; ".join(f"{item.name}: {sum(item.counts):,} records" for item in series)
-    return drawing(frame.width, frame.height, title, told, body)
+    label = "; ".join(f"{item.name}: {sum(item.counts):,} records" for item in series)
+    return drawing(frame.width, frame.height, title, label, body)
 
 
 MOST_FILES, MOST_ROWS = 40, 40
@@ -146,8 +146,8 @@ def _outcome(totals: Totals) -> str:
             wide = width * count / whole
             body.append(rect(x, 0, max(wide - 1, 2), height, look, f"{name}: {count:,}"))
             x += wide
-    told = "; ".join(f"{name} {count:,}" for name, _, count in counts)
-    drawn = drawing(width, height, "Outcome of the records", told, body, "outcome", stretch=True)
+    label = "; ".join(f"{name} {count:,}" for name, _, count in counts)
+    drawn = drawing(width, height, "Outcome of the records", label, body, "outcome", stretch=True)
     key = "".join(
         f'<span class="key {look}">{name} <strong class="num">{count:,}</strong></span>' for name, look, count in counts
     )

@@ -11,8 +11,8 @@
 A live agent has to guess what its future will need; here it is recorded. An assistant's turn that uses a name mentioned
 nowhere before teaches a model to invent names, so those names come first, each in a verbatim line that explains it. No
 line comes from near a credential, and none from a tool's output that could be taken for an instruction. User messages
-and actions fill the rest. A summary never exceeds its budget, whoever wrote it. Texts are redacted before they are cut,
-because half of a credential is not recognized.
+and actions fill the rest. A summary never exceeds its budget. Texts are redacted before they are cut, because half of a
+credential is not recognized.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ MARKER = "[CONTEXT SUMMARY]:"
 FRAME_TOKENS = 48
 ASKED_SHARE, KNOWN_SHARE = 0.16, 0.8
 """Maximum shares of the budget for user messages in folded turns and for facts that later turns need."""
-LONGEST_ASK, LONGEST_DEED, LONGEST_READ = 240, 140, 20_000
-MOST_ASKS, NEWEST_TURNS = 4, 16
+MAX_MESSAGE_CHARS, MAX_ACTION_CHARS, LONGEST_READ = 240, 140, 20_000
+MAX_MESSAGES, NEWEST_TURNS = 4, 16
 
 Count = Callable[[str], int]
 
@@ -251,53 +251,53 @@ def summarise_locally(record: TrajectoryRecord, plan: TrajectoryPlan, budget: in
     chosen = choose_lines(FoldedTurns(record, folded), wanted, int(room * KNOWN_SHARE))
     known = [f"- {line.text.replace(chr(10), chr(10) + '  ')}" for line in chosen]
     left = room - sum(line.cost for line in chosen)
-    asked = _asks(record, folded, min(int(room * ASKED_SHARE), left), count)
+    asked = _user_messages(record, folded, min(int(room * ASKED_SHARE), left), count)
     left -= sum(map(count, asked))
-    done = _deeds(record, folded, left, count)
+    done = _actions(record, folded, left, count)
     pieces = [opening(plan)]
-    for title, told in (("Asked:", asked), ("Known, verbatim:", known), ("Done:", done)):
-        pieces += [title, *told] if told else []
+    for title, lines in (("Asked:", asked), ("Known, verbatim:", known), ("Done:", done)):
+        pieces += [title, *lines] if lines else []
     return fit_lines("\n".join(pieces), budget, count)
 
 
 def opening(plan: TrajectoryPlan) -> str:
     turns = len(plan.folded_turns)
-    told = f"{turns} turns of this run are" if turns > 1 else "a turn of this run is"
-    return f"{MARKER} {told} folded into this; what follows continues from there."
+    subject = f"{turns} turns of this run are" if turns > 1 else "a turn of this run is"
+    return f"{MARKER} {subject} folded into this; what follows continues from there."
 
 
-def _asks(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
+def _user_messages(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
     """Return the first and the newest user messages in folded turns, truncated."""
     kinds = record.kinds
     people = [place for place in folded if kinds[place] == "human"]
-    told: list[str] = []
-    for place in dict.fromkeys([*people[:1], *people[1 - MOST_ASKS :]]):
-        text = _flat(redact(record.document.messages[place].text[:LONGEST_READ]), LONGEST_ASK)
+    lines: list[str] = []
+    for place in dict.fromkeys([*people[:1], *people[1 - MAX_MESSAGES :]]):
+        text = _flat(redact(record.document.messages[place].text[:LONGEST_READ]), MAX_MESSAGE_CHARS)
         line = f"- {text}"
         if text and (cost := count(line)) <= room:
             room -= cost
-            told.append(line)
-    return told
+            lines.append(line)
+    return lines
 
 
-def _deeds(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
+def _actions(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
     """Return the newest actions with their outcome, as many as fit."""
     newest = [place for place in folded if record.kinds[place] in ("gpt", "tool")][-NEWEST_TURNS:]
     messages = tuple(record.document.messages[place] for place in newest)
-    told: list[str] = []
+    lines: list[str] = []
     answers = sorted(pair(messages).answers.items(), reverse=True)
     for call, result in answers:
         asked, given = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
         if not isinstance(asked, ToolCall) or not isinstance(given, ToolResult):
             continue
         action = describe_with(asked, given, redact)
-        line = f"- {_flat(redact(' -> '.join(filter(None, [action.did, action.detail]))), LONGEST_DEED)}"
+        line = f"- {_flat(redact(' -> '.join(filter(None, [action.did, action.detail]))), MAX_ACTION_CHARS)}"
         cost = count(line)
         if cost > room:
             break
         room -= cost
-        told.append(line)
-    return told[::-1]
+        lines.append(line)
+    return lines[::-1]
 
 
 def _flat(text: str, limit: int) -> str:

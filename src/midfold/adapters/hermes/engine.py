@@ -142,8 +142,8 @@ class HermesEngine(HermesSessions):
         """Run a tool and return its result as the JSON that Hermes expects: `result` or `error`."""
         self._load()
         answer = self._conversation.recall().run(name, args)
-        told = json.dumps({"error" if answer.is_error else "result": answer.text}, ensure_ascii=False)
-        return told.encode("utf-8", "backslashreplace").decode()  # lone surrogates are written as JSON escapes
+        output = json.dumps({"error" if answer.is_error else "result": answer.text}, ensure_ascii=False)
+        return output.encode("utf-8", "backslashreplace").decode()  # lone surrogates are written as JSON escapes
 
     def is_available(self) -> bool:
         return True

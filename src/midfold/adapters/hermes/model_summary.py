@@ -93,14 +93,14 @@ _OURS = re.compile(r"\[?(END OF )?CONTEXT COMPACTION", re.IGNORECASE)
 
 def memory_lines(text: str, redact: Callable[[str], str], budget_tokens: int) -> list[str]:
     """Render the notes as lines, as many as fit, in order."""
-    room = max(int(budget_tokens * LARGEST_SHARE), 0)
+    budget = max(int(budget_tokens * LARGEST_SHARE), 0)
     lines: list[str] = []
     for piece in redact(text[: MOST_CHARACTERS * 2])[:MOST_CHARACTERS].splitlines():
         flat = _OURS.sub("(compaction mark)", " ".join(piece.split()))
         for wrapped in textwrap.wrap(flat, LINE_CHARACTERS, break_on_hyphens=False):
             line = PREFIX + wrapped
-            room -= estimate_text(line) + 1
-            if room < 0:
+            budget -= estimate_text(line) + 1
+            if budget < 0:
                 return lines
             lines.append(line)
     return lines

@@ -245,9 +245,9 @@ class Search:
             if len(given) > LONGEST_PATTERN:
                 raise ToolRefused(f"`{name}` has {len(given):,} characters; at most {LONGEST_PATTERN:,} are taken")
         wanted = list(islice(self._files(self.folder.existing(path), files), MOST_FILES + 1))
-        told = self._match(pattern, wanted[:MOST_FILES])
+        facts = self._match(pattern, wanted[:MOST_FILES])
         notes = [f"[more than {MOST_FILES:,} files; only the first were searched]"] if len(wanted) > MOST_FILES else []
-        return _describe_hits(told, notes)
+        return _describe_hits(facts, notes)
 
     def _files(self, start: Path, files: str) -> Iterator[tuple[str, str]]:
         for file in self.folder.files(start):
@@ -257,8 +257,8 @@ class Search:
 
     def _match(self, pattern: str, files: list[tuple[str, str]]) -> list[dict[str, Any]]:
         """Run the search process and return what it reported until it finished or timed out."""
-        asked = {"pattern": pattern, "files": files, "seconds": self.seconds, "hits": MOST_HITS + 1}
-        asked |= {"largest": LARGEST_FILE, "line": LONGEST_LINE, "shown": LONGEST_HIT}
+        job = {"pattern": pattern, "files": files, "seconds": self.seconds, "hits": MOST_HITS + 1}
+        job |= {"largest": LARGEST_FILE, "line": LONGEST_LINE, "shown": LONGEST_HIT}
         command = (sys.executable, "-I", "-S", "-X", "utf8", str(MATCHING))
         with subprocess.Popen(
             command,
@@ -269,7 +269,7 @@ class Search:
             start_new_session=True,
         ) as process:
             try:
-                output, _ = process.communicate(json.dumps(asked).encode(), timeout=self.seconds)
+                output, _ = process.communicate(json.dumps(job).encode(), timeout=self.seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, _ = process.communicate()
@@ -278,11 +278,11 @@ class Search:
         return [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def _describe_hits(told: Iterable[dict[str, Any]], notes: list[str]) -> str:
+def _describe_hits(facts: Iterable[dict[str, Any]], notes: list[str]) -> str:
     hits: list[str] = []
     unread: list[str] = []
     over = False
-    for fact in told:
+    for fact in facts:
         if "problem" in fact:
             raise ToolRefused(f"the pattern is no regular expression: {fact['problem']}")
         if "hit" in fact:

@@ -22,27 +22,27 @@ MEMORY = 1_000_000_000
 
 
 def main() -> None:
-    asked: dict[str, Any] = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"] + 1,) * 2)
+    job: dict[str, Any] = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"] + 1,) * 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
-        wanted = re.compile(asked["pattern"])
+        wanted = re.compile(job["pattern"])
     except (re.error, OverflowError, RecursionError, MemoryError) as problem:
-        _tell({"problem": f"{problem}" or type(problem).__name__})
+        _emit({"problem": f"{problem}" or type(problem).__name__})
         return
-    left = asked["hits"]
-    for name, path in asked["files"]:
-        text = _text(path, asked["largest"])
+    left = job["hits"]
+    for name, path in job["files"]:
+        text = _text(path, job["largest"])
         if text is None:
-            _tell({"unread": name})
+            _emit({"unread": name})
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            if wanted.search(line[: asked["line"]]):
-                _tell({"hit": [name, number, line.strip()[: asked["shown"]]]})
+            if wanted.search(line[: job["line"]]):
+                _emit({"hit": [name, number, line.strip()[: job["shown"]]]})
                 left -= 1
                 if not left:
                     return
-    _tell({"done": True})
+    _emit({"done": True})
 
 
 def _text(path: str, largest: int) -> str | None:
@@ -59,7 +59,7 @@ def _text(path: str, largest: int) -> str | None:
     return None if b"\x00" in data[:8_000] else data.decode("utf-8", "replace")
 
 
-def _tell(value: dict[str, Any]) -> None:
+def _emit(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

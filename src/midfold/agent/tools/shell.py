@@ -128,8 +128,8 @@ class OutputEnds:
     """Start and end of a byte stream; the bytes between them are only counted."""
 
     def __init__(self, limit: int) -> None:
-        self._room = max(limit * 2 // 3, 1)
-        self._most = max(limit // 3, 1)
+        self._head_limit = max(limit * 2 // 3, 1)
+        self._tail_limit = max(limit // 3, 1)
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._kept = 0
@@ -137,17 +137,17 @@ class OutputEnds:
 
     def add(self, chunk: bytes) -> None:
         self._seen += len(chunk)
-        room = self._room - len(self._head)
-        self._head += chunk[:room]
-        rest = chunk[room:]
+        free = self._head_limit - len(self._head)
+        self._head += chunk[:free]
+        rest = chunk[free:]
         if rest:
             self._tail.append(rest)
             self._kept += len(rest)
-            while self._kept - len(self._tail[0]) >= self._most:
+            while self._kept - len(self._tail[0]) >= self._tail_limit:
                 self._kept -= len(self._tail.popleft())
 
     def text(self) -> str:
-        tail = b"".join(self._tail)[-self._most :]
+        tail = b"".join(self._tail)[-self._tail_limit :]
         left = self._seen - len(self._head) - len(tail)
         gap = f"\n[... {left:,} bytes left out ...]\n" if left else ""
         return self._head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
