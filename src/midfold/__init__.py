@@ -6,9 +6,8 @@ midfold.Meter().count(document.messages)
 midfold.compact(messages).messages    # compacted, if the threshold was reached
 midfold.open("sqlite:///sessions.db") # durable sessions
 
-The table below is the public API: every name and its module. `tools/gen_python_doc.py` generates `__init__.pyi`
-(for type
-checkers) and docs/reference/python.md from it. A module is imported when one of its names is first used.
+The table below is the public API: every name and its module. `tools/gen_python_doc.py` generates `__init__.pyi` (for
+type checkers) and docs/reference/python.md from it. A module is imported when one of its names is first used.
 """
 
 from __future__ import annotations

@@ -135,19 +135,13 @@ def compact(
 ) -> Compaction:
     """Compact a conversation if it has reached its threshold, or if asked to.
 
-    `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or
-    Anthropic shape.
-    Without a `summarizer`, the one named by `config` writes the summary; without a `config`, it is written locally,
-    without a
-    model. `protection` sets what must stay, by the names of the specification. A `media_reducer` gets the pictures
-    of old
-    messages and may return a smaller picture or a text. A `state` belongs to the conversation whose handoff is in
-    the
-    messages; without such a handoff it is used only for its own `lineage`, and cleared otherwise. Raises
-    TranscriptError if
-    a value holds NaN or an infinity, because originals are stored as JSON. A compaction that fails, or would not
-    help,
-    returns its input, and `receipt` says why.
+    `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
+    shape. Without a `summarizer`, the one named by `config` writes the summary; without a `config`, it is written
+    locally, without a model. `protection` sets what must stay, by the names of the specification. A `media_reducer`
+    gets the pictures of old messages and may return a smaller picture or a text. A `state` belongs to the
+    conversation whose handoff is in the messages; without such a handoff it is used only for its own `lineage`, and
+    cleared otherwise. Raises TranscriptError if a value holds NaN or an infinity, because originals are stored as
+    JSON. A compaction that fails, or would not help, returns its input, and `receipt` says why.
     """
     document = read(messages)
     if not isinstance(messages, bytes | bytearray | memoryview | str):

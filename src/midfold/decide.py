@@ -4,27 +4,20 @@
     decision.fold, decision.reason
 
 The owner of a conversation gathers the situation and carries out the decision; nothing else decides. Rules:
-1. An explicit request (`force`, `target_tokens`, `keep_last_exchanges`) is carried out at once. A focus alone is
-   not a
-   request. A prompt that the provider refused as too large is compacted at once, too, but a cooldown still applies.
-2. Otherwise the engine's pressure decides, also far below the threshold. By size, pressure is HARD from the
-   threshold on
-   (inclusive) and SOFT from `SOFT_RATIO` of it. More messages than allowed are HARD, too.
+1. An explicit request (`force`, `target_tokens`, `keep_last_exchanges`) is carried out at once. A focus alone is not
+   a request. A prompt that the provider refused as too large is compacted at once, too, but a cooldown still applies.
+2. Otherwise the engine's pressure decides, also far below the threshold. By size, pressure is HARD from the threshold
+   on (inclusive) and SOFT from `SOFT_RATIO` of it. More messages than allowed are HARD, too.
 3. Where compactions must leave space, one that would soon be followed by another lands lower, with space for ten
    requests if possible, and a notice gives the numbers. If the fixed part leaves hardly any space, there is no
    compaction: each would be followed by the next.
-4. With a schedule, a cheap moment before the threshold is used, and every compaction lands at or below the
-   scheduled
-   size. The threshold stays the latest moment. An automatic schedule applies only if the provider has reported
-   cached
+4. With a schedule, a cheap moment before the threshold is used, and every compaction lands at or below the scheduled
+   size. The threshold stays the latest moment. An automatic schedule applies only if the provider has reported cached
    tokens. The settings may have early summaries written without a model.
 5. A compaction that fails or hardly helps is a strike. Two strikes stop automatic compactions; with a schedule, two
-   stop
-   early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
-   compaction
-   that helps, or another model resets the count.
-6. After a failed summary, no automatic compaction asks a model before the cooldown ends. Some failures allow a
-   local
+   stop early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
+   compaction that helps, or another model resets the count.
+6. After a failed summary, no automatic compaction asks a model before the cooldown ends. Some failures allow a local
    summary meanwhile; after the others the conversation stays unchanged.
 7. An undone compaction stays undone until one is requested or the window is `FULL`.
 8. A compaction is replaced by another of the same messages only if fewer calls pay for it than have been made.
@@ -344,9 +337,8 @@ def calls_to_replace(
 ) -> float | None:
     """Return after how many calls replacing the newest compaction has paid off; None if it never does.
 
-    Its summary is paid for already. While the cache is warm, everything behind the fixed part is written again;
-    after a
-    pause it is written anyway.
+    Its summary is paid for already. While the cache is warm, everything behind the fixed part is written again; after
+    a pause it is written anyway.
     """
     removed = size_tokens - new_tokens
     if removed <= 0:

@@ -1,8 +1,8 @@
 """A bounded cache shared by threads.
 
 It is bounded by a number of entries and, with a `size` function, by bytes; the least recently used entry is evicted
-first. A value larger than the whole cache is not kept. No value is computed under the lock: two threads may
-compute the same one, and either is used.
+first. A value larger than the whole cache is not kept. No value is computed under the lock: two threads may compute
+the same one, and either is used.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 1. Nothing here reads a file, a clock or the network: the table is `models_table`, overrides come from the caller.
 2. Every answer is a `Belief` that names the source of each field. An unknown model gets `DEFAULT`, and the belief
-   says
-   so; look-ups never raise.
+   says so; look-ups never raise.
 3. Matching is deterministic: the pattern with most literal characters wins, then the one without `*`, then the
    alphabet. A match costs one pass over the name.
 4. Hosts rename Claude: the version before the family ("claude-4-sonnet"), their own name in front
@@ -11,8 +10,7 @@
    "qwen3-14b-claude-4.5-opus-distill" is a Qwen.
 5. `learn_limit` accepts only numbers that a provider's message ties to the size of the input or the context. A
    requested count, an output cap or a rate limit is not a limit of the window; bytes, characters, images and dates
-   are
-   not tokens.
+   are not tokens.
 """
 
 from __future__ import annotations

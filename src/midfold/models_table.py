@@ -3,10 +3,10 @@
 1. A row states only what its `source` says on the day `as_of`. A field that the source does not give is named in
    `assumed`; an unknown price is None.
 2. A pattern is a literal, or literals and `*`. Names and patterns are compared in the canonical form of
-   `models.canonical`: lower case, "4.5" and "4-5" alike. A `*` never continues a number or a version:
-   "gpt-5*" is gpt-5 and gpt-5-mini, not gpt-5.1.
-3. Prices are US dollars per million tokens at the standard tier, for the shortest prompts where the price grows
-   with the prompt, at peak hours where it depends on the clock. Cache prices are multiples of the input price.
+   `models.canonical`: lower case, "4.5" and "4-5" alike. A `*` never continues a number or a version: "gpt-5*" is
+   gpt-5 and gpt-5-mini, not gpt-5.1.
+3. Prices are US dollars per million tokens at the standard tier, for the shortest prompts where the price grows with
+   the prompt, at peak hours where it depends on the clock. Cache prices are multiples of the input price.
 4. A prompt may be as long as the window minus the requested output, unless `INPUT_LIMITS` says otherwise.
 5. A row whose source begins with "default" is a guess for a whole family and is not `known`.
 """

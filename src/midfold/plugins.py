@@ -118,8 +118,7 @@ def register_context_engine(engine_or_factory: EngineOrFactory, name: str | None
     """Make an engine (an instance, a class, or a factory without arguments) available in this process.
 
     It is used only when `context.engine` names it. The newest registration of a name wins; the returned function
-    undoes
-    this one. Raises PluginError for the name `compressor`, and for names that look like paths.
+    undoes this one. Raises PluginError for the name `compressor`, and for names that look like paths.
     """
     chosen = _name_for(engine_or_factory, name)
     entry = [engine_or_factory]
@@ -325,9 +324,7 @@ def _import_package(folder: Path) -> ModuleType:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except (
-            BaseException
-        ) as error:  # a plugin may raise anything; the partial import is removed and the host goes on
+        except BaseException as error:  # a plugin may raise anything; its partial import is removed
             for loaded in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
                 del sys.modules[loaded]
             if isinstance(error, Exception | SystemExit):

@@ -24,7 +24,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class AgentTool(msgspec.Struct, frozen=True, kw_only=True):
-    """Specification and function of a tool; `changes` requires consent, `told` describes a call in one line."""
+    """Specification and function of a tool; `changes` requires consent, and a callable describes a call in one line."""
 
     spec: ToolSpec
     run: Callable[..., str]
