@@ -342,7 +342,7 @@ def test_a_turn_without_end_that_must_be_known_as_a_whole_is_an_error_of_ours(ki
         with suppress(http.client.HTTPException, ConnectionError):
             status, _, answer = call(here.url, "POST", PATH, body)
             assert status == 502
-            assert "more than the 64,000,000 bytes" in json.loads(answer)["error"]["message"]
+            assert "more than 64,000,000 bytes" in json.loads(answer)["error"]["message"]
         assert here.account().action in ("refused", "broken")
     assert sum(counted) < 200 * MEGABYTE
 

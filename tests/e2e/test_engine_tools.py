@@ -102,7 +102,7 @@ def test_the_gateway_leaves_a_tool_to_the_client_that_has_one_of_its_name(tmp_pa
     names = [tool["function"]["name"] for tool in provider.requests[0].body["tools"]]
     assert names == ["notary_count", "context_search", "context_unfold", "context_timeline", "notary_read"]
     assert json.loads(answer)["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "notary_count"
-    assert head["x-midfold-reason"].endswith("the client has such: notary_count")
+    assert head["x-midfold-reason"].endswith("client tools have the same names: notary_count")
 
 
 def _next(wire: str, seen: list[str]) -> Callable[[Request], Any]:
