@@ -131,7 +131,7 @@ def test_the_command_says_that_an_archive_which_is_not_written_is_gone(kept: boo
     assert receipt["recoverable"] is kept
     assert (receipt["summary"]["facts_lost"] == 0) is kept
     shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
-    assert ("The originals are kept nowhere" in shown) is not kept
+    assert ("The originals exist only in the input" in shown) is not kept
 
 
 def numbered(count: int, words: int) -> list[dict[str, Any]]:

@@ -229,7 +229,7 @@ def test_an_output_that_is_a_link_is_replaced_and_not_followed(
     monkeypatch.chdir(folder.path)
     log = write_log(folder)
     victim.link(Path("out.json"), Path("out.svg"))
-    assert "exists already" in error_of("compact", log, "-o", "out.json")
+    assert "already exists" in error_of("compact", log, "-o", "out.json")
     assert invoke("compact", log, "-o", "out.json", "--overwrite", "--picture", "out.svg").exit_code == 0
     assert victim.is_untouched and not Path("out.json").is_symlink() and "<svg" in Path("out.svg").read_text()
 

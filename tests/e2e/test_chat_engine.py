@@ -76,8 +76,8 @@ def test_the_engine_decides_in_chat_and_the_model_is_told_nothing_but_the_summar
     with ScriptedProvider(then=answer) as provider:
         shown = chat(tmp_path, provider, least, window=window)
     assert "💾 Prompt caching: ENABLED (Claude via Anthropic, 5m TTL)" in shown[0]
-    assert ("/undo takes it back" in shown[4]) is folds
-    assert not any("/undo takes it back" in turn for turn in shown[:4])
+    assert ("revert with /undo" in shown[4]) is folds
+    assert not any("revert with /undo" in turn for turn in shown[:4])
     assert len(provider.requests) == len(SAID)
     for number, request in enumerate(provider.requests):
         users = [text for message in request.body["messages"] if message["role"] == "user" for text in texts(message)]

@@ -55,7 +55,7 @@ def test_sessions_are_named_by_what_clients_send(headers: dict[str, str], metada
         info = gateway.sessions.store.must(name)
         assert gateway.sessions.title(info) == "Port the parser to Rust."
         if ID in label:
-            with pytest.raises(Exception, match="the beginning of 2 sessions"):
+            with pytest.raises(Exception, match="matches 2 sessions"):
                 full_name(gateway.sessions, ID[:13])
 
 

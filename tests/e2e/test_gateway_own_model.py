@@ -182,7 +182,7 @@ def test_the_key_ends_with_its_task_within_the_time_of_a_summary() -> None:
 
     with (
         RulesProvider(never, window=WINDOW) as provider,
-        running(provider.url, config=settings(provider.url, timeout=1.0)) as gateway,
+        running(provider.url, config=settings(provider.url, timeout=5.0)) as gateway,
     ):
         gateway.post(PATHS["chat"], body("chat", story(30)), **credential("chat"))
         until(lambda: summaries(provider))

@@ -355,7 +355,7 @@ def test_stored_sessions_can_be_named_where_a_file_is_expected(home: Path) -> No
     health = CliRunner().invoke(main, ["cache", "health", "session:codex", "--json"])
     assert json.loads(health.stdout)[0]["turns"] == 4
     measured = CliRunner().invoke(main, ["eval", "session:codex"])
-    assert "1 session(s) read" in str(measured.exception)
+    assert "All 1 sessions are too short" in str(measured.exception)
     assert "no session other" in str(CliRunner().invoke(main, ["inspect", "session:other"]).exception)
 
 

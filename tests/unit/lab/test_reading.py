@@ -202,7 +202,7 @@ def test_the_command_says_what_waits_and_then_shows_a_table(tmp_path: Path) -> N
     arguments = ["probes", str(tmp_path / "probes"), "-o", str(tmp_path / "run"), "--methods", "whole,window"]
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 1
-    assert "4 prompts wait for answers" in first.output
+    assert "4 prompts need answers" in first.output
     for path in (tmp_path / "run/readers").glob("*.prompt.txt"):
         path.with_name(path.name.replace("prompt", "answer")).write_text('{"answers": ["48213"], "usable": 4}')
     CliRunner().invoke(main, arguments)
