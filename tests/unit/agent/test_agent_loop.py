@@ -237,7 +237,7 @@ def test_recovery_from_overflows_is_bounded(bench: Callable[..., Bench], wire: s
 
     with ScriptedProvider(then=refuse) as provider:
         agent = here.agent(provider)
-        with pytest.raises(ModelFailed, match="larger than the model.s window"):
+        with pytest.raises(ModelFailed, match="larger than the model"):
             agent.run("Anything at all.")
     assert 1 <= len(provider.requests) <= 4
     assert len({request.raw for request in provider.requests}) == len(provider.requests)
