@@ -198,8 +198,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         """Return the outcome with the reason for its timing; an automatic forced one that failed counts as a strike."""
         timing, receipt, state = self.timing, outcome.receipt, outcome.state
         if timing is not None:
-            told = timing.fold and outcome.changed
-            reason = f"{timing.reason}: {timing.told}" if told else receipt.reason
+            is_timed = timing.fold and outcome.changed
+            reason = f"{timing.reason}: {timing.told}" if is_timed else receipt.reason
             receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
         if self.landing_tokens is not None:
             notices = (*receipt.notices, *filter(None, [self.notice]))

@@ -172,7 +172,7 @@ def recall_tools(session: Callable[[], Session], limit: int) -> list[AgentTool]:
     def about(given: Mapping[str, Any]) -> str:
         return ", ".join(str(value) for value in given.values())
 
-    return [AgentTool(spec=spec, run=partial(run, spec.name), told=about) for spec in TOOLS]
+    return [AgentTool(spec=spec, run=partial(run, spec.name), label=about) for spec in TOOLS]
 
 
 TEXT = """You are a careful software agent. You work in the directory {folder} with the tools you are given.

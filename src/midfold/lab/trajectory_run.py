@@ -339,8 +339,8 @@ class _TrajectoryRun:
                         executor.submit(ticket, Task(item.name, batch, self.settings))
                     self._show()
         except (TranscriptError, OSError) as error:
-            told = str(error) if isinstance(error, MidfoldError) else f"{item.name}: {error.strerror or error}"
-            self.give_up(file, told if item.name in told or item.path in told else f"{item.name}, {told}")
+            text = str(error) if isinstance(error, MidfoldError) else f"{item.name}: {error.strerror or error}"
+            self.give_up(file, text if item.name in text or item.path in text else f"{item.name}, {text}")
         else:
             self.read_to_its_end(file, number)
         return position

@@ -24,12 +24,12 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class AgentTool(msgspec.Struct, frozen=True, kw_only=True):
-    """Specification and function of a tool; `changes` requires consent, and a callable describes a call in one line."""
+    """Specification and function of a tool; `changes` requires consent, and `label` describes a call in one line."""
 
     spec: ToolSpec
     run: Callable[..., str]
     changes: bool = False
-    told: Callable[[Mapping[str, Any]], str] = lambda arguments: ""
+    label: Callable[[Mapping[str, Any]], str] = lambda arguments: ""
 
 
 class Toolbox:
@@ -46,7 +46,7 @@ class Toolbox:
     def about(self, call: ToolCall) -> str:
         """Describe in one line what a call would do."""
         tool, given = self.tools.get(call.name), _object(call.arguments)
-        return tool.told(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
+        return tool.label(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
 
     def needs_consent(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.name)
@@ -127,7 +127,7 @@ OPENING, CLOSING = "<todo-snapshot>", "</todo-snapshot>"
 
 
 def plan_tool() -> AgentTool:
-    return AgentTool(spec=SPEC, run=write, told=lambda given: f"{len(given['steps'])} steps")
+    return AgentTool(spec=SPEC, run=write, label=lambda given: f"{len(given['steps'])} steps")
 
 
 def write(steps: list[Any]) -> str:

@@ -95,9 +95,11 @@ def file_tools(folder: Folder) -> list[AgentTool]:
     """Return the four file tools."""
     files = Files(folder)
     return [
-        AgentTool(spec=READ, run=files.read, told=lambda given: given["path"]),
-        AgentTool(spec=WRITE, run=files.write, changes=True, told=lambda given: _size(given["path"], given["content"])),
-        AgentTool(spec=PATCH, run=files.patch, changes=True, told=lambda given: given["path"]),
+        AgentTool(spec=READ, run=files.read, label=lambda given: given["path"]),
+        AgentTool(
+            spec=WRITE, run=files.write, changes=True, label=lambda given: _size(given["path"], given["content"])
+        ),
+        AgentTool(spec=PATCH, run=files.patch, changes=True, label=lambda given: given["path"]),
         Search(folder).tool(),
     ]
 
@@ -237,7 +239,7 @@ class Search:
         self.seconds = seconds
 
     def tool(self) -> AgentTool:
-        return AgentTool(spec=SPEC, run=self.run, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
+        return AgentTool(spec=SPEC, run=self.run, label=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
 
     def run(self, pattern: str, path: str = ".", files: str = "*") -> str:
         """Return matching lines as `path:line: text`, then notes on what was not searched."""

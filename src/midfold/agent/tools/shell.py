@@ -96,7 +96,7 @@ class Shell:
         self.environment = command_environment(environment, hidden=hidden, named=named)
 
     def tool(self) -> AgentTool:
-        return AgentTool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
+        return AgentTool(spec=spec(self.timeout), run=self.run, changes=True, label=lambda given: given["command"])
 
     def run(self, command: str, timeout: int | None = None) -> str:
         """Return stdout and stderr interleaved, followed by the exit status."""

@@ -112,10 +112,8 @@ FOCUS_VALUE = 100.0
 
 _DEMANDS = r"must|never|always|don['’]t|do not|prefer|only|avoid|make sure"
 DEMAND = re.compile(rf"\b(?:{_DEMANDS}|should not|shouldn['’]t|instead of|no need)\b", re.I)
-"""A demand in any text. Stricter than WISH: documents often contain "want" and "need"."""
-# The next eight patterns expect lower-case text: ignoring case is several times slower.
-WISH = re.compile(rf"\b(?:{_DEMANDS}|should|instead|need|want|please|without)\b")
-"""A sentence of the user's that requests something."""
+"""A demand in any text; "want" and "need" are left out because documents often contain them."""
+# The patterns below expect lower-case text: ignoring case is several times slower.
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
