@@ -199,7 +199,7 @@ def test_a_store_that_is_not_there_and_a_port_in_use_are_told(tmp_path: Path, ad
 
     missing = run("--store", f"sqlite:///{tmp_path}/none.db")
     assert missing.returncode == 2
-    assert "there is no such file" in missing.stderr
+    assert "no such file" in missing.stderr
     taken = run("--store", "memory:", "--port", address.rpartition(":")[2])
     assert taken.returncode == 2
     assert "use --port 0 for a free port" in taken.stderr

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from bench.peers import HOME, environment
 from midfold.testing.doubles import Request
@@ -47,7 +48,7 @@ NEWEST = 20
 PATIENCE = 600
 APART = 10.0
 """Seconds between two requests, for the cache models."""
-TOLD = re.compile(r"midfold: ([\d,]+) requests?, (?:folded (once|([\d,]+) times)|nothing had to be folded)")
+CLOSING_LINE = re.compile(r"midfold: ([\d,]+) requests?, (?:compacted (once|([\d,]+) times)|no compaction needed)")
 
 
 class ShellModel:
@@ -200,8 +201,8 @@ def install_npm(folder: Path, packages: tuple[str, ...]) -> Path:
             need(shutil.which("npm"), "there is no npm here")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            told = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder)]
-            subprocess.run(["npm", "install", *told, *packages], check=True, cwd=folder)
+            options = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder)]
+            subprocess.run(["npm", "install", *options, *packages], check=True, cwd=folder)
             ready.write_text(wanted)
     return folder / "node_modules"
 
@@ -259,10 +260,11 @@ def drive(
         place = Workplace(folder / "home", folder / "project", provider.url, strangers.url, client.window, compacts)
         _furnish(place, knows_window)
         given = _environment(place, strangers, client)
-        outputs, codes, told = [], [], []
+        outputs, codes, closings = [], [], []
         asks = [[*command, *_filled(line, place)] for line in client.commands] if client.is_npm else [command]
         for line in asks:
-            words = [sys.executable, "-m", "midfold", "run", "--", *line] if through else line
+            trusted = ["--trust-host", urlsplit(provider.url).netloc]
+            words = [sys.executable, "-m", "midfold", "run", *trusted, "--", *line] if through else line
             done = subprocess.run(
                 words,
                 capture_output=True,
@@ -275,7 +277,7 @@ def drive(
             )
             outputs.append(done.stdout + done.stderr)
             codes.append(done.returncode)
-            told += TOLD.findall(done.stderr)
+            closings += CLOSING_LINE.findall(done.stderr)
     overflows = [problem for problem in provider.rejected if problem.is_overflow]
     return ClientRun(
         "\n".join(outputs),
@@ -283,7 +285,7 @@ def drive(
         tuple(one for one in provider.served if shell_of(one.body)),
         tuple(problem.message for problem in provider.rejected if not problem.is_overflow),
         len(overflows),
-        sum(1 if once == "once" else int(times.replace(",", "") or 0) for _, once, times in told),
+        sum(1 if once == "once" else int(times.replace(",", "") or 0) for _, once, times in closings),
         tuple(strangers.asked),
     )
 
@@ -299,9 +301,9 @@ def resume_exported(client: RealClient, folder: Path, target: str, words: Callab
         shutil.copytree(folder / "home" / ".local", home / ".local")
         export = [sys.executable, "-m", "midfold", "sessions", "export", "last", "--for", target]
         options: dict[str, Any] = {"capture_output": True, "text": True, "env": given, "cwd": project}
-        told = subprocess.run(export, check=False, timeout=PATIENCE, **options).stderr
-        name = re.search(r"resume ([0-9a-f-]{36})`", told)
-        assert name is not None, told
+        closings = subprocess.run(export, check=False, timeout=PATIENCE, **options).stderr
+        name = re.search(r"resume ([0-9a-f-]{36})`", closings)
+        assert name is not None, closings
         line = [*command, *words(name[1])]
         done = subprocess.run(line, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL, **options)
     refused = tuple(problem.message for problem in provider.rejected)
